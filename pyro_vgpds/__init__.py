@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variational Gaussian process dynamical systems in Pyro."""
+
+from pyro_vgpds import kernels
+from pyro_vgpds.elbo import Collapsed_ELBO
+from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.model import VGPDS
+from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "VGPDS",
+    "AutoOpperArchambeau",
+    "Collapsed_ELBO",
+    "NumericalError",
+    "OpperArchambeau",
+    "Sequences",
+    "SparseGP",
+    "TemporalGP",
+    "kernels",
+]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide: q(X) in the Opper–Archambeau form, mean field for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide.effect import AutoNormalMessenger
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+
+__all__ = ["AutoOpperArchambeau"]
+
+
+class AutoOpperArchambeau(AutoNormalMessenger):
+    r"""Guide for :class:`~pyro_vgpds.VGPDS`: :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
+
+    The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), sequences one after the other, are the paper's
+    :math:`\bar\mu` and :math:`\lambda`. Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``.
+
+    :param model: a :class:`~pyro_vgpds.VGPDS`, or another Pyro model with a :class:`~pyro_vgpds.TemporalGP` at ``x``.
+    :param mean_bar: start of ``mean_bar``; left out, the model's own start (``VGPDS.from_data``), else zeros.
+    :param lam: start of ``lam``, likewise; else ones.
+    """
+
+    def __init__(
+        self, model: Any, *, mean_bar: Tensor | None = None, lam: Tensor | None = None, **options: Any
+    ) -> None:
+        super().__init__(model, **options)
+        start = getattr(model, "start", None)
+        if start is not None and (mean_bar is None or lam is None):
+            first_mean_bar, first_lam = start.posterior(model)
+            mean_bar = first_mean_bar if mean_bar is None else mean_bar
+            lam = first_lam if lam is None else lam
+        if mean_bar is not None or lam is not None:
+            self.set(mean_bar, lam)
+
+    def set(self, mean_bar: Tensor | None, lam: Tensor | None) -> None:
+        """Give q(X) these parameters; one that is None becomes zeros (``mean_bar``) or ones (``lam``)."""
+        if mean_bar is None:
+            mean_bar = torch.zeros_like(lam)
+        if lam is None:
+            lam = torch.ones_like(mean_bar)
+        if mean_bar.dim() != 2 or mean_bar.shape != lam.shape:
+            raise ValueError(
+                f"mean_bar and lam must both be (N, Q), but got {tuple(mean_bar.shape)} and {tuple(lam.shape)}."
+            )
+        if not bool((torch.isfinite(lam) & (lam > 0)).all() and torch.isfinite(mean_bar).all()):
+            raise ValueError("mean_bar must be finite, and lam finite and positive.")
+        self.mean_bar = PyroParam(mean_bar.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
+        self.lam = PyroParam(
+            lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
+        )
+
+    def get_posterior(self, name: str, prior: Any) -> Any:
+        if name == "y":  # no data were given: draw them, and invent no parameters
+            return prior
+        if not isinstance(prior, TemporalGP):
+            return super().get_posterior(name, prior)
+        if not hasattr(self, "lam"):
+            zeros = prior.covariance.diag().new_zeros(prior.event_shape)
+            self.set(zeros, zeros + 1.0)
+        if self.lam.shape != prior.event_shape:
+            raise ValueError(
+                f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
+                f"{tuple(prior.event_shape)}. For other times than the training ones use a Posterior."
+            )
+        if self._computing_median:
+            return prior.covariance.matmul(self.mean_bar)
+        return OpperArchambeau(prior, self.mean_bar, self.lam)

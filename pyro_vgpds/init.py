@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where training starts: principal components, k-means centres, and scales read off the data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
+from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.temporal import TemporalGP
+from pyro_vgpds.times import Times
+
+if TYPE_CHECKING:
+    from pyro_vgpds.model import VGPDS
+
+__all__ = ["Start", "kmeans", "pca", "start_model"]
+
+_NOISE = 0.01  # of the outputs' variance is noise to begin with, as in the authors' code
+_SITE_PRECISION = 10.0  # of the latent start: q(X) is the temporal prior's posterior of it at this precision
+_SWEEPS = 30  # of alternating least squares, where data are missing
+_SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales looks at
+
+
+@dataclass
+class Start:
+    """Latent points (N, Q) that q(X) starts from, at these times."""
+
+    x: Tensor
+    times: Times
+
+    def posterior(self, model: VGPDS) -> tuple[Tensor, Tensor]:
+        """mean_bar and lam (N, Q) of the temporal prior's posterior given noisy observations of the points.
+
+        With sites of precision λ at x the mean is μ = S λ x, so mean_bar = K⁻¹ μ = λ (x − μ): no inverse of K_t.
+        """
+        with torch.no_grad():
+            lam = torch.full_like(self.x, _SITE_PRECISION)
+            prior = TemporalGP(model.temporal(), self.times, self.x.shape[1])
+            mean = prior.covariance.gain(lam, lam.sqrt() * self.x)
+            return lam * (self.x - mean), lam
+
+
+def start_model(model: VGPDS, data: Sequences, default_mapping: bool) -> None:
+    """Give ``model`` the start that :meth:`VGPDS.from_data` describes."""
+    with torch.no_grad():
+        x, share = pca(data, model.latent_dim)
+        spread = float(data.output_variances.mean()) or 1.0
+        model.inducing = PyroParam(kmeans(x, model.num_inducing), event_dim=2)
+        per_output = model.noise.dim() == 1
+        model.set_noise(_NOISE * (data.output_variances if per_output else x.new_tensor(spread)))
+        _start_mapping(model.mapping, share, spread, default_mapping)
+        choose_scales(model.temporal, data.times, x, share)
+        model.start = Start(x, data.times)
+
+
+def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) -> None:
+    """Scales of a mapping kernel that the user left to us; of a kernel that was given, only the weights' shape."""
+    for leaf in kernel.leaves():
+        if default and isinstance(leaf, ARDRBF):
+            leaf.set("variance", share.new_tensor(spread)).set("weight", share)
+        elif isinstance(leaf, (ARDRBF, ARDLinear)) and "weight" in leaf._pyro_params and leaf.weight.dim() == 0:
+            leaf.set("weight", leaf.weight.detach().expand(len(share)).to(share))
+
+
+def pca(data: Sequences, latent_dim: int) -> tuple[Tensor, Tensor]:
+    """Principal components of what was observed: points (N, Q) of unit variance, and the variance of each component
+    relative to the first, (Q,).
+
+    Where data are missing they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
+    observed is interpolated in time.
+    """
+    groups = data.groups(data.output_means)
+    if groups.mask is None:
+        u, s, _ = torch.linalg.svd(groups.factor, full_matrices=False)
+        u, s = u[:, :latent_dim], s[:latent_dim]
+    else:
+        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim), full_matrices=False)
+    n, rank = u.shape
+    if rank < latent_dim:  # fewer frames than latent dimensions
+        u, s = torch.nn.functional.pad(u, (0, latent_dim - rank)), torch.nn.functional.pad(s, (0, latent_dim - rank))
+    biggest = u.abs().argmax(0, keepdim=True)
+    u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
+    share = (s / s[0].clamp_min(1e-300)).square().clamp_min(1e-3)
+    return u * math.sqrt(n), share
+
+
+def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
+    """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the centred data."""
+    n, mean = data.num_frames, data.output_means
+    ridge = 0.05 * float(data.output_variances.mean())
+    eye = torch.eye(rank, dtype=data.dtype, device=data.device)
+    # start from the components of the data with zeros for what is missing
+    gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
+    blocks = [(where, torch.isfinite(block), block) for where, block in data.blocks()]
+    blocks = [(w, seen.to(data.dtype), torch.nan_to_num(block - mean[w], nan=0.0)) for w, seen, block in blocks]
+    for _, _, y in blocks:
+        gram.addmm_(y, y.mT)
+    x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
+    if x.shape[1] < rank:
+        x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
+    for _ in range(_SWEEPS):
+        pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
+        left, right = x.new_zeros(n, rank * rank), x.new_zeros(n, rank)
+        for _, seen, y in blocks:
+            normal = (seen.mT @ pairs).unflatten(-1, (rank, rank))
+            loadings = torch.linalg.solve(normal + 1e-3 * n * eye, (y.mT @ x).unsqueeze(-1)).squeeze(-1)
+            left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
+            right.addmm_(y, loadings)
+        x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
+        x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
+    size = (left.unflatten(-1, (rank, rank)).mean(0).diagonal() / 1.0).clamp_min(0.0).sqrt()
+    empty = sum(seen.sum(1) for _, seen, _ in blocks) == 0
+    return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
+
+
+def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
+    """Rows that are ``empty`` from their neighbours in the same sequence, or zero where it has none."""
+    x = x.clone()
+    for rows in times.slices():
+        gaps, t = empty[rows].cpu().numpy(), times.t[rows].cpu().numpy()
+        if gaps.any() and not gaps.all():
+            part = x[rows].cpu().numpy()
+            filled = [np.interp(t[gaps], t[~gaps], column[~gaps]) for column in part.T]
+            part[gaps] = np.stack(filled, 1)
+            x[rows] = torch.from_numpy(part).to(x)
+    return x
+
+
+def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
+    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++)."""
+    if num_centres >= len(x):
+        return x.clone()
+    centres = x[torch.randint(len(x), (1,), device=x.device)]
+    distance = torch.cdist(x, centres).square().squeeze(-1)
+    for _ in range(num_centres - 1):
+        weights = distance if bool(distance.sum() > 0) else torch.ones_like(distance)
+        new = x[torch.multinomial(weights, 1)]
+        centres = torch.cat([centres, new])
+        distance = torch.minimum(distance, (x - new).square().sum(-1))
+    for _ in range(sweeps):
+        nearest = torch.cdist(x, centres).argmin(1)
+        count = torch.bincount(nearest, minlength=num_centres)
+        total = torch.zeros_like(centres).index_add_(0, nearest, x)
+        moved = torch.where(count.unsqueeze(-1) > 0, total / count.clamp_min(1).unsqueeze(-1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> None:
+    """Set the lengthscales and periods that ``kernel`` leaves open to those under which the points are most likely.
+
+    The points x (N, Q) are unit-variance paths, and each counts by its share (Q,) of the outputs' variance: the last
+    of them are often noise. The search looks at the first frames of the longest sequences and at a grid from the
+    typical step to the span of the times. One lengthscale serves all that are open.
+    """
+    open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
+    longest = max(times.lengths)
+    if not open_leaves or longest < 3:
+        return
+    head, points = _head(times, x)
+    steps = torch.cat([head.t[rows].diff() for rows in head.slices()])
+    step, span = float(steps.median()), float(max(head.t[rows][-1] - head.t[rows][0] for rows in head.slices()))
+    periodic = [leaf for leaf in open_leaves if "period" in leaf.unset]
+    scaled = [leaf for leaf in open_leaves if "lengthscale" in leaf.unset]
+    for leaf in periodic:
+        leaf.set("period", x.new_tensor(_dominant_period(head, points * share.sqrt(), step, span)))
+    grid = torch.logspace(math.log10(step), math.log10(max(span, 2.0 * step)), 12, dtype=torch.float64)
+    if scaled:
+        best = max(grid.tolist(), key=lambda scale: _evidence(kernel, scaled, scale, head, points, share))
+        _set_lengthscales(scaled, best, x)
+    for leaf in open_leaves:
+        leaf.unset.clear()
+
+
+def _set_lengthscales(leaves: list[Kernel], scale: float, like: Tensor) -> None:
+    for leaf in leaves:
+        leaf.set("lengthscale", like.new_tensor(scale))
+
+
+def _evidence(kernel: Kernel, leaves: list[Kernel], scale: float, times: Times, x: Tensor, share: Tensor) -> float:
+    """Weighted log-likelihood of the points as observations of the prior with a tenth of their variance as noise."""
+    _set_lengthscales(leaves, scale, x)
+    square, logdet = TemporalGP(_PlusNoise(kernel(), 0.1), times, x.shape[1]).covariance.whiten(x)
+    return -float((share * (square + logdet)).sum())
+
+
+class _PlusNoise:
+    """A kernel value with more white noise."""
+
+    is_diagonal = False
+
+    def __init__(self, value: Any, noise: float) -> None:
+        self.value, self.noise = value, noise
+
+    def gram(self, t: Tensor, other: Tensor | None = None) -> Tensor:
+        return self.value.gram(t, other) + self.noise * torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
+
+
+def _head(times: Times, x: Tensor) -> tuple[Times, Tensor]:
+    """The first frames of the longest sequences, at most ``_SCALE_FRAMES`` in all."""
+    rows, lengths, left = [], [], _SCALE_FRAMES
+    for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
+        take = min(left, part.stop - part.start)
+        if take < 2:
+            break
+        rows.append(torch.arange(part.start, part.start + take, device=x.device))
+        lengths.append(take)
+        left -= take
+    index = torch.cat(rows)
+    return Times(times.t[index], lengths), x[index]
+
+
+def _dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
+    """The period of the sinusoid that fits the components of the longest sequence best (least squares)."""
+    rows = times.slices()[0]
+    t, y = times.t[rows] - times.t[rows][0], x[rows] - x[rows].mean(0)
+    frequencies = torch.linspace(1.0 / span, 0.5 / step, max(8, min(2000, 4 * len(t))), dtype=t.dtype, device=t.device)
+    angle = 2.0 * math.pi * frequencies.unsqueeze(-1) * t
+    basis = torch.stack([angle.cos(), angle.sin()], -1)  # (F, n, 2)
+    normal = basis.mT @ basis + 1e-6 * len(t) * torch.eye(2, dtype=t.dtype, device=t.device)
+    explained = basis.mT @ y
+    power = (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))
+    return float(1.0 / frequencies[power.argmax()])

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of ``pyro.contrib.gp`` as temporal kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.contrib.gp.kernels import Kernel as PyroGPKernel
+from torch import Tensor
+
+from pyro_vgpds.kernels.base import Kernel, KernelValue
+
+__all__ = ["from_pyro"]
+
+
+class _PyroGPValue(KernelValue):
+    """Reads the kernel's parameters at each call: use it within the run of the model that made it."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        # pyro.contrib.gp refuses batched inputs, and tells white noise by Z being None
+        if a.dim() == 1:
+            return self.kernel(a.unsqueeze(-1), None if b is None else b.unsqueeze(-1)).unsqueeze(0)
+        rows = [self.gram(a[i], None if b is None else b[i]) for i in range(len(a))]
+        return torch.stack(rows, dim=1)
+
+    def diag(self, a: Tensor) -> Tensor:
+        if a.dim() == 1:
+            return self.kernel(a.unsqueeze(-1), diag=True).unsqueeze(0)
+        return torch.stack([self.diag(row) for row in a], dim=1)
+
+
+class _PyroGP(Kernel):
+    def __init__(self, kernel: PyroGPKernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self) -> _PyroGPValue:
+        return _PyroGPValue(self.kernel)
+
+    def __repr__(self) -> str:
+        return f"from_pyro({type(self.kernel).__name__})"
+
+
+def from_pyro(kernel: PyroGPKernel) -> Kernel:
+    """A ``pyro.contrib.gp`` kernel of one input as a temporal kernel, shared by all latent dimensions.
+
+    Its parameters, priors and constraints stay its own.
+
+    :raises TypeError: where ``kernel`` is not a ``pyro.contrib.gp`` kernel.
+    :raises ValueError: where it takes more than one input.
+    """
+    if not isinstance(kernel, PyroGPKernel):
+        raise TypeError(f"kernel must be a pyro.contrib.gp kernel, but got {type(kernel).__name__}.")
+    if kernel.input_dim != 1:
+        raise ValueError(f"kernel must take one input, time, but its input_dim is {kernel.input_dim}.")
+    return _PyroGP(kernel)

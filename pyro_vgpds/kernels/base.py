@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kernel is made of: a module that owns parameters, and the value that a call of it returns."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor
+
+from pyro_vgpds.psi import MappingValue, cross_psi2
+
+__all__ = ["Kernel", "KernelValue", "Product", "ProductValue", "Sum", "SumValue"]
+
+K = TypeVar("K", bound="Kernel")
+
+
+class KernelValue:
+    """A covariance function of time at given parameters: a few tensors and the algebra on them.
+
+    Parameters are (..., K): the last axis runs over the latent dimensions, and K is 1 where all share them and Q
+    where each has its own. Times ``t`` are (\\*b, n) and ``gram(t)`` is (..., K, \\*b, n, n), so that sequences go in
+    batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`.
+    """
+
+    #: k(t, t') is zero for t != t'
+    is_diagonal: bool = False
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        """Covariance of ``a`` with itself (``b=None``, white noise included) or between ``a`` and other points ``b``."""
+        raise NotImplementedError
+
+    def diag(self, a: Tensor) -> Tensor:
+        """The diagonal of ``gram(a)``, without making it."""
+        raise NotImplementedError
+
+
+class Kernel(PyroModule):
+    """Base of all kernel modules.
+
+    Each parameter is positive and is given as a number or tensor (learned, as a ``PyroParam``), a distribution or
+    ``PyroSample`` (a prior), or is held with :meth:`fix`. Calling the module reads every parameter once and
+    returns a :class:`KernelValue`, so one trace sees one value of each. ``+`` and ``*`` combine kernels.
+
+    A kernel of your own: subclass, call ``self._add(name, value)`` for each parameter, and write ``forward``, which
+    reads them by ``self._read(name)`` and returns your ``KernelValue``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: list[str] = []
+        #: parameters that were not given, which ``VGPDS.from_data`` chooses
+        self.unset: set[str] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # PyroModule refuses to adopt a child that was called on its own. Reading a kernel alone is harmless, so
+        # outside of a model it does not enter the Pyro context.
+        if not self._pyro_context.active:
+            return self.forward(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _add(self, name: str, value: Any, default: float | None = None) -> None:
+        """Register the positive parameter ``name``; ``None`` means ``default``, to be chosen from the data."""
+        self._names.append(name)
+        if value is None:
+            self.unset.add(name)
+            value = default
+        self.set(name, value)
+
+    def set(self: K, name: str, value: Any) -> K:
+        """Give the parameter ``name`` a number or tensor (learned), or a distribution or ``PyroSample`` (a prior)."""
+        self._check_names((name,))
+        if isinstance(value, PyroSample):
+            _clear(self, name)
+            setattr(self, name, value)
+        elif hasattr(value, "log_prob") or callable(value):
+            _clear(self, name)
+            setattr(self, name, PyroSample(value))
+        else:
+            if not isinstance(value, PyroParam):
+                value = PyroParam(positive(f"{type(self).__name__}.{name}", value), constraints.positive)
+            _clear(self, name)
+            setattr(self, name, value)
+        return self
+
+    def fix(self: K, *names: str) -> K:
+        """Hold the named parameters (all, where none is named) at what they are now."""
+        for name in self._check_names(names):
+            if name in self._pyro_samples:
+                raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number with .set() first.")
+            value = getattr(self, name).detach().clone()
+            _clear(self, name)
+            self.register_buffer(name, value)
+        return self
+
+    def learn(self: K, *names: str) -> K:
+        """Undo :meth:`fix`."""
+        for name in self._check_names(names):
+            if name in self._buffers:
+                self.set(name, getattr(self, name))
+        return self
+
+    def _check_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in self._names:
+                raise ValueError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
+                )
+        return names or tuple(self._names)
+
+    def _read(self, name: str) -> Tensor:
+        """The parameter with a last axis for the latent dimensions, of size 1 where they share it."""
+        value = getattr(self, name)
+        return value if self._event_dim(name, value) else value.unsqueeze(-1)
+
+    def _event_dim(self, name: str, value: Tensor) -> int:
+        if name in self._pyro_samples:  # the sample may have batch dimensions of plates on its left
+            prior = self._pyro_samples[name]
+            prior = prior if hasattr(prior, "sample") else prior(self)
+            return 0 if isinstance(prior, Tensor) else prior.event_dim
+        return value.dim()
+
+    def leaves(self) -> Iterator[Kernel]:
+        """The kernels that this one is made of, in the order written."""
+        yield self
+
+    def __add__(self, other: Kernel) -> Sum:
+        return Sum(self, other)
+
+    def __mul__(self, other: Kernel) -> Product:
+        return Product(self, other)
+
+    def __repr__(self) -> str:
+        def show(name: str) -> str:
+            if name in self._pyro_samples:
+                return f"{name}~{self._pyro_samples[name]}"
+            value = getattr(self, name).detach()
+            text = f"{value.item():.4g}" if value.numel() == 1 else "[" + ", ".join(f"{v:.4g}" for v in value.flatten()) + "]"
+            return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
+
+        return f"{type(self).__name__}({', '.join(map(show, self._names))})"
+
+
+def _clear(module: PyroModule, name: str) -> None:
+    """Forget the attribute ``name``, whichever of the ways to hold a parameter it was."""
+    if name in module._buffers:
+        del module._buffers[name]
+    elif name in module._pyro_params or name in module._pyro_samples:
+        delattr(module, name)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def positive(name: str, value: Any) -> Tensor:
+    """``value`` as a floating tensor, after a check that all of it is finite and positive."""
+    tensor = torch.as_tensor(value, dtype=value.dtype if _is_floating(value) else torch.float64)
+    if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
+    return tensor.detach().clone()
+
+
+class _Combination(Kernel):
+    """Kernels joined by one operation; nested joins of the same kind are flattened."""
+
+    _symbol: ClassVar[str]
+
+    def __init__(self, *kernels: Kernel) -> None:
+        super().__init__()
+        parts: list[Kernel] = []
+        for kernel in kernels:
+            if not isinstance(kernel, Kernel):
+                raise TypeError(f"kernels combine with kernels, but got {type(kernel).__name__}: {kernel!r}.")
+            parts += kernel.parts if type(kernel) is type(self) else [kernel]
+        if len({id(part) for part in parts}) < len(parts):
+            raise ValueError("the same kernel object stands twice in a sum or product; make two.")
+        self.parts = PyroModule[torch.nn.ModuleList](parts)
+
+    def leaves(self) -> Iterator[Kernel]:
+        for part in self.parts:
+            yield from part.leaves()
+
+    def fix(self: K, *names: str) -> K:
+        """Hold every parameter of every part."""
+        return self._each("fix", names)
+
+    def learn(self: K, *names: str) -> K:
+        return self._each("learn", names)
+
+    def _each(self: K, method: str, names: tuple[str, ...]) -> K:
+        if names:
+            raise ValueError(f"name parameters on a part: kernel[0].{method}({', '.join(map(repr, names))}).")
+        for part in self.parts:  # type: ignore[attr-defined]
+            getattr(part, method)()
+        return self
+
+    def __getitem__(self, index: int) -> Kernel:
+        return self.parts[index]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(self.parts)
+
+    def __repr__(self) -> str:
+        return f" {self._symbol} ".join(f"({p})" if isinstance(p, Sum) else repr(p) for p in self.parts)
+
+
+class Sum(_Combination):
+    """``k1 + k2 + …``; the parts are ``kernel[0]``, ``kernel[1]``, …"""
+
+    _symbol = "+"
+
+    def forward(self) -> SumValue:
+        return SumValue([part() for part in self.parts])
+
+
+class Product(_Combination):
+    """``k1 * k2 * …``; the parts are ``kernel[0]``, ``kernel[1]``, …"""
+
+    _symbol = "*"
+
+    def forward(self) -> ProductValue:
+        return ProductValue([part() for part in self.parts])
+
+
+class SumValue(KernelValue, MappingValue):
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self.is_diagonal = all(getattr(part, "is_diagonal", False) for part in parts)
+
+    def _total(self, method: str, *args: Any) -> Tensor:
+        return reduce(operator.add, [getattr(part, method)(*args) for part in self.parts])
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        return self._total("gram", a, b)
+
+    def diag(self, a: Tensor) -> Tensor:
+        return self._total("diag", a)
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        return self._total("cov", x, z)
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        return self._total("cov_diag", x)
+
+    def inducing_cov(self, z: Tensor) -> Tensor:
+        return self._total("inducing_cov", z)
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        return self._total("psi0", mean, variance, mask)
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        return self._total("psi1", mean, variance, z)
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        total = self._total("psi2", mean, variance, z, mask)
+        for first, second in itertools.combinations(self.parts, 2):
+            term = cross_psi2(first, second)(mean, variance, z, mask)  # type: ignore[misc]
+            total = total + term + term.mT
+        return total
+
+
+class ProductValue(KernelValue):
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self.is_diagonal = any(part.is_diagonal for part in parts)
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        return reduce(operator.mul, [part.gram(a, b) for part in self.parts])
+
+    def diag(self, a: Tensor) -> Tensor:
+        return reduce(operator.mul, [part.diag(a) for part in self.parts])

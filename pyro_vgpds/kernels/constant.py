@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bias and white noise: the two kernels that serve both as kernels of time and in the mapping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.linalg import add_diagonal
+from pyro_vgpds.psi import MappingValue, masked_sum, register_psi2
+
+__all__ = ["Bias", "White"]
+
+
+class BiasValue(KernelValue, MappingValue):
+    def __init__(self, variance: Tensor) -> None:
+        self.variance = variance  # (..., K)
+
+    # of time
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        ones = a.new_ones(a.shape + ((a if b is None else b).shape[-1],))
+        return self.variance.reshape(self.variance.shape + (1,) * ones.dim()) * ones
+
+    def diag(self, a: Tensor) -> Tensor:
+        return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
+
+    # in the mapping
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.variance.unsqueeze(-1) * x.new_ones(x.shape[-2], z.shape[-2])
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        return self.variance * x.new_ones(x.shape[-2])
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        return masked_sum(mean.new_ones(mean.shape[-2], 1), mask)[..., 0] * self.variance
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        return self.cov(mean, z)
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        return _bias_any(self, self, mean, variance, z, mask)
+
+
+class WhiteValue(KernelValue, MappingValue):
+    is_diagonal = True
+
+    def __init__(self, variance: Tensor) -> None:
+        self.variance = variance  # (..., K)
+
+    # of time
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        if b is not None:  # other points: independent of these, also where a time is the same
+            return a.new_zeros(self.variance.shape + a.shape + b.shape[-1:])
+        return torch.diag_embed(self.diag(a))
+
+    def diag(self, a: Tensor) -> Tensor:
+        return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
+
+    # in the mapping: on the diagonal of K_MM and nowhere else
+
+    def inducing_cov(self, z: Tensor) -> Tensor:
+        return add_diagonal(z.new_zeros(z.shape[-2], z.shape[-2]), self.variance[..., 0])
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        return x.new_zeros(self.variance.shape[:-1] + (x.shape[-2], z.shape[-2]))
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        return x.new_zeros(self.variance.shape[:-1] + x.shape[-2:-1])
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        return masked_sum(mean.new_zeros(mean.shape[-2], 1), mask)[..., 0] * self.variance
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        return self.cov(mean, z)
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        return _white_any(self, self, mean, variance, z, mask)
+
+
+@register_psi2(BiasValue, MappingValue)
+def _bias_any(bias: BiasValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+    # E[b k(x, z')] = b Ψ1(n, m'), the same in every row m
+    row = masked_sum(other.psi1(mean, variance, z), mask).unsqueeze(-2)
+    return (bias.variance[..., None, None] * row).expand(row.shape[:-2] + (z.shape[-2],) * 2)
+
+
+@register_psi2(WhiteValue, MappingValue)
+def _white_any(white: WhiteValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+    groups = 1 if mask is None else len(mask)
+    return z.new_zeros(groups, z.shape[-2], z.shape[-2])  # a latent point never is an inducing one
+
+
+class _Constant(Kernel):
+    def __init__(self, variance: Any = 1.0) -> None:
+        super().__init__()
+        self._add("variance", variance)
+
+
+class Bias(_Constant):
+    r"""A constant: :math:`\sigma^2` for every pair of points."""
+
+    def forward(self) -> BiasValue:
+        return BiasValue(self._read("variance"))
+
+
+class White(_Constant):
+    r"""White noise: :math:`\sigma^2` where a point meets itself.
+
+    Over time it is part of k(t, t) and not of k(t*, t). As the only temporal kernel, ``White(1.0)`` makes the model
+    the Bayesian GP-LVM. In the mapping it is added to the diagonal of K_MM and nowhere else.
+    """
+
+    def forward(self) -> WhiteValue:
+        return WhiteValue(self._read("variance"))

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of time, for the prior on the latent path: p(x_q given t) = N(0, k_x(t, t))."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.kernels.base import Kernel, KernelValue
+
+__all__ = ["RBF", "Linear", "Matern12", "Matern32", "Matern52", "Periodic"]
+
+
+def _lift(parameter: Tensor, t: Tensor, extra: int) -> Tensor:
+    """A parameter (..., K) as (..., K, 1, …): one axis for each of ``t`` and ``extra`` more behind them."""
+    return parameter.reshape(parameter.shape + (1,) * (t.dim() - 1 + extra))
+
+
+class StationaryValue(KernelValue):
+    """``variance * correlation(t - t')``."""
+
+    variance: Tensor
+
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        """Correlation at distances ``d`` >= 0, with parameters lifted by ``lift`` axes; 1 at zero."""
+        raise NotImplementedError
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        d = (a.unsqueeze(-1) - (a if b is None else b).unsqueeze(-2)).abs()
+        return _lift(self.variance, a, 2) * self.correlation(d, a.dim() + 1)
+
+    def diag(self, a: Tensor) -> Tensor:
+        return _lift(self.variance, a, 1).expand(self.variance.shape + a.shape)
+
+
+class _ScaledValue(StationaryValue):
+    def __init__(self, variance: Tensor, lengthscale: Tensor) -> None:
+        self.variance, self.lengthscale = variance, lengthscale
+
+    def _scaled(self, d: Tensor, lift: int) -> Tensor:
+        return d / self.lengthscale.reshape(self.lengthscale.shape + (1,) * lift)
+
+
+class RBFValue(_ScaledValue):
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        return torch.exp(-0.5 * self._scaled(d, lift).square())
+
+
+class Matern12Value(_ScaledValue):
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        return torch.exp(-self._scaled(d, lift))
+
+
+class Matern32Value(_ScaledValue):
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        a = math.sqrt(3.0) * self._scaled(d, lift)
+        return (1.0 + a) * torch.exp(-a)
+
+
+class Matern52Value(_ScaledValue):
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        a = math.sqrt(5.0) * self._scaled(d, lift)
+        return (1.0 + a + a.square() / 3.0) * torch.exp(-a)
+
+
+class PeriodicValue(StationaryValue):
+    def __init__(self, variance: Tensor, lengthscale: Tensor, period: Tensor) -> None:
+        self.variance, self.lengthscale, self.period = variance, lengthscale, period
+
+    def correlation(self, d: Tensor, lift: int) -> Tensor:
+        axes = (1,) * lift
+        turn = torch.sin(math.pi * d / self.period.reshape(self.period.shape + axes))
+        return torch.exp(-2.0 * (turn / self.lengthscale.reshape(self.lengthscale.shape + axes)).square())
+
+
+class LinearValue(KernelValue):
+    def __init__(self, variance: Tensor) -> None:
+        self.variance = variance
+
+    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+        return _lift(self.variance, a, 2) * (a.unsqueeze(-1) * (a if b is None else b).unsqueeze(-2))
+
+    def diag(self, a: Tensor) -> Tensor:
+        return _lift(self.variance, a, 1) * a.square()
+
+
+class _Scaled(Kernel):
+    """A stationary kernel with a variance and a lengthscale."""
+
+    _value: ClassVar[type[_ScaledValue]]
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = None) -> None:
+        super().__init__()
+        self._add("variance", variance)
+        self._add("lengthscale", lengthscale, default=1.0)
+
+    def forward(self) -> _ScaledValue:
+        return self._value(self._read("variance"), self._read("lengthscale"))
+
+
+class RBF(_Scaled):
+    r"""Squared exponential: :math:`\sigma^2 \exp(-\tfrac12 d^2 / \ell^2)`.
+
+    :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
+    :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
+    """
+
+    _value = RBFValue
+
+
+class Matern12(_Scaled):
+    r"""Matérn 1/2 (Ornstein–Uhlenbeck): :math:`\sigma^2 e^{-d/\ell}`. Parameters as in :class:`RBF`."""
+
+    _value = Matern12Value
+
+
+class Matern32(_Scaled):
+    r"""Matérn 3/2: :math:`\sigma^2 (1 + a) e^{-a}`, :math:`a = \sqrt3 d/\ell`. Parameters as in :class:`RBF`."""
+
+    _value = Matern32Value
+
+
+class Matern52(_Scaled):
+    r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Parameters as in :class:`RBF`."""
+
+    _value = Matern52Value
+
+
+class Periodic(Kernel):
+    r"""Exactly periodic: :math:`\sigma^2 \exp(-2 \sin^2(\pi d / p) / \ell^2)`.
+
+    The period is :math:`p` itself. The paper writes :math:`\sin^2(2\pi d/T)`, whose period is T/2.
+
+    :param period: :math:`p`; left out, ``VGPDS.from_data`` takes the strongest frequency of the data.
+    """
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = None) -> None:
+        super().__init__()
+        self._add("variance", variance)
+        self._add("lengthscale", lengthscale)
+        self._add("period", period, default=1.0)
+
+    def forward(self) -> PeriodicValue:
+        return PeriodicValue(self._read("variance"), self._read("lengthscale"), self._read("period"))
+
+
+class Linear(Kernel):
+    r"""Straight lines through the origin of time: :math:`\sigma^2 t t'`. Add :class:`Bias` for a free intercept."""
+
+    def __init__(self, variance: Any = 1.0) -> None:
+        super().__init__()
+        self._add("variance", variance)
+
+    def forward(self) -> LinearValue:
+        return LinearValue(self._read("variance"))

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generative model: a latent path with a temporal GP prior, mapped to the outputs by a sparse GP."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor
+
+from pyro_vgpds.init import Start, start_model
+from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
+from pyro_vgpds.kernels.base import positive
+from pyro_vgpds.kernels.check import check_mapping, check_temporal
+from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.temporal import TemporalGP
+
+__all__ = ["VGPDS"]
+
+
+class VGPDS(PyroModule):
+    r"""Variational Gaussian process dynamical system (Damianou, Titsias and Lawrence 2011) as a Pyro model.
+
+    .. math::
+        x_q(t) \sim GP(0, k_x), \quad f_d(x) \sim GP(0, k_f), \quad y_{nd} = f_d(x(t_n)) + m_d + \epsilon_{nd}
+
+    Called on :class:`~pyro_vgpds.Sequences`, it has the sample sites ``x`` (N, Q) and ``y`` (N, D), observed where the
+    sequences have outputs. Train it with :class:`~pyro_vgpds.Collapsed_ELBO`, or run it under any Pyro algorithm.
+    :meth:`from_data` is the usual way to make one; this constructor takes every part as given.
+
+    :param temporal: k_x, a kernel of time.
+    :param mapping: k_f, a kernel with analytic Ψ statistics.
+    :param inducing: inducing inputs (M, Q); learned.
+    :param noise: noise variance: one number as in the paper, (D,) for one each, or a prior; learned.
+    :param output_mean: m, (D,); held.
+    :param jitter: added to the diagonal of K_MM as it is; left out, the rule of
+        :func:`~pyro_vgpds.linalg.default_jitter` is followed.
+    """
+
+    def __init__(
+        self,
+        temporal: Kernel,
+        mapping: Kernel,
+        inducing: Tensor,
+        noise: Any,
+        output_mean: Tensor,
+        *,
+        jitter: float | None = None,
+    ) -> None:
+        check_temporal(temporal)
+        check_mapping(mapping)
+        inducing = torch.as_tensor(inducing)
+        output_mean = torch.as_tensor(output_mean)
+        if inducing.dim() != 2 or 0 in inducing.shape:
+            raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
+        if output_mean.dim() != 1 or not len(output_mean):
+            raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
+        if jitter is not None and not (jitter >= 0.0):
+            raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
+        super().__init__()
+        self.temporal, self.mapping, self.jitter = temporal, mapping, jitter
+        self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
+        self.register_buffer("output_mean", output_mean.detach().clone())
+        self.set_noise(noise)
+        #: where :meth:`from_data` puts q(X) to begin with; None for a model made by hand
+        self.start: Start | None = None
+
+    def set_noise(self, noise: Any) -> None:
+        """Make the noise variance this: one number, (D,), or a distribution or ``PyroSample`` as its prior."""
+        if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
+            prior = noise if isinstance(noise, PyroSample) else PyroSample(noise)
+            event_dim = getattr(prior.prior, "event_dim", 0)
+        else:
+            value = positive("noise", noise)
+            if value.dim() > 1 or (value.dim() == 1 and len(value) != self.num_outputs):
+                raise ValueError(f"noise must be one number or ({self.num_outputs},), but got {tuple(value.shape)}.")
+            prior, event_dim = PyroParam(value, constraints.positive, event_dim=value.dim()), value.dim()
+        self._noise_event_dim = event_dim
+        self.noise = prior
+
+    @classmethod
+    def from_data(
+        cls,
+        data: Sequences,
+        latent_dim: int,
+        num_inducing: int | None = None,
+        temporal: Kernel | None = None,
+        mapping: Kernel | None = None,
+        *,
+        noise_per_output: bool = False,
+        jitter: float | None = None,
+    ) -> VGPDS:
+        """A model that is ready to be trained on ``data``.
+
+        The latent path starts at the principal components of what was observed, whitened; the inducing inputs are its
+        k-means centres (drawn with torch's global generator: ``pyro.set_rng_seed`` makes them the same again); scales
+        and noise come from the data; temporal lengthscales and periods that the kernels leave open are those under
+        which the principal components are most likely.
+
+        :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off what is not needed.
+        :param num_inducing: M; left out, 100, or the number of frames where that is smaller.
+        :param temporal: k_x; left out, ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF held at 1, as
+            it is redundant with the weights of the mapping.
+        :param mapping: k_f; left out, :class:`~pyro_vgpds.kernels.ARDRBF`.
+        :param noise_per_output: one noise variance for each output; the cost of a step then grows with D.
+        :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
+        """
+        check_sizes(data, latent_dim, num_inducing, noise_per_output)
+        if temporal is None:
+            temporal = RBF().fix("variance") + White(1e-2) + Bias(0.1)
+        num_inducing = min(100, data.num_frames) if num_inducing is None else num_inducing
+        options = {"dtype": data.dtype, "device": data.device}
+        model = cls(
+            temporal,
+            ARDRBF() if mapping is None else mapping,
+            inducing=torch.zeros(num_inducing, latent_dim, **options),  # type: ignore[call-overload]
+            noise=torch.ones(data.num_outputs if noise_per_output else (), **options),  # type: ignore[call-overload]
+            output_mean=data.output_means,
+            jitter=jitter,
+        ).to(**options)
+        start_model(model, data, default_mapping=mapping is None)
+        return model
+
+    @property
+    def latent_dim(self) -> int:
+        return self.inducing_unconstrained.shape[1]
+
+    @property
+    def num_inducing(self) -> int:
+        return self.inducing_unconstrained.shape[0]
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.output_mean)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._pyro_context.used:
+            self._warn_of_namesakes()
+        return super().__call__(*args, **kwargs)
+
+    def _warn_of_namesakes(self) -> None:
+        """Pyro fills a new module from parameters of the same name in its store: say so before it happens."""
+        if pyro.settings.get("module_local_params"):
+            return
+        store = pyro.get_param_store()
+        for name, value in self.named_pyro_params():
+            name = name.removesuffix("_unconstrained")
+            if name in store._params and store._params[name] is not value:
+                warnings.warn(
+                    f"Pyro's parameter store holds {name!r} of an earlier model, which this model will now take over. "
+                    "Call pyro.clear_param_store() between models.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return
+
+    def forward(self, data: Sequences) -> Tensor:
+        """Draw x and y, or condition on the y of ``data``.
+
+        :raises ValueError: where ``data`` has another number of outputs than the model.
+        """
+        if not isinstance(data, Sequences):
+            raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+        if data.num_outputs not in (0, self.num_outputs):
+            raise ValueError(f"data has {data.num_outputs} outputs, but the model has {self.num_outputs}.")
+        k_x, k_f = self.temporal(), self.mapping()
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer={"integrated": True})
+        likelihood = SparseGP(
+            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self._noise_event_dim
+        )
+        return pyro.sample("y", likelihood, obs=data.y, infer={"integrate": "x"})
+
+    def extra_repr(self) -> str:
+        return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"
+
+
+def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, noise_per_output: bool) -> None:
+    """What :meth:`VGPDS.from_data` asks of its arguments."""
+    if not isinstance(data, Sequences):
+        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+    n, d = data.num_frames, data.num_outputs
+    if d == 0:
+        raise ValueError("data has times but no outputs: make it with Sequences(t, y).")
+    for name, value, limit, what in (
+        ("latent_dim", latent_dim, d, "outputs"),
+        ("num_inducing", num_inducing, n, "frames"),
+    ):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, but got {value!r}.")
+        if value > limit:
+            raise ValueError(f"{name} must be at most the number of {what}, {limit}, but got {value}.")
+    unseen = (data.output_counts == 0).nonzero().flatten().tolist()
+    if unseen:
+        raise ValueError(f"outputs {_some(unseen, data.columns)} of data were never observed; leave them out.")
+    constant = (data.output_variances <= _rounding(data)).nonzero().flatten().tolist()
+    if n > 1 and len(constant) == d:
+        raise ValueError("nothing in data varies: every output has the same value in all its frames.")
+    if noise_per_output and constant:
+        raise ValueError(
+            f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant; leave them out."
+        )
+
+
+def _rounding(data: Sequences) -> Tensor:
+    """The variance that rounding alone gives to a constant output."""
+    return (4.0 * torch.finfo(data.dtype).eps * data.output_means).square()
+
+
+def _some(indices: list[int], names: list[str] | None) -> str:
+    shown = [str(i) if not names else f"{i} ({names[i]!r})" for i in indices[:5]]
+    return ", ".join(shown) + (f" and {len(indices) - 5} more" if len(indices) > 5 else "")

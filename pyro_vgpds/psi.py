@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The expectations of the mapping kernel under a Gaussian q(X), which are all that the bound needs of it:
+
+.. math:: \Psi_0 = \sum_n E[k(x_n, x_n)], \quad \Psi_1 = E[K_{NM}], \quad \Psi_2 = E[K_{MN} K_{NM}].
+
+Sums over n run over the rows in which a group of outputs was observed. ``mask`` (C, N) holds a 0/1 row for each of C
+groups, and ``None`` stands for one group that has every row. Ψ0 is (..., C), Ψ1 (..., N, M) and Ψ2 (..., C, M, M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["MappingValue", "Psi", "cross_psi2", "exp_sum", "expect", "masked_sum", "observe", "register_psi2"]
+
+_TILE = 1 << 18  # numbers in a tile of exp_sum: what stays in cache
+
+
+@dataclass(frozen=True)
+class Psi:
+    """Ψ0 (..., C), Ψ1 (..., N, M) and Ψ2 (..., C, M, M)."""
+
+    psi0: Tensor
+    psi1: Tensor
+    psi2: Tensor
+
+
+class MappingValue:
+    """A kernel of latent points with analytic Ψ statistics. A new one needs these methods:
+
+    * ``cov(x, z)``: the covariance (..., n, m) of points x (..., n, Q) and z (..., m, Q), and ``cov_diag(x)``, the
+      diagonal (..., n) of ``cov(x, x)``;
+    * ``psi0(mean, variance, mask)``, ``psi1(mean, variance, z)`` and ``psi2(mean, variance, z, mask)``, for
+      x_n ~ N(mean_n, diag variance_n), shapes as in this module's head. :func:`masked_sum` does the sums over n;
+    * ``inducing_cov(z)`` where K_MM is more than ``cov(z, z)``.
+
+    To stand in a sum it also needs its cross terms with each kind it will meet, by :func:`register_psi2`; ``Bias`` and
+    ``White`` go with every kind already.
+    """
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def inducing_cov(self, z: Tensor) -> Tensor:
+        return self.cov(z, z)
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Psi:
+    """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
+    return Psi(
+        kernel.psi0(mean, variance, mask), kernel.psi1(mean, variance, z), kernel.psi2(mean, variance, z, mask)
+    )
+
+
+def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None) -> Psi:
+    """The same for known x (..., N, Q), where Ψ2 is K_MN K_NM."""
+    k_nm = kernel.cov(x, z)
+    k_mn = k_nm.mT.unsqueeze(-3)
+    psi2 = (k_mn if mask is None else k_mn * mask.unsqueeze(-2)) @ k_nm.unsqueeze(-3)
+    return Psi(masked_sum(kernel.cov_diag(x).unsqueeze(-1), mask)[..., 0], k_nm, psi2)
+
+
+def masked_sum(a: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn a_nj, (..., C, J), of a (..., N, J)."""
+    return a.sum(-2, keepdim=True) if mask is None else mask @ a
+
+
+_CROSS: dict[tuple[type, type], Callable[..., Tensor]] = {}
+
+
+def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register ``f(first, second, mean, variance, z, mask)``, the cross term of two kinds of kernel in a sum:
+    Σ_n mask_cn E[k_first(z_m, x_n) k_second(x_n, z_m')], (..., C, M, M). The transposed order follows from it.
+    """
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _CROSS[first, second] = function
+        return function
+
+    return register
+
+
+def cross_psi2(first: Any, second: Any) -> Callable[..., Tensor] | None:
+    """``f(mean, variance, z, mask)`` for the cross term of two kernel values, or None where none is registered."""
+    for a, b, turned in ((first, second, False), (second, first, True)):
+        for kind_a in type(a).__mro__:
+            for kind_b in type(b).__mro__:
+                if (found := _CROSS.get((kind_a, kind_b))) is not None:
+                    if turned:
+                        return lambda *args, f=found, a=a, b=b: f(a, b, *args).mT
+                    return lambda *args, f=found, a=a, b=b: f(a, b, *args)
+    return None
+
+
+def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
+
+    ``left`` is (..., N, K), its last column all ones, and ``right`` (..., P, K). The N × P exponentials are made in
+    tiles that stay in cache and are made again in the backward pass.
+    """
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    if not batch:
+        return _ExpSum.apply(left, right, mask)
+    left, right = left.expand(batch + left.shape[-2:]), right.expand(batch + right.shape[-2:])
+    parts = [_ExpSum.apply(a, b, mask) for a, b in zip(left.flatten(0, -3), right.flatten(0, -3), strict=True)]
+    return torch.stack(parts).unflatten(0, batch)
+
+
+class _ExpSum(torch.autograd.Function):
+    # With E = exp(left rightᵀ) and g the gradient of the result:
+    #   one group:   Eᵀ left has the sums themselves in its last column (where left is 1) and, scaled by g, is the
+    #                gradient of right; so the forward pass makes all of it, and the backward pass only E (g ∘ right);
+    #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right and Hᵀ left.
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+        left, right = left.contiguous(), right.contiguous()
+        if mask is None:
+            moments = left.new_zeros(left.shape[-1], len(right))
+            for rows, e in _tiles(left, right):
+                moments.addmm_(left[rows].mT, e)
+            ctx.save_for_backward(left, right, moments, None)
+            return moments[-1:].clone()
+        total = left.new_zeros(len(mask), len(right))
+        for rows, e in _tiles(left, right):
+            total.addmm_(mask[:, rows], e)
+        ctx.save_for_backward(left, right, None, mask)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        left, right, moments, mask = ctx.saved_tensors
+        grad_left = torch.empty_like(left) if ctx.needs_input_grad[0] else None
+        grad_right: Tensor | None
+        if moments is not None:
+            grad_right = (moments * grad).mT if ctx.needs_input_grad[1] else None
+            if grad_left is not None:
+                weighted = grad.mT * right
+                for rows, e in _tiles(left, right):
+                    torch.mm(e, weighted, out=grad_left[rows])
+            return grad_left, grad_right, None
+        grad_right = torch.zeros_like(right) if ctx.needs_input_grad[1] else None
+        for rows, e in _tiles(left, right):
+            e.mul_(mask[:, rows].mT @ grad)
+            if grad_left is not None:
+                torch.mm(e, right, out=grad_left[rows])
+            if grad_right is not None:
+                grad_right.addmm_(e.mT, left[rows])
+        return grad_left, grad_right, None
+
+
+def _tiles(left: Tensor, right: Tensor):  # type: ignore[no-untyped-def]
+    """Rows of left and exp(left rightᵀ) for them, tile by tile; the array is used again for the next tile."""
+    step = max(1, _TILE // len(right))
+    buffer = left.new_empty(min(step, len(left)), len(right))
+    for start in range(0, len(left), step):
+        rows = slice(start, min(start + step, len(left)))
+        tile = buffer[: rows.stop - rows.start]
+        torch.mm(left[rows], right.mT, out=tile)
+        yield rows, tile.exp_()

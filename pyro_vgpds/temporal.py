@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The latent path as Pyro distributions: the temporal GP prior p(X given t) and the posterior q(X).
+
+q(X) has the form that every stationary point of the bound has (Opper and Archambeau 2009; the paper's section 2.2):
+
+.. math:: \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
+
+Nothing here inverts or factorises K_t or S. With r = √λ and B = I + r K r, whose eigenvalues are at least 1,
+S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributions import Independent, Normal, register_kl
+
+from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.times import Times
+
+__all__ = ["OpperArchambeau", "TemporalGP"]
+
+
+class DenseCovariance:
+    """K_t as one dense block a sequence, (..., K, B, n, n) for each batch of B sequences of similar length."""
+
+    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
+        self.times, self.jitter = times, jitter
+        self.blocks = [kernel.gram(batch.t) for batch in times.batches]
+        self._factors: list[Tensor] | None = None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.blocks[0].shape[:-4]
+
+    def equals(self, other: Any) -> bool:
+        return self is other or (
+            isinstance(other, DenseCovariance)
+            and self.times.lengths == other.times.lengths
+            and all(torch.equal(a, b) for a, b in zip(self.blocks, other.blocks, strict=True))
+        )
+
+    def diag(self) -> Tensor:
+        return self.times.join([block.diagonal(dim1=-2, dim2=-1) for block in self.blocks])
+
+    def matrix(self) -> Tensor:
+        return self.times.block_diagonal(self.blocks)
+
+    def matmul(self, v: Tensor) -> Tensor:
+        parts = zip(self.blocks, self.times.split(v), strict=True)
+        return self.times.join([_matvec(block, part) for block, part in parts])
+
+    def factors(self) -> list[Tensor]:
+        """Cholesky factors of the jittered blocks; padding is the identity."""
+        if self._factors is None:
+            blocks = [batch.mask_block(block) for batch, block in zip(self.times.batches, self.blocks, strict=True)]
+            self._factors = [cholesky(block, "the temporal covariance K_t", self.jitter) for block in blocks]
+        return self._factors
+
+    def correlate(self, noise: Tensor) -> Tensor:
+        """Standard normal noise (..., N, Q) with this covariance."""
+        parts = zip(self.factors(), self.times.split(noise), strict=True)
+        return self.times.join([_matvec(factor, part) for factor, part in parts])
+
+    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
+        square, logdet = [], []
+        for factor, part in zip(self.factors(), self.times.split(x), strict=True):
+            factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
+            white = torch.linalg.solve_triangular(factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False)
+            square.append(white.square().sum((-3, -2, -1)))
+            logdet.append(2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)))
+        return torch.stack(square).sum(0), torch.stack(logdet).sum(0)
+
+    def inverse_diag(self) -> Tensor:
+        """diag K_t⁻¹, (..., N, K)."""
+        return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
+
+    def posterior(self, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """μ (..., N, Q), diag S (..., N, Q) and log|B| summed over sequences (..., Q)."""
+        parts = zip(self.blocks, self.times.split(mean_bar), self.times.split(lam), strict=True)
+        results = [_Posterior.apply(*part) for part in parts]
+        mu, s, logdet = zip(*results, strict=True)
+        return self.times.join(list(mu)), self.times.join(list(s)), torch.stack([d.sum(-1) for d in logdet]).sum(0)
+
+    def posterior_matrix(self, lam: Tensor) -> Tensor:
+        """S, (..., Q, N, N), zero between sequences."""
+        blocks = []
+        for block, part in zip(self.blocks, self.times.split(lam), strict=True):
+            v = torch.linalg.solve_triangular(_factor_b(block, part), part.sqrt().unsqueeze(-1) * block, upper=False)
+            blocks.append(block - v.mT @ v)
+        return self.times.block_diagonal(blocks)
+
+    def gain(self, lam: Tensor, v: Tensor) -> Tensor:
+        """K r B⁻¹ v, (..., N, Q): what Matheron's rule takes off a draw of the prior."""
+        parts = []
+        for block, rate, part in zip(self.blocks, self.times.split(lam), self.times.split(v), strict=True):
+            solved = torch.cholesky_solve(part.unsqueeze(-1), _factor_b(block, rate)).squeeze(-1)
+            parts.append(_matvec(block, rate.sqrt() * solved))
+        return self.times.join(parts)
+
+
+class DiagonalCovariance:
+    """K_t of a kernel that is white noise: everything is O(N)."""
+
+    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
+        self.times = times
+        self.k = kernel.diag(times.t).mT  # (..., N, K)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.k.shape[:-2]
+
+    def equals(self, other: Any) -> bool:
+        return self is other or (isinstance(other, DiagonalCovariance) and torch.equal(self.k, other.k))
+
+    def diag(self) -> Tensor:
+        return self.k
+
+    def matrix(self) -> Tensor:
+        return torch.diag_embed(self.k.mT)
+
+    def matmul(self, v: Tensor) -> Tensor:
+        return self.k * v
+
+    def correlate(self, noise: Tensor) -> Tensor:
+        return self.k.sqrt() * noise
+
+    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.square() / self.k).sum(-2), self.k.log().sum(-2)
+
+    def inverse_diag(self) -> Tensor:
+        return 1.0 / self.k
+
+    def posterior(self, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.k * mean_bar, self.k / (1.0 + self.k * lam), torch.log1p(self.k * lam).sum(-2)
+
+    def posterior_matrix(self, lam: Tensor) -> Tensor:
+        return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
+
+    def gain(self, lam: Tensor, v: Tensor) -> Tensor:
+        return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
+
+
+def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
+    """L, with L Lᵀ = B = I + r K r."""
+    r = lam.sqrt()
+    b = r.unsqueeze(-1) * block * r.unsqueeze(-2)
+    b.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return cholesky(b, "B = I + √λ K_t √λ of q(X)")
+
+
+class _Posterior(torch.autograd.Function):
+    """(K, mean_bar, λ) → (μ, diag S, log|B|), with the gradients of the paper's appendix B.
+
+    dS = W dK Wᵀ − S dΛ S and d log|B| = tr(P dK) + tr(S dΛ), with W = I − K P.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, block: Tensor, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor = _factor_b(block, lam)
+        t = torch.linalg.solve_triangular(factor, torch.diag_embed(lam.sqrt()), upper=False)  # L⁻¹ r, P = TᵀT
+        v = t @ block  # S = K − VᵀV
+        k = block.diagonal(dim1=-2, dim2=-1)
+        # diag S = k − diag VᵀV loses the digits of an S much smaller than K; where λk > 1 the equal form
+        # (1 − diag B⁻¹) / λ does not, and diag B⁻¹ = diag TᵀT / λ
+        safe = lam.clamp_min(torch.finfo(lam.dtype).tiny)
+        s = torch.where(lam * k > 1.0, (1.0 - t.square().sum(-2) / safe) / safe, k - v.square().sum(-2))
+        mu = _matvec(block, mean_bar)
+        ctx.save_for_backward(block, mean_bar, s, t, v)
+        return mu, s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        block, mean_bar, s, t, v = ctx.saved_tensors
+        g_logdet = g_logdet.unsqueeze(-1)
+        full = block - v.mT @ v
+        g_lam = g_logdet * s - _matvec(full.square_(), g_s)
+        g_mean_bar = _matvec(block, g_mu)
+        if not ctx.needs_input_grad[0]:
+            return None, g_mean_bar, g_lam
+        w = (v.mT @ t).neg_()
+        w.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        # Wᵀ diag(g_s) W + g_logdet TᵀT + g_mu mean_barᵀ as one product of stacked rows
+        rows = torch.cat([w, t], -2)
+        scale = torch.cat([g_s, g_logdet.expand_as(g_s)], -1).unsqueeze(-1)
+        g_block = rows.mT @ (scale * rows) + g_mu.unsqueeze(-1) * mean_bar.unsqueeze(-2)
+        return g_block.sum_to_size(block.shape), g_mean_bar, g_lam
+
+
+class TemporalGP(TorchDistribution):
+    r"""p(X given t) = ∏_q N(x_q given 0, k_x(t, t)), block-diagonal over sequences (the paper's eq. 6, section 2.3).
+
+    Event shape (N, Q). Sampling and ``log_prob`` factorise K_t, with jitter by the rule of
+    :func:`~pyro_vgpds.linalg.default_jitter`, once and only when asked for; q(X) and its KL need neither.
+
+    :param kernel: a temporal kernel's value, ``kernel()``.
+    :param times: a :class:`~pyro_vgpds.times.Times` (``data.times``), or a tensor (N,) for one sequence.
+    :param latent_dim: Q.
+    :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, kernel: KernelValue, times: Times | Tensor, latent_dim: int, jitter: float | None = None) -> None:
+        times = times if isinstance(times, Times) else Times(times)
+        structure = DiagonalCovariance if kernel.is_diagonal else DenseCovariance
+        self.covariance: DenseCovariance | DiagonalCovariance = structure(kernel, times, jitter)
+        self.kernel, self.times = kernel, times
+        own = self.covariance.diag().shape[-1]
+        if own not in (1, latent_dim):
+            raise ValueError(
+                f"the temporal kernel has parameters for {own} latent dimensions, but latent_dim is {latent_dim}."
+            )
+        super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TemporalGP:
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new._batch_shape = torch.Size(batch_shape)
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        return self.covariance.diag().new_zeros(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        return self.covariance.diag().expand(self._extended_shape())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """K_t for each latent dimension, (..., Q, N, N), zero between sequences. Large: made only when asked for."""
+        n, q = self.event_shape
+        return self.covariance.matrix().expand(self.batch_shape + (q, n, n))
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        k = self.covariance.diag()
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=k.dtype, device=k.device)
+        return self.covariance.correlate(noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        n, q = self.event_shape
+        square, logdet = self.covariance.whiten(value)
+        terms = square + logdet + n * math.log(2.0 * math.pi)
+        return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
+
+
+class OpperArchambeau(TorchDistribution):
+    r"""q(X) = ∏_q N(x_q given K_t \bar μ_q, (K_t⁻¹ + diag λ_q)⁻¹) (the paper's eq. 13), event shape (N, Q).
+
+    Only 2QN numbers parametrise it. Its density is the prior's times Gaussian sites in each x_nq, so
+    ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
+
+    :param prior: the :class:`TemporalGP` that it is a posterior of.
+    :param mean_bar: \bar μ, (..., N, Q).
+    :param lam: λ ≥ 0, (..., N, Q).
+    """
+
+    arg_constraints = {"mean_bar": constraints.real, "lam": constraints.nonnegative}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:
+        for name, value in (("mean_bar", mean_bar), ("lam", lam)):
+            if value.shape[-2:] != prior.event_shape:
+                raise ValueError(
+                    f"{name} must end in {tuple(prior.event_shape)} = (frames, latent dimensions), "
+                    f"but its shape is {tuple(value.shape)}."
+                )
+        self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
+        self._moments: tuple[Tensor, Tensor, Tensor] | None = None
+        batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
+        super().__init__(batch, prior.event_shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> OpperArchambeau:
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new._batch_shape = torch.Size(batch_shape)
+        return new
+
+    def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._moments is None:
+            self._moments = self.prior.covariance.posterior(self.mean_bar, self.lam)
+        return self._moments
+
+    @property
+    def mean(self) -> Tensor:
+        """μ = K_t mean_bar."""
+        return self._posterior()[0].expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        """diag S."""
+        return self._posterior()[1].expand(self._extended_shape())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """S for each latent dimension, (..., Q, N, N), zero between sequences. Large: made only when asked for."""
+        n, q = self.event_shape
+        return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        # Matheron's rule: a draw of the prior, corrected by what pseudo-observations of it with noise 1/λ would say
+        draw = self.prior.expand(self.batch_shape).rsample(sample_shape)
+        noise = torch.randn_like(draw)
+        residual = self.lam.sqrt() * draw + noise
+        return self.mean + draw - self.prior.covariance.gain(self.lam, residual)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
+        mu, _, logdet = self._posterior()
+        eta = self.mean_bar + self.lam * mu
+        site = eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
+        return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
+
+
+@register_kl(OpperArchambeau, TemporalGP)
+def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
+    if not q.prior.covariance.equals(p.covariance):
+        raise ValueError(
+            "KL(OpperArchambeau, TemporalGP) is for a q that stands on the same prior: make the OpperArchambeau of the "
+            "guide from a TemporalGP with the model's kernel and times."
+        )
+    mu, s, logdet = q._posterior()
+    kl = 0.5 * (logdet.sum(-1) + (q.mean_bar * mu - q.lam * s).sum((-2, -1)))
+    return kl.expand(q.batch_shape)
+
+
+@register_kl(Independent, TemporalGP)
+def _kl_mean_field(q: Independent, p: TemporalGP) -> Tensor:
+    if not isinstance(q.base_dist, Normal) or q.event_shape != p.event_shape:
+        raise NotImplementedError("KL to a TemporalGP is analytic for Independent Normals of its event shape.")
+    n, latent = p.event_shape
+    square, logdet = p.covariance.whiten(q.mean)
+    trace = (p.covariance.inverse_diag() * q.variance).sum((-2, -1))
+    logdet = logdet.expand(logdet.shape[:-1] + (latent,)).sum(-1)
+    kl = 0.5 * (square.sum(-1) + trace + logdet - n * latent - q.variance.log().sum((-2, -1)))
+    return kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

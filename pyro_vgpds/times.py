@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The times of one or several sequences, and how their blocks go through linear algebra in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Times"]
+
+_PADDING = 1.25  # sequences share a batch while the longest is at most this many times the shortest
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences of similar length, padded to n frames: times (B, n), rows (B, n) among all frames, mask (B, n)."""
+
+    t: Tensor
+    rows: Tensor
+    mask: Tensor | None  # None: nothing is padded
+
+    def mask_block(self, block: Tensor) -> Tensor:
+        """The blocks (..., B, n, n) with the identity where there is padding."""
+        if self.mask is None:
+            return block
+        real = self.mask.to(block.dtype)
+        return block * real.unsqueeze(-1) * real.unsqueeze(-2) + torch.diag_embed(1.0 - real)
+
+
+class Times:
+    """Times of sequences, one after the other: ``t`` (N,) and the ``lengths`` of the sequences.
+
+    :param t: a tensor (N,), increasing within each sequence.
+    :param lengths: frames in each sequence; left out, it is one sequence.
+    """
+
+    def __init__(self, t: Tensor, lengths: Sequence[int] | None = None) -> None:
+        self.t = t
+        self.lengths = tuple(int(n) for n in lengths) if lengths is not None else (len(t),)
+        if t.dim() != 1 or sum(self.lengths) != len(t) or min(self.lengths, default=0) < 1:
+            raise ValueError(f"t must be (N,) and lengths positive with sum N, but got {tuple(t.shape)} and {lengths}.")
+        self.starts = tuple(sum(self.lengths[:i]) for i in range(len(self.lengths)))
+        self.batches = self._make_batches()
+        valid = [torch.ones_like(b.rows, dtype=torch.bool) if b.mask is None else b.mask for b in self.batches]
+        order = torch.cat([b.rows[m] for b, m in zip(self.batches, valid, strict=True)])
+        place = torch.cat([m.flatten() for m in valid]).nonzero().squeeze(-1)
+        self._place = torch.empty_like(place)
+        self._place[order] = place  # where each frame stands among the padded ones
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def to(self, *args: Any, **kwargs: Any) -> Times:
+        """On another device or in another dtype."""
+        return Times(self.t.to(*args, **kwargs), self.lengths)
+
+    def slices(self) -> list[slice]:
+        """The rows of each sequence."""
+        return [slice(a, a + n) for a, n in zip(self.starts, self.lengths, strict=True)]
+
+    def _make_batches(self) -> list[Batch]:
+        order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
+        groups: list[list[int]] = []
+        for i in order:
+            if groups and self.lengths[i] <= _PADDING * self.lengths[groups[-1][0]]:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+        return [self._make_batch(group) for group in groups]
+
+    def _make_batch(self, group: list[int]) -> Batch:
+        lengths = torch.tensor([self.lengths[i] for i in group], device=self.t.device).unsqueeze(-1)
+        starts = torch.tensor([self.starts[i] for i in group], device=self.t.device).unsqueeze(-1)
+        step = torch.arange(int(lengths.max()), device=self.t.device)
+        rows = starts + torch.minimum(step, lengths - 1)  # padding repeats the last frame, and counts for nothing
+        mask = step < lengths
+        return Batch(self.t[rows], rows, None if bool(mask.all()) else mask)
+
+    def split(self, v: Tensor) -> list[Tensor]:
+        """(..., N, Q) as one (..., Q, B, n) for each batch, zero where there is padding."""
+        v = v.mT
+        parts = []
+        for batch in self.batches:
+            part = v.index_select(-1, batch.rows.flatten()).unflatten(-1, batch.rows.shape)
+            parts.append(part if batch.mask is None else part * batch.mask)
+        return parts
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """The inverse of :meth:`split`."""
+        return torch.cat([part.flatten(-2) for part in parts], -1).index_select(-1, self._place).mT
+
+    def block_diagonal(self, blocks: list[Tensor]) -> Tensor:
+        """Blocks (..., B, n, n) of each batch as one (..., N, N)."""
+        full = blocks[0].new_zeros(blocks[0].shape[:-3] + (len(self), len(self)))
+        for batch, block in zip(self.batches, blocks, strict=True):
+            for i, rows in enumerate(batch.rows):
+                n = len(rows) if batch.mask is None else int(batch.mask[i].sum())
+                start = int(rows[0])
+                full[..., start : start + n, start : start + n] = block[..., i, :n, :n]
+        return full
