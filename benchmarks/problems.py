@@ -60,7 +60,10 @@ def mocap_like() -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
         lengths[i] = np.clip(lengths[i] + np.sign(2613 - lengths.sum()), 34, 113)
     t = [0.05 * np.arange(n) for n in lengths]
     waves, phase = rng.uniform(0.5, 2.0, 59), rng.uniform(0, 2 * np.pi, (31, 59))
-    y = [np.sin(2 * np.pi * a[:, None] * waves + b) + 0.1 * rng.standard_normal((len(a), 59)) for a, b in zip(t, phase, strict=True)]
+    y = [
+        np.sin(2 * np.pi * a[:, None] * waves + b) + 0.1 * rng.standard_normal((len(a), 59))
+        for a, b in zip(t, phase, strict=True)
+    ]
     data = Sequences(t, y)
     torch.manual_seed(0)
     model = VGPDS.from_data(

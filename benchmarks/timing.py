@@ -20,7 +20,11 @@ def timed(step: Callable[[], Any], runs: int, warmup: int = 2) -> dict[str, floa
         step()
         wall.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
-    return {"seconds_median": statistics.median(wall), "cpu_median": statistics.median(cpu), "peak_rss_mb": peak_rss_mb()}
+    return {
+        "seconds_median": statistics.median(wall),
+        "cpu_median": statistics.median(cpu),
+        "peak_rss_mb": peak_rss_mb(),
+    }
 
 
 def peak_rss_mb() -> float:

@@ -112,4 +112,4 @@ def _skip_log_prob(site: Any) -> None:
     zero = torch.zeros(site["fn"].batch_shape)
     site["log_prob"] = site["unscaled_log_prob"] = zero
     site["log_prob_sum"] = zero.sum()
-    site["score_parts"] = ScoreParts(zero, 0, zero)
+    site["score_parts"] = ScoreParts(zero, 0, zero)  # type: ignore[arg-type]

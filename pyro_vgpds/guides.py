@@ -27,6 +27,9 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     :param lam: start of ``lam``, likewise; else ones.
     """
 
+    mean_bar: Any
+    lam: Any
+
     def __init__(
         self, model: Any, *, mean_bar: Tensor | None = None, lam: Tensor | None = None, **options: Any
     ) -> None:
@@ -42,6 +45,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     def set(self, mean_bar: Tensor | None, lam: Tensor | None) -> None:
         """Give q(X) these parameters; one that is None becomes zeros (``mean_bar``) or ones (``lam``)."""
         if mean_bar is None:
+            assert lam is not None
             mean_bar = torch.zeros_like(lam)
         if lam is None:
             lam = torch.ones_like(mean_bar)

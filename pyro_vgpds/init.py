@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels.base import Kernel, KernelValue
 from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import TemporalGP
@@ -118,8 +116,8 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
             right.addmm_(y, loadings)
         x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
         x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
-    size = (left.unflatten(-1, (rank, rank)).mean(0).diagonal() / 1.0).clamp_min(0.0).sqrt()
-    empty = sum(seen.sum(1) for _, seen, _ in blocks) == 0
+    size = left.unflatten(-1, (rank, rank)).mean(0).diagonal().clamp_min(0.0).sqrt()
+    empty = torch.stack([seen.sum(1) for _, seen, _ in blocks]).sum(0) == 0
     return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
 
 
@@ -196,10 +194,8 @@ def _evidence(kernel: Kernel, leaves: list[Kernel], scale: float, times: Times, 
     return -float((share * (square + logdet)).sum())
 
 
-class _PlusNoise:
+class _PlusNoise(KernelValue):
     """A kernel value with more white noise."""
-
-    is_diagonal = False
 
     def __init__(self, value: Any, noise: float) -> None:
         self.value, self.noise = value, noise

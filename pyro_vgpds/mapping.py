@@ -47,11 +47,12 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     counts = groups.columns * groups.rows
     terms = counts * (2.0 * math.pi * noise).log() + beta * groups.square
     terms = terms + groups.columns * (logdet + beta * slack)
-    fit = torch.zeros_like(terms[..., 0])
+    total = -0.5 * terms.sum(-1)
     for which, where, width in groups.runs():
         part = v[..., where].unflatten(-1, (-1, width)).movedim(-2, -3)  # (..., groups of this width, M, width)
-        fit = fit + solve_triangular(b_factor[..., which, :, :], part, upper=False).square().sum((-3, -2, -1))
-    return 0.5 * (beta[..., 0].square() * fit - terms.sum(-1))
+        c = beta[..., None, None] * solve_triangular(b_factor[..., which, :, :], part, upper=False)
+        total = total + 0.5 * c.square().sum((-3, -2, -1))
+    return total
 
 
 def _whiten(factor: Tensor, matrix: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def _bound_per_output(a: Tensor, v: Tensor, slack: Tensor, noise: Tensor, groups
     assert groups.order is not None, "one noise for each output needs the columns themselves"
     beta = 1.0 / noise[..., groups.order]  # (..., R), in the order of the groups
     square = groups.factor.square().sum(0)
-    widths = torch.tensor(groups.widths, device=v.device)
+    widths = torch.tensor(groups.widths, dtype=torch.long, device=v.device)
     of_group = torch.arange(groups.num_groups, device=v.device).repeat_interleave(widths)
     rows = groups.rows[of_group]
     terms = rows * (2.0 * math.pi / beta).log() + beta * (square + slack[..., of_group])
@@ -176,14 +177,14 @@ class SparseGP(TorchDistribution):
     def _psi(self, groups: ColumnGroups) -> Psi:
         return observe(self.kernel, self.x, self.inducing, groups.mask)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         factor = cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
         noise = torch.randn((2, *shape), dtype=self.x.dtype, device=self.x.device)
         return self.output_mean + factor @ noise[0] + self.noise.sqrt().unsqueeze(-2) * noise[1]
 
     def integrate(self, posterior: TorchDistribution) -> CollapsedGP:
-        """The distribution of y with x integrated over ``posterior``, which has ``mean`` and ``variance`` (..., N, Q)."""
+        """The distribution of y with x integrated over ``posterior``, which has a mean and a variance."""
         return CollapsedGP(self, posterior)
 
 
@@ -202,5 +203,5 @@ class CollapsedGP(SparseGP):
     def _psi(self, groups: ColumnGroups) -> Psi:
         return expect(self.kernel, self.x, self.x_variance, self.inducing, groups.mask)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself, or a Posterior.")

@@ -22,6 +22,10 @@ from pyro_vgpds.temporal import TemporalGP
 
 __all__ = ["VGPDS"]
 
+# marks for Collapsed_ELBO; every other algorithm ignores them
+_INTEGRATED: Any = {"integrated": True}
+_INTEGRATE: Any = {"integrate": "x"}
+
 
 class VGPDS(PyroModule):
     r"""Variational Gaussian process dynamical system (Damianou, Titsias and Lawrence 2011) as a Pyro model.
@@ -41,6 +45,10 @@ class VGPDS(PyroModule):
     :param jitter: added to the diagonal of K_MM as it is; left out, the rule of
         :func:`~pyro_vgpds.linalg.default_jitter` is followed.
     """
+
+    inducing: Any
+    noise: Any
+    output_mean: Tensor
 
     def __init__(
         self,
@@ -73,7 +81,7 @@ class VGPDS(PyroModule):
     def set_noise(self, noise: Any) -> None:
         """Make the noise variance this: one number, (D,), or a distribution or ``PyroSample`` as its prior."""
         if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
-            prior = noise if isinstance(noise, PyroSample) else PyroSample(noise)
+            prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
             event_dim = getattr(prior.prior, "event_dim", 0)
         else:
             value = positive("noise", noise)
@@ -169,11 +177,11 @@ class VGPDS(PyroModule):
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {data.num_outputs} outputs, but the model has {self.num_outputs}.")
         k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer={"integrated": True})
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=dict(_INTEGRATED))
         likelihood = SparseGP(
             x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self._noise_event_dim
         )
-        return pyro.sample("y", likelihood, obs=data.y, infer={"integrate": "x"})
+        return pyro.sample("y", likelihood, obs=data.y, infer=dict(_INTEGRATE))
 
     def extra_repr(self) -> str:
         return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"
@@ -204,7 +212,7 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
         raise ValueError("nothing in data varies: every output has the same value in all its frames.")
     if noise_per_output and constant:
         raise ValueError(
-            f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant; leave them out."
+            f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant: drop them."
         )
 
 

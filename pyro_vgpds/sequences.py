@@ -33,7 +33,9 @@ class ColumnGroups:
     square: Tensor  #: (C,) sum of squares of the centred data
     factor: Tensor  #: (N, R) factors of the Gram matrices side by side, zero in rows that were not observed
     widths: tuple[int, ...]  #: columns of ``factor`` that belong to each group, increasing
-    order: Tensor | None = None  #: (R,) which output each column of ``factor`` is, where it holds the columns themselves
+    order: Tensor | None = (
+        None  #: (R,) which output each column of ``factor`` is, where it holds the columns themselves
+    )
 
     @property
     def num_groups(self) -> int:
@@ -217,7 +219,8 @@ class Sequences:
         used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
         widths = columns_of if columns else np.minimum(columns_of, rows_of)
         used = used[np.argsort(widths[used], kind="stable")]
-        start = dict(zip(used.tolist(), np.concatenate([[0], np.cumsum(widths[used])[:-1]]).tolist(), strict=True))
+        ends = np.cumsum(widths[used])
+        start = dict(zip(used.tolist(), (ends - widths[used]).tolist(), strict=True))
         factor = mean.new_zeros(self.num_frames, int(widths[used].sum()))
         order = torch.zeros(factor.shape[1], dtype=torch.long, device=self.device) if columns else None
         wide = [c for c in used.tolist() if widths[c] < columns_of[c]]
@@ -225,8 +228,7 @@ class Sequences:
         row_index = {c: torch.from_numpy(np.flatnonzero(self._masks[c])).to(self.device) for c in wide}
         place = np.zeros(self.num_outputs, dtype=np.int64)  # of each column among those of its pattern
         by_pattern = np.argsort(self._pattern, kind="stable")
-        ends = np.cumsum(columns_of)
-        place[by_pattern] = np.arange(self.num_outputs) - np.repeat(ends - columns_of, columns_of)
+        place[by_pattern] = np.arange(self.num_outputs) - np.repeat(np.cumsum(columns_of) - columns_of, columns_of)
         for where, block in self.blocks():
             centred = torch.nan_to_num(block - mean[where], nan=0.0)
             pattern = self._pattern[where]
@@ -244,9 +246,8 @@ class Sequences:
         for c in wide:
             values, vectors = torch.linalg.eigh(grams[c])
             factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = vectors * values.clamp_min(0.0).sqrt()
-        ends_used = torch.from_numpy(np.cumsum(widths[used])).to(self.device)
-        total = torch.cat([mean.new_zeros(1), factor.square().sum(0).cumsum(0)])
-        square = total[ends_used].diff(prepend=total[:1])
+        of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(self.device)
+        square = mean.new_zeros(len(used)).index_add_(0, of_group, factor.square().sum(0))
         complete = len(used) == 1 and rows_of[used[0]] == self.num_frames
         return ColumnGroups(
             mask=None if complete else torch.from_numpy(self._masks[used]).to(self.device, self.dtype),
@@ -297,10 +298,10 @@ def _check_times(t: np.ndarray, name: str) -> np.ndarray:
     step = np.diff(t)
     if (step <= 0).any():
         i = int(np.flatnonzero(step <= 0)[0])
-        fault = f"repeats {t[i]!r}" if step[i] == 0 else f"goes back from {t[i]!r} to {t[i + 1]!r}"
+        fault = f"repeats {t[i]}" if step[i] == 0 else f"goes back from {t[i]} to {t[i + 1]}"
         raise ValueError(
-            f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort()), merge "
-            "frames of the same time, or, where a new sequence begins, give a list with one array for each sequence."
+            f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort()), "
+            "merge frames of the same time, or, where a new sequence begins, give a list with one array for each."
         )
     return t
 
@@ -317,11 +318,14 @@ def _check_resolution(times: Times) -> None:
 
 def _read_outputs(y: Any, stamps: list[np.ndarray], several: bool) -> tuple[list[Any], list[str] | None]:
     if several and not isinstance(y, (list, tuple)):
-        raise ValueError(f"t is a list of {len(stamps)} sequences, so y must be a list of as many, but got {type(y).__name__}.")
+        raise ValueError(
+            f"t is a list of {len(stamps)} sequences, so y must be a list of as many, but got {type(y).__name__}."
+        )
     parts = list(y) if several else [y]
     if len(parts) != len(stamps):
         raise ValueError(f"t has {len(stamps)} sequences, but y has {len(parts)}.")
-    arrays, names = [], None
+    arrays: list[Any] = []
+    names: list[str] | None = None
     for i, (part, t) in enumerate(zip(parts, stamps, strict=True)):
         name = f"y[{i}]" if several else "y"
         own = [str(c) for c in part.columns] if hasattr(part, "columns") else None
@@ -337,7 +341,9 @@ def _read_outputs(y: Any, stamps: list[np.ndarray], several: bool) -> tuple[list
         if array.shape[1] == 0:
             raise ValueError(f"{name} has no columns: there must be at least one output.")
         if arrays and array.shape[1] != arrays[0].shape[1]:
-            raise ValueError(f"{name} has {array.shape[1]} columns, but the sequences before it have {arrays[0].shape[1]}.")
+            raise ValueError(
+                f"{name} has {array.shape[1]} columns, but the sequences before it have {arrays[0].shape[1]}."
+            )
         real = not array.is_complex() if isinstance(array, Tensor) else array.dtype.kind in "fiub"
         if not real:
             raise TypeError(f"{name} must be real numbers, but its dtype is {array.dtype}.")
@@ -353,7 +359,9 @@ def _as_numpy(value: Any, name: str) -> np.ndarray:
     array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     if array.dtype.kind == "O":
         try:  # pandas writes what is missing in many ways
-            array = value.to_numpy(dtype=np.float64, na_value=np.nan) if hasattr(value, "to_numpy") else array.astype(float)
+            array = (
+                value.to_numpy(dtype=np.float64, na_value=np.nan) if hasattr(value, "to_numpy") else array.astype(float)
+            )
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be numbers, but holds objects that are none: {error}") from None
     return array

@@ -73,13 +73,15 @@ class DenseCovariance:
         square, logdet = [], []
         for factor, part in zip(self.factors(), self.times.split(x), strict=True):
             factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
-            white = torch.linalg.solve_triangular(factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False)
+            white = torch.linalg.solve_triangular(
+                factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False
+            )
             square.append(white.square().sum((-3, -2, -1)))
             logdet.append(2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)))
         return torch.stack(square).sum(0), torch.stack(logdet).sum(0)
 
     def inverse_diag(self) -> Tensor:
-        """diag K_t⁻¹, (..., N, K)."""
+        """The diagonal of K_t⁻¹, (..., N, K)."""
         return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
 
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,40 +165,38 @@ def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
 class _Posterior(torch.autograd.Function):
     """(K, mean_bar, λ) → (μ, diag S, log|B|), with the gradients of the paper's appendix B.
 
-    dS = W dK Wᵀ − S dΛ S and d log|B| = tr(P dK) + tr(S dΛ), with W = I − K P.
+    dS = W dK Wᵀ − S dΛ S and d log|B| = tr(P dK) + tr(S dΛ), with W = I − S Λ and P = (K + Λ⁻¹)⁻¹ = Λ W.
     """
 
     @staticmethod
     def forward(ctx: Any, block: Tensor, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         factor = _factor_b(block, lam)
-        t = torch.linalg.solve_triangular(factor, torch.diag_embed(lam.sqrt()), upper=False)  # L⁻¹ r, P = TᵀT
-        v = t @ block  # S = K − VᵀV
-        k = block.diagonal(dim1=-2, dim2=-1)
-        # diag S = k − diag VᵀV loses the digits of an S much smaller than K; where λk > 1 the equal form
-        # (1 − diag B⁻¹) / λ does not, and diag B⁻¹ = diag TᵀT / λ
-        safe = lam.clamp_min(torch.finfo(lam.dtype).tiny)
-        s = torch.where(lam * k > 1.0, (1.0 - t.square().sum(-2) / safe) / safe, k - v.square().sum(-2))
-        mu = _matvec(block, mean_bar)
-        ctx.save_for_backward(block, mean_bar, s, t, v)
-        return mu, s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        v = torch.linalg.solve_triangular(factor, lam.sqrt().unsqueeze(-1) * block, upper=False)  # S = K − VᵀV
+        s = block.diagonal(dim1=-2, dim2=-1) - v.square().sum(-2)
+        ctx.save_for_backward(block, mean_bar, lam, s, v)
+        return _matvec(block, mean_bar), s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        block, mean_bar, s, t, v = ctx.saved_tensors
+        block, mean_bar, lam, s, v = ctx.saved_tensors
         g_logdet = g_logdet.unsqueeze(-1)
         full = block - v.mT @ v
-        g_lam = g_logdet * s - _matvec(full.square_(), g_s)
+        g_lam = g_logdet * s - _matvec(full.square(), g_s)
         g_mean_bar = _matvec(block, g_mu)
         if not ctx.needs_input_grad[0]:
             return None, g_mean_bar, g_lam
-        w = (v.mT @ t).neg_()
+        w = full.mul_(-lam.unsqueeze(-2))
         w.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        # Wᵀ diag(g_s) W + g_logdet TᵀT + g_mu mean_barᵀ as one product of stacked rows
-        rows = torch.cat([w, t], -2)
-        scale = torch.cat([g_s, g_logdet.expand_as(g_s)], -1).unsqueeze(-1)
-        g_block = rows.mT @ (scale * rows) + g_mu.unsqueeze(-1) * mean_bar.unsqueeze(-2)
-        return g_block.sum_to_size(block.shape), g_mean_bar, g_lam
+        # Wᵀ diag(g_s) W + g_logdet Λ W + g_mu mean_barᵀ = (Wᵀ diag(g_s) + g_logdet Λ) W + …, as one product
+        left = g_s.unsqueeze(-2) * w.mT
+        left.diagonal(dim1=-2, dim2=-1).add_(g_logdet * lam)
+        left = torch.cat([left, g_mu.unsqueeze(-1)], -1)
+        right = torch.cat([w, mean_bar.unsqueeze(-2)], -2)
+        if block.dim() == 4 and block.shape[0] == 1:  # all latent dimensions share K: their sum is part of the product
+            left, right = left.permute(1, 2, 0, 3).flatten(-2), right.transpose(0, 1).flatten(1, 2)
+            return (left @ right).unsqueeze(0), g_mean_bar, g_lam
+        return (left @ right).sum_to_size(block.shape), g_mean_bar, g_lam
 
 
 class TemporalGP(TorchDistribution):
@@ -215,7 +215,9 @@ class TemporalGP(TorchDistribution):
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
-    def __init__(self, kernel: KernelValue, times: Times | Tensor, latent_dim: int, jitter: float | None = None) -> None:
+    def __init__(
+        self, kernel: KernelValue, times: Times | Tensor, latent_dim: int, jitter: float | None = None
+    ) -> None:
         times = times if isinstance(times, Times) else Times(times)
         structure = DiagonalCovariance if kernel.is_diagonal else DenseCovariance
         self.covariance: DenseCovariance | DiagonalCovariance = structure(kernel, times, jitter)
@@ -228,7 +230,7 @@ class TemporalGP(TorchDistribution):
         super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TemporalGP:
-        new = type(self).__new__(type(self))
+        new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
         return new
@@ -247,7 +249,7 @@ class TemporalGP(TorchDistribution):
         n, q = self.event_shape
         return self.covariance.matrix().expand(self.batch_shape + (q, n, n))
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         k = self.covariance.diag()
         noise = torch.randn(self._extended_shape(sample_shape), dtype=k.dtype, device=k.device)
         return self.covariance.correlate(noise)
@@ -287,7 +289,7 @@ class OpperArchambeau(TorchDistribution):
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> OpperArchambeau:
-        new = type(self).__new__(type(self))
+        new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
         return new
@@ -304,7 +306,7 @@ class OpperArchambeau(TorchDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """diag S."""
+        """The diagonals of S."""
         return self._posterior()[1].expand(self._extended_shape())
 
     @property
@@ -313,7 +315,7 @@ class OpperArchambeau(TorchDistribution):
         n, q = self.event_shape
         return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         # Matheron's rule: a draw of the prior, corrected by what pseudo-observations of it with noise 1/λ would say
         draw = self.prior.expand(self.batch_shape).rsample(sample_shape)
         noise = torch.randn_like(draw)
@@ -328,7 +330,7 @@ class OpperArchambeau(TorchDistribution):
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
 
 
-@register_kl(OpperArchambeau, TemporalGP)
+@register_kl(OpperArchambeau, TemporalGP)  # type: ignore[untyped-decorator]
 def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
     if not q.prior.covariance.equals(p.covariance):
         raise ValueError(
@@ -340,7 +342,7 @@ def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
     return kl.expand(q.batch_shape)
 
 
-@register_kl(Independent, TemporalGP)
+@register_kl(Independent, TemporalGP)  # type: ignore[untyped-decorator]
 def _kl_mean_field(q: Independent, p: TemporalGP) -> Tensor:
     if not isinstance(q.base_dist, Normal) or q.event_shape != p.event_shape:
         raise NotImplementedError("KL to a TemporalGP is analytic for Independent Normals of its event shape.")

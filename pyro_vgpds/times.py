@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = ["Times"]
 
 _PADDING = 1.25  # sequences share a batch while the longest is at most this many times the shortest
+_BATCH = 1 << 15  # and while their blocks, B n² numbers, stay in cache
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Times:
         order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
         groups: list[list[int]] = []
         for i in order:
-            if groups and self.lengths[i] <= _PADDING * self.lengths[groups[-1][0]]:
+            n = self.lengths[i]
+            if groups and n <= _PADDING * self.lengths[groups[-1][0]] and (len(groups[-1]) + 1) * n * n <= _BATCH:
                 groups[-1].append(i)
             else:
                 groups.append([i])

@@ -18,7 +18,19 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
-from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, White
+from pyro_vgpds.kernels import (
+    ARDRBF,
+    RBF,
+    ARDLinear,
+    Bias,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    White,
+)
 
 # The file's parameter is `ours ** power`, so that d/d log(theirs) = d/d log(ours) / power.
 INVERSE_SQUARE = -2.0
@@ -89,6 +101,7 @@ def build(file: Any) -> tuple[VGPDS, AutoOpperArchambeau, Sequences, Tensor]:
 
 
 def evaluate(file: Any) -> dict[str, Any]:
+    pyro.clear_param_store()
     model, guide, data, file_order = build(file)
     elbo = Collapsed_ELBO()
     loss = elbo.differentiable_loss(model, guide, data)
@@ -129,7 +142,6 @@ def evaluate(file: Any) -> dict[str, Any]:
 
 def main(path: str) -> None:
     torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
     with np.load(path, allow_pickle=False) as file:
         print(json.dumps(evaluate(dict(file))))
 

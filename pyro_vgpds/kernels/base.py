@@ -22,10 +22,10 @@ K = TypeVar("K", bound="Kernel")
 
 
 class KernelValue:
-    """A covariance function of time at given parameters: a few tensors and the algebra on them.
+    r"""A covariance function of time at given parameters: a few tensors and the algebra on them.
 
     Parameters are (..., K): the last axis runs over the latent dimensions, and K is 1 where all share them and Q
-    where each has its own. Times ``t`` are (\\*b, n) and ``gram(t)`` is (..., K, \\*b, n, n), so that sequences go in
+    where each has its own. Times ``t`` are (\*b, n) and ``gram(t)`` is (..., K, \*b, n, n), so that sequences go in
     batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`.
     """
 
@@ -33,7 +33,7 @@ class KernelValue:
     is_diagonal: bool = False
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        """Covariance of ``a`` with itself (``b=None``, white noise included) or between ``a`` and other points ``b``."""
+        """Covariance of ``a`` with itself (``b=None``, white noise included) or with other points ``b``."""
         raise NotImplementedError
 
     def diag(self, a: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Kernel(PyroModule):
 
     def _event_dim(self, name: str, value: Tensor) -> int:
         if name in self._pyro_samples:  # the sample may have batch dimensions of plates on its left
-            prior = self._pyro_samples[name]
+            prior: Any = self._pyro_samples[name]
             prior = prior if hasattr(prior, "sample") else prior(self)
             return 0 if isinstance(prior, Tensor) else prior.event_dim
         return value.dim()
@@ -141,7 +141,11 @@ class Kernel(PyroModule):
             if name in self._pyro_samples:
                 return f"{name}~{self._pyro_samples[name]}"
             value = getattr(self, name).detach()
-            text = f"{value.item():.4g}" if value.numel() == 1 else "[" + ", ".join(f"{v:.4g}" for v in value.flatten()) + "]"
+            text = (
+                f"{value.item():.4g}"
+                if value.numel() == 1
+                else "[" + ", ".join(f"{v:.4g}" for v in value.flatten()) + "]"
+            )
             return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
 
         return f"{type(self).__name__}({', '.join(map(show, self._names))})"
@@ -171,6 +175,7 @@ class _Combination(Kernel):
     """Kernels joined by one operation; nested joins of the same kind are flattened."""
 
     _symbol: ClassVar[str]
+    parts: Any
 
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
@@ -181,7 +186,7 @@ class _Combination(Kernel):
             parts += kernel.parts if type(kernel) is type(self) else [kernel]
         if len({id(part) for part in parts}) < len(parts):
             raise ValueError("the same kernel object stands twice in a sum or product; make two.")
-        self.parts = PyroModule[torch.nn.ModuleList](parts)
+        self.parts = PyroModule[torch.nn.ModuleList](parts)  # type: ignore[arg-type]
 
     def leaves(self) -> Iterator[Kernel]:
         for part in self.parts:
@@ -197,7 +202,7 @@ class _Combination(Kernel):
     def _each(self: K, method: str, names: tuple[str, ...]) -> K:
         if names:
             raise ValueError(f"name parameters on a part: kernel[0].{method}({', '.join(map(repr, names))}).")
-        for part in self.parts:  # type: ignore[attr-defined]
+        for part in self.parts:
             getattr(part, method)()
         return self
 

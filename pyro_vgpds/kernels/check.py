@@ -37,7 +37,7 @@ def check_mapping(kernel: Any) -> None:
         raise TypeError(f"mapping is a product of kernels ({kernel}), which has no analytic Psi statistics. {_HOW}")
     value = kernel()
     parts = value.parts if isinstance(value, SumValue) else [value]
-    for part, module in zip(parts, kernel if isinstance(value, SumValue) else [kernel], strict=True):  # type: ignore[arg-type]
+    for part, module in zip(parts, kernel if isinstance(value, SumValue) else [kernel], strict=True):
         if not isinstance(part, MappingValue):
             raise TypeError(f"mapping kernel {type(module).__name__} has no analytic Psi statistics. {_HOW}")
     for first, second in itertools.combinations(parts, 2):

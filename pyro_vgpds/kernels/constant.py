@@ -84,14 +84,18 @@ class WhiteValue(KernelValue, MappingValue):
 
 
 @register_psi2(BiasValue, MappingValue)
-def _bias_any(bias: BiasValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+def _bias_any(
+    bias: BiasValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
     # E[b k(x, z')] = b Ψ1(n, m'), the same in every row m
     row = masked_sum(other.psi1(mean, variance, z), mask).unsqueeze(-2)
     return (bias.variance[..., None, None] * row).expand(row.shape[:-2] + (z.shape[-2],) * 2)
 
 
 @register_psi2(WhiteValue, MappingValue)
-def _white_any(white: WhiteValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+def _white_any(
+    white: WhiteValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
     groups = 1 if mask is None else len(mask)
     return z.new_zeros(groups, z.shape[-2], z.shape[-2])  # a latent point never is an inducing one
 

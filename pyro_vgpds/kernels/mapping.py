@@ -72,7 +72,11 @@ def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
 
 def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
     """Inducing inputs' part of the same, (..., M, 2Q + 2)."""
-    last = (offset + log_scale.unsqueeze(-1)).expand(torch.broadcast_shapes(log_scale.shape + (1,), z.shape[:-1])).unsqueeze(-1)
+    last = (
+        (offset + log_scale.unsqueeze(-1))
+        .expand(torch.broadcast_shapes(log_scale.shape + (1,), z.shape[:-1]))
+        .unsqueeze(-1)
+    )
     z = z.expand(last.shape[:-1] + z.shape[-1:])
     return torch.cat([torch.ones_like(last), z, z.square(), last], -1)
 
@@ -99,7 +103,9 @@ class ARDLinearValue(MappingValue):
 
 
 @register_psi2(ARDRBFValue, ARDRBFValue)
-def _rbf_rbf(first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+def _rbf_rbf(
+    first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
     m = z.shape[-2]
     rows = torch.arange(m, device=z.device)
     pairs = first._pairs(second, mean, variance, z, mask, rows.repeat_interleave(m), rows.repeat(m))
@@ -107,7 +113,9 @@ def _rbf_rbf(first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Te
 
 
 @register_psi2(ARDLinearValue, ARDLinearValue)
-def _linear_linear(first: ARDLinearValue, second: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+def _linear_linear(
+    first: ARDLinearValue, second: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
     # Σ_n E[x xᵀ] = Σ_n (μ μᵀ + diag s)
     q = mean.shape[-1]
     outer = masked_sum((mean.unsqueeze(-1) * mean.unsqueeze(-2)).flatten(-2), mask).unflatten(-1, (q, q))
@@ -117,7 +125,9 @@ def _linear_linear(first: ARDLinearValue, second: ARDLinearValue, mean: Tensor, 
 
 
 @register_psi2(ARDRBFValue, ARDLinearValue)
-def _rbf_linear(rbf: ARDRBFValue, linear: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+def _rbf_linear(
+    rbf: ARDRBFValue, linear: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
     # Under the tilted Gaussian ∝ k(x, z_m) q(x) the mean of x is (μ + w s z_m) / (1 + w s); its weight is Ψ1(n, m).
     psi1 = rbf.psi1(mean, variance, z)
     spread = 1.0 + rbf.weight.unsqueeze(-2) * variance

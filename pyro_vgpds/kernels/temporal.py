@@ -124,7 +124,7 @@ class Matern32(_Scaled):
 
 
 class Matern52(_Scaled):
-    r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Parameters as in :class:`RBF`."""
+    r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Otherwise as :class:`RBF`."""
 
     _value = Matern52Value
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small problems and slow, obvious twins that several tests use."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
+from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
+
+LENGTHS = (7, 4, 1, 9)
+
+
+def make_data(lengths=LENGTHS, outputs=5, missing=0.0, seed=0) -> Sequences:
+    rng = np.random.default_rng(seed)
+    t = [np.sort(rng.uniform(0, 3, n)) for n in lengths]
+    phase = rng.uniform(0, 6, outputs)
+    y = [np.sin(2 * a[:, None] + phase) + 0.1 * rng.standard_normal((len(a), outputs)) + phase for a in t]
+    for part in y:
+        part[rng.random(part.shape) < missing] = np.nan
+    return Sequences(t, y)
+
+
+def make_model(
+    data: Sequences,
+    latent_dim: int = 2,
+    num_inducing: int = 6,
+    mapping: Kernel | None = None,
+    temporal: Kernel | None = None,
+    noise=0.07,
+    jitter: float | None = 1e-8,
+) -> tuple[VGPDS, AutoOpperArchambeau]:
+    """A model and guide at random parameters, away from any start or optimum."""
+    generator = torch.Generator().manual_seed(1)
+    model = VGPDS(
+        temporal or Matern32(0.9, 0.7) + White(0.02) + Bias(0.15),
+        mapping or ARDRBF(1.2, torch.linspace(0.6, 1.4, latent_dim)),
+        inducing=torch.randn(num_inducing, latent_dim, generator=generator),
+        noise=noise,
+        output_mean=torch.nan_to_num(data.output_means),
+        jitter=jitter,
+    )
+    shape = (data.num_frames, latent_dim)
+    guide = AutoOpperArchambeau(
+        model,
+        mean_bar=torch.randn(shape, generator=generator),
+        lam=0.5 + 3 * torch.rand(shape, generator=generator),
+    )
+    return model, guide
+
+
+def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:
+    """F̂ of one group of complete outputs y (N, D), written as in the paper, with explicit inverses."""
+    n, d = y.shape
+    beta = 1.0 / noise
+    inside = beta * psi2 + k_mm
+    w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.inv(inside) @ psi1.mT
+    value = d * (0.5 * n * math.log(beta / (2 * math.pi)) + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside))
+    value = value - 0.5 * torch.trace(y.mT @ w @ y)
+    return value - 0.5 * beta * d * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
+
+
+def hermite(mean: Tensor, variance: Tensor, points: int = 40) -> tuple[Tensor, Tensor]:
+    """Nodes (points**Q, N, Q) and weights (points**Q,) of Gauss–Hermite quadrature under N(mean, diag variance)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(points)
+    q = mean.shape[-1]
+    grid = torch.tensor(np.stack(np.meshgrid(*[nodes] * q, indexing="ij"), -1).reshape(-1, q))
+    weight = torch.tensor(np.prod(np.meshgrid(*[weights / weights.sum()] * q, indexing="ij"), 0).reshape(-1))
+    return mean + variance.sqrt() * grid[:, None, :], weight

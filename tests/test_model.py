@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyro
+import pytest
+import torch
+from problems import make_data
+from pyro.infer import SVI
+from pyro.optim import Adam
+
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP
+from pyro_vgpds.init import kmeans, pca
+from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
+
+
+def train(data, steps=3, **options):
+    model = VGPDS.from_data(data, **options)
+    guide = AutoOpperArchambeau(model)
+    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
+    losses = [svi.step(data) for _ in range(steps)]
+    assert np.isfinite(losses).all()
+    return model, guide
+
+
+def test_the_start():
+    data = make_data((30, 20), outputs=8)
+    model = VGPDS.from_data(data, latent_dim=3, num_inducing=10)
+    y = data.y - data.y.mean(0)
+    u, s, _ = torch.linalg.svd(y, full_matrices=False)
+    x = model.start.x
+    torch.testing.assert_close((x / 50**0.5).abs(), u[:, :3].abs(), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(x.square().mean(0), torch.ones(3))
+    spread = y.var(0, correction=0).mean()
+    torch.testing.assert_close(model.noise, 0.01 * spread)
+    torch.testing.assert_close(model.mapping.variance, spread)
+    torch.testing.assert_close(model.mapping.weight, (s[:3] / s[0]).square().clamp_min(1e-3))
+    torch.testing.assert_close(model.output_mean, data.y.mean(0))
+    assert isinstance(model.temporal[0], RBF)
+    assert "variance" not in dict(model.temporal[0].named_pyro_params())
+    # q(X) is the temporal prior's posterior of noisy observations of the components
+    guide = AutoOpperArchambeau(model)
+    prior = TemporalGP(model.temporal(), data.times, 3)
+    k = prior.covariance_matrix
+    expected = k @ torch.linalg.solve(k + 0.1 * torch.eye(50), x.mT.unsqueeze(-1))
+    torch.testing.assert_close(prior.covariance.matmul(guide.mean_bar), expected.squeeze(-1).mT, rtol=1e-6, atol=1e-6)
+
+
+def test_the_start_is_the_same_again_with_the_same_seed():
+    data = make_data((30, 20), outputs=8)
+    starts = []
+    for seed in (1, 1, 2):
+        pyro.set_rng_seed(seed)
+        starts.append(VGPDS.from_data(data, 3, 10).inducing.detach())
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+def test_pca_of_what_is_observed_finds_a_low_rank_path():
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 6, 60)
+    latent = np.stack([np.sin(t), np.cos(2 * t)], 1) * [3.0, 1.0]
+    y = latent @ rng.standard_normal((2, 25)) + 5
+    hidden = rng.random(y.shape) < 0.5
+    hidden[17] = True  # a frame with nothing observed
+    x, share = pca(Sequences(t, np.where(hidden, np.nan, y)), 2)
+    full, full_share = pca(Sequences(t, y), 2)
+    design = np.column_stack([x.numpy(), np.ones(60)])
+    fit, *_ = np.linalg.lstsq(design, full.numpy(), rcond=None)
+    error = (full.numpy() - design @ fit).std(0)
+    assert (error < 0.1).all()  # of unit variance
+    assert share[1] == pytest.approx(full_share[1].item(), rel=0.3)
+
+
+def test_kmeans():
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    x = (centres.repeat_interleave(20, 0) + 0.1 * torch.randn(60, 2))[torch.randperm(60)]
+    found = kmeans(x, 3)
+    assert torch.cdist(found, centres).min(0).values.max() < 0.1
+    assert torch.equal(kmeans(x, 60), x)
+    same = kmeans(torch.zeros(5, 2), 3)  # fewer points than centres
+    assert torch.equal(same, torch.zeros(3, 2))
+
+
+def test_open_lengthscales_and_periods_come_from_the_data():
+    t = np.sort(np.random.default_rng(0).uniform(0, 12, 120))
+    y = np.stack([np.sin(2 * np.pi * t / 1.7 + i) for i in range(6)], 1)
+    data = Sequences(t, y)
+    model = VGPDS.from_data(data, 2, 10, temporal=Periodic() + Matern32() + White(0.01))
+    assert model.temporal[0].period.item() == pytest.approx(1.7, rel=0.03)
+    fast, slow = (
+        VGPDS.from_data(Sequences(t * scale, y), 2, 10, temporal=RBF() + White(0.01)).temporal[0].lengthscale.item()
+        for scale in (1.0, 100.0)
+    )
+    assert slow == pytest.approx(100 * fast, rel=1e-6)
+    assert 0.05 < fast < 1.7
+    given = VGPDS.from_data(data, 2, 10, temporal=Matern32(lengthscale=0.123) + White(0.01))
+    assert given.temporal[0].lengthscale.item() == pytest.approx(0.123)
+
+
+def test_kernels_that_were_given_keep_their_parameters():
+    data = make_data((30, 20), outputs=8)
+    mapping = ARDRBF(3.0, torch.tensor([0.5, 0.7])) + ARDLinear(0.2) + Bias(0.3) + White(0.1)
+    model = VGPDS.from_data(data, 2, 8, mapping=mapping)
+    assert model.mapping[0].variance.item() == pytest.approx(3.0)
+    torch.testing.assert_close(model.mapping[0].weight.detach(), torch.tensor([0.5, 0.7]))
+    torch.testing.assert_close(model.mapping[1].weight.detach(), torch.tensor([0.2, 0.2]))  # one each, to be learned
+
+
+@pytest.mark.parametrize(
+    "lengths", [(1,), (2,), (1, 1, 1), (1, 12, 1), (40,)], ids=["one frame", "two", "ones", "mixed", "long"]
+)
+def test_sequences_of_any_length(lengths):
+    data = make_data(lengths)
+    train(data, latent_dim=2, num_inducing=min(3, sum(lengths)), temporal=Matern32() + White(0.01) + Bias(0.1))
+
+
+def test_missing_data_anywhere():
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 5, 30)
+    y = np.sin(t[:, None] + np.arange(8)) + 0.05 * rng.standard_normal((30, 8))
+    y[rng.random(y.shape) < 0.4] = np.nan
+    y[7] = np.nan
+    y[-2:, :4] = np.nan
+    model, _ = train(Sequences(t, y), latent_dim=3, num_inducing=10, noise_per_output=True)
+    assert model.noise.shape == (8,)
+
+
+def test_scales_of_data_make_no_difference_to_the_start():
+    data = make_data((20,))
+    bounds = []
+    for scale in (1e-4, 1.0, 1e4):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        scaled = Sequences(data.times.t, data.y * scale)
+        model = VGPDS.from_data(scaled, 2, 6)
+        guide = AutoOpperArchambeau(model)
+        bound = -Collapsed_ELBO().loss(model, guide, scaled)
+        bounds.append(bound + scaled.num_frames * scaled.num_outputs * np.log(scale))
+    assert bounds == pytest.approx([bounds[1]] * 3, rel=1e-5)
+
+
+def test_constant_outputs_are_allowed_beside_others():
+    data = make_data((15,))
+    y = data.y.clone()
+    y[:, 2] = 7.3
+    train(Sequences(data.times.t, y), latent_dim=2, num_inducing=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"latent_dim": 6}, "latent_dim must be at most the number of outputs, 5, but got 6"),
+        ({"latent_dim": 0}, "latent_dim must be a whole number of at least 1, but got 0"),
+        ({"latent_dim": 2.0}, r"latent_dim must be a whole number of at least 1, but got 2\.0"),
+        ({"latent_dim": 2, "num_inducing": 22}, "num_inducing must be at most the number of frames, 21, but got 22"),
+        ({"latent_dim": 2, "num_inducing": True}, "num_inducing must be a whole number of at least 1, but got True"),
+        ({"latent_dim": 2, "jitter": -1.0}, r"jitter must be a number >= 0 or None, but got -1\.0"),
+    ],
+)
+def test_sizes_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        VGPDS.from_data(make_data(), **options)
+
+
+def test_data_that_cannot_be_trained_on():
+    t, y = np.arange(4.0), np.random.default_rng(0).standard_normal((4, 3))
+    unseen = y.copy()
+    unseen[:, 1] = np.nan
+    with pytest.raises(ValueError, match=r"outputs 1 \('b'\) of data were never observed; leave them out"):
+        VGPDS.from_data(Sequences(t, pd.DataFrame(unseen, columns=list("abc"))), 2)
+    with pytest.raises(ValueError, match="nothing in data varies"):
+        VGPDS.from_data(Sequences(t, np.full((4, 3), 0.1)), 2)
+    constant = y.copy()
+    constant[:, 2] = 0.1
+    with pytest.raises(ValueError, match=r"noise_per_output needs outputs that vary, but 2 are constant"):
+        VGPDS.from_data(Sequences(t, constant), 2, noise_per_output=True)
+    with pytest.raises(ValueError, match="data has times but no outputs"):
+        VGPDS.from_data(Sequences(t), 2)
+    with pytest.raises(TypeError, match=r"data must be Sequences\(t, y\), but got ndarray"):
+        VGPDS.from_data(y, 2)
+    with pytest.raises(ValueError, match=r"outputs 0, 1, 2, 3, 4 and 2 more of data were never observed"):
+        VGPDS.from_data(Sequences(t, np.column_stack([np.full((4, 7), np.nan), y])), 2)
+
+
+def test_the_model_checks_what_it_is_called_on():
+    model = VGPDS.from_data(make_data(), 2, 4)
+    with pytest.raises(TypeError, match=r"data must be Sequences\(t, y\), but got Tensor"):
+        model(torch.zeros(3))
+    with pytest.raises(ValueError, match="data has 4 outputs, but the model has 5"):
+        model(make_data(outputs=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inducing": torch.zeros(3)}, r"inducing must be \(M, Q\), but its shape is \(3,\)"),
+        ({"output_mean": torch.zeros(3, 1)}, r"output_mean must be \(D,\), but its shape is \(3, 1\)"),
+        ({"noise": -1.0}, r"noise must be positive and finite, but got -1\.0"),
+        ({"noise": torch.ones(2)}, r"noise must be one number or \(3,\), but got \(2,\)"),
+    ],
+)
+def test_bad_parts(change, message):
+    parts = {"inducing": torch.zeros(4, 2), "noise": 0.1, "output_mean": torch.zeros(3), **change}
+    with pytest.raises(ValueError, match=message):
+        VGPDS(RBF(), ARDRBF(), **parts)
+
+
+def test_bayesian_gplvm():
+    """White(1.0) as the temporal kernel: a factorised q(X), and no matrix of frames."""
+    data = make_data((30,))
+    _, guide = train(data, steps=40, latent_dim=2, num_inducing=8, temporal=White(1.0).fix())
+    with torch.no_grad():
+        guide(data)
+        q = guide.get_traces()[1].nodes["x"]["fn"]
+        torch.testing.assert_close(q.variance, 1 / (1 + guide.lam))
+        torch.testing.assert_close(q.mean, guide.mean_bar)
+
+
+def test_repr():
+    text = repr(VGPDS.from_data(make_data(), 2, 4))
+    assert "latent_dim=2, num_inducing=4, num_outputs=5" in text
+    assert "White(variance=0.01)" in text
+
+
+def test_a_memmap_with_many_columns_trains(tmp_path):
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 3, 12)
+    y = (np.sin(t[:, None] + rng.uniform(0, 6, 20_000)) * 100 + 128).astype(np.uint8)
+    y.tofile(tmp_path / "video.dat")
+    mapped = np.memmap(tmp_path / "video.dat", dtype=np.uint8, mode="r", shape=y.shape)
+    bounds = []
+    for source in (y, mapped):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        data = Sequences(t, source)
+        model = VGPDS.from_data(data, 3, 6)
+        bounds.append(Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), data))
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-12)
