@@ -12,7 +12,8 @@ import json
 
 import torch
 
-from benchmarks.problems import SIZES, make
+from benchmarks.drawn import SIZES
+from benchmarks.problems import make
 from benchmarks.timing import timed
 from pyro_vgpds import Collapsed_ELBO
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import resource
 import statistics
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -29,3 +31,32 @@ def timed(step: Callable[[], Any], runs: int, warmup: int = 2) -> dict[str, floa
 
 def peak_rss_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+class AnonymousMemory:
+    """How much the process's own memory grows within the block (Linux). Pages of mapped files are not its own."""
+
+    grown_mb: float
+
+    def __enter__(self) -> AnonymousMemory:
+        self._first = self._peak = self._read()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.grown_mb = round(max(self._peak, self._read()) - self._first, 1)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.005):
+            self._peak = max(self._peak, self._read())
+
+    @staticmethod
+    def _read() -> float:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) / 1024
+        return float("nan")

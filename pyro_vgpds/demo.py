@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with torch.no_grad():
         guide(data)
-        q: OpperArchambeau = guide.get_traces()[1].nodes["x"]["fn"]
+        q: Any = guide.get_traces()[1].nodes["x"]["fn"]
         relevance = model.mapping.weight * (q.mean.var(0) + q.variance.mean(0))
     print(f"Noise: learned sd {model.noise.item() ** 0.5:.3f}, the data were made with 0.100")
     print("Relevance of the latent dimensions:", " ".join(f"{r:.3f}" for r in relevance.tolist()))
@@ -83,7 +84,8 @@ def _plot(
 
     ax = axes[0, 0]
     ax.plot(bounds, color="0.2")
-    ax.set(title="The bound", xlabel="step", ylim=(np.quantile(bounds, 0.1), None))
+    low, high = np.quantile(bounds, 0.1), bounds.max()
+    ax.set(title="The bound", xlabel="step", ylim=(low, high + 0.05 * (high - low)))
 
     ax = axes[0, 1]
     at = np.arange(len(order))

@@ -177,11 +177,11 @@ class VGPDS(PyroModule):
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {data.num_outputs} outputs, but the model has {self.num_outputs}.")
         k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=dict(_INTEGRATED))
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=_INTEGRATED)
         likelihood = SparseGP(
             x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self._noise_event_dim
         )
-        return pyro.sample("y", likelihood, obs=data.y, infer=dict(_INTEGRATE))
+        return pyro.sample("y", likelihood, obs=data.y, infer=_INTEGRATE)
 
     def extra_repr(self) -> str:
         return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

@@ -16,7 +16,7 @@ from pyro_vgpds.times import Times
 
 __all__ = ["ColumnGroups", "Sequences"]
 
-_BLOCK = 1 << 21  # numbers of Y that are read at once
+_BLOCK = 1 << 19  # numbers of Y that are read at once
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Sequences:
     def _scan(self) -> None:
         """One pass over the data: refuses infinities, finds the missing patterns and the columns' means."""
         d, n = self.num_outputs, self.num_frames
-        self._pattern = np.zeros(d, dtype=np.int64)  # 0 is "every row observed"
+        self._pattern = np.zeros(d, dtype=np.int32)  # 0 is "every row observed"
         masks: dict[bytes, int] = {np.packbits(np.ones(n, dtype=bool)).tobytes(): 0}
         self.output_means = torch.zeros(d, dtype=self.dtype, device=self.device)
         self.output_counts = torch.full((d,), n, dtype=torch.long, device=self.device)
@@ -226,9 +226,7 @@ class Sequences:
         wide = [c for c in used.tolist() if widths[c] < columns_of[c]]
         grams = {c: mean.new_zeros(int(rows_of[c]), int(rows_of[c])) for c in wide}
         row_index = {c: torch.from_numpy(np.flatnonzero(self._masks[c])).to(self.device) for c in wide}
-        place = np.zeros(self.num_outputs, dtype=np.int64)  # of each column among those of its pattern
-        by_pattern = np.argsort(self._pattern, kind="stable")
-        place[by_pattern] = np.arange(self.num_outputs) - np.repeat(np.cumsum(columns_of) - columns_of, columns_of)
+        place = _places(self._pattern, columns_of) if len(wide) < len(used) else self._pattern
         for where, block in self.blocks():
             centred = torch.nan_to_num(block - mean[where], nan=0.0)
             pattern = self._pattern[where]
@@ -262,6 +260,15 @@ class Sequences:
     def mask(self) -> Tensor:
         """Which outputs were observed, bool (N, D)."""
         return torch.from_numpy(self._masks[self._pattern].T).to(self.device)
+
+
+def _places(pattern: np.ndarray, columns_of: np.ndarray) -> np.ndarray:
+    """Where each column stands among those of its pattern."""
+    place = np.empty(len(pattern), dtype=np.int64)
+    place[np.argsort(pattern, kind="stable")] = np.arange(len(pattern)) - np.repeat(
+        np.cumsum(columns_of) - columns_of, columns_of
+    )
+    return place
 
 
 def _is_list(value: Any) -> bool:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What data cost: very many outputs, and missing entries. ``python -m benchmarks.data wide`` or ``... missing``.
+
+``wide``: a step at D = 1,000,000 (a memmap) against one at D = 1,000, N = 300, and the memory beyond the data.
+``missing``: N = 1000, M = 50, 60 outputs with 60 different missing patterns against none missing. Prints a JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyro
+import torch
+
+from benchmarks.timing import AnonymousMemory
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
+from pyro_vgpds.kernels import Bias, Matern32, White
+
+
+class Stepper:
+    """Bound and all gradients of a model of some data."""
+
+    def __init__(self, data: Sequences, latent_dim: int, num_inducing: int) -> None:
+        torch.manual_seed(0)
+        self.data, self.elbo = data, Collapsed_ELBO()
+        temporal = Matern32(lengthscale=1.0) + White(1e-2) + Bias(0.1)
+        self.model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal)
+        self.guide = AutoOpperArchambeau(self.model)
+
+    def seconds(self) -> float:
+        start = time.process_time()
+        self.elbo.loss_and_grads(self.model, self.guide, self.data)
+        return time.process_time() - start
+
+
+def compare(plain: Stepper, special: Stepper, runs: int = 15) -> dict[str, float]:
+    """Median CPU seconds of both, taken in turn."""
+    times = [(plain.seconds(), special.seconds()) for _ in range(runs + 2)][2:]
+    first, second = (statistics.median(column) for column in zip(*times, strict=True))
+    return {"plain_cpu": first, "cpu": second, "ratio": second / first}
+
+
+def wide(outputs: int, frames: int = 300) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 10, frames)
+    with tempfile.TemporaryDirectory() as folder:
+        y = np.memmap(Path(folder) / "y.dat", dtype=np.float32, mode="w+", shape=(frames, outputs))
+        latent = np.stack([np.sin(t), np.cos(t), np.sin(2.3 * t)], 1).astype(np.float32)
+        for start in range(0, outputs, 10_000):
+            part = slice(start, min(start + 10_000, outputs))
+            noise = rng.standard_normal((frames, part.stop - part.start), dtype=np.float32)
+            y[:, part] = latent @ rng.standard_normal((3, part.stop - part.start), dtype=np.float32) + 0.1 * noise
+        y.flush()
+        few = Stepper(Sequences(t, np.array(y[:, :1000])), 5, 50)
+        few.seconds()
+        with AnonymousMemory() as memory:
+            start = time.process_time()
+            mapped = np.memmap(Path(folder) / "y.dat", dtype=np.float32, mode="r", shape=y.shape)
+            many = Stepper(Sequences(t, mapped), 5, 50)
+            read = time.process_time() - start
+            result = compare(few, many)
+        return {"outputs": outputs, "read_cpu": read, **result, "memory_beyond_data_mb": memory.grown_mb}
+
+
+def missing(frames: int = 1000, outputs: int = 60, num_inducing: int = 50) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 20, frames)
+    y = np.sin(t[:, None] * rng.uniform(0.5, 2, outputs) + rng.uniform(0, 6, outputs))
+    y += 0.1 * rng.standard_normal(y.shape)
+    holes = np.where(rng.random(y.shape) < 0.2, np.nan, y)
+    # sequences of 50 frames, so that the temporal prior, which is the same in both, costs next to nothing
+    parts = [slice(i, i + 50) for i in range(0, frames, 50)]
+    complete, partial = (Sequences([t[p] for p in parts], [z[p] for p in parts]) for z in (y, holes))
+    return compare(Stepper(complete, 5, num_inducing), Stepper(partial, 5, num_inducing))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What very many outputs, or missing entries, cost.")
+    parser.add_argument("case", choices=["wide", "missing"])
+    parser.add_argument("--outputs", type=int, default=1_000_000)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    pyro.settings.set(module_local_params=True)  # two models in one process
+    result = wide(args.outputs) if args.case == "wide" else missing()
+    print(json.dumps({"case": args.case, **result}))
+
+
+if __name__ == "__main__":
+    main()
