@@ -59,9 +59,8 @@ def main() -> None:
     peers = {library: python for library in MODULES if (python := python_of(library))}
     for library in MODULES.keys() - peers.keys():
         print(f"{library} is not timed: install it, or set {library.upper()} to a Python that has it.\n")
-    print(
-        "| size | ours, CPU ms / MB | GPy | GPflow | GPy / ours | GPflow / ours |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    print("| size | ours, CPU ms / MB | GPy | GPflow | GPy / ours | GPflow / ours |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for size in args.sizes:
         ours = run([sys.executable, "-m", "benchmarks.bound", "--size", size, "--runs", str(args.runs)])
         timed = {
