@@ -14,6 +14,15 @@ from pyro_vgpds.psi import MappingValue, exp_sum, expect, masked_sum, observe, r
 Q, N, M = 2, 6, 4
 
 
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def _both_ways(request, monkeypatch):
+    """Everything here holds with the compiled kernel and without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(psi, "_is_native", lambda x: False)
+    elif not psi.native.available():
+        pytest.skip("the compiled kernel was not built: no C compiler")
+
+
 def point(seed=0, n=N, m=M, q=Q):
     g = torch.Generator().manual_seed(seed)
     mean = torch.randn(n, q, generator=g)

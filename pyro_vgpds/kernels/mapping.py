@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
-from pyro_vgpds.psi import MappingValue, exp_sum, masked_sum, register_psi2
+from pyro_vgpds.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
 
 __all__ = ["ARDRBF", "ARDLinear"]
 
@@ -33,29 +33,15 @@ class ARDRBFValue(MappingValue):
         return torch.exp(left @ _right(z - centre, 0.0, self.variance.log()).mT)
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
-        # k(x, z) k(x, z') = σ⁴ exp(−¼ Σ w (z − z')²) exp(−Σ w (x − z̄)²): symmetric, so only the pairs m <= m'
-        m = z.shape[-2]
-        rows, columns = torch.triu_indices(m, m, device=z.device)
-        place = torch.zeros(m, m, dtype=torch.long, device=z.device)
-        place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=z.device)
-        pairs = self._pairs(self, mean, variance, z, mask, rows, columns)
-        return pairs.index_select(-1, place.flatten()).unflatten(-1, (m, m))
-
-    def _pairs(self, other: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None,
-               rows: Tensor, columns: Tensor) -> Tensor:  # fmt: skip
-        """Σ_n mask_cn E[k(x_n, z_row) k_other(x_n, z_column)], (..., C, pairs).
-
-        With w = w₁ + w₂ and z̄ the mean of z and z' weighted by w₁ and w₂, the product of the two is
-        σ₁²σ₂² exp(−½ Σ (w₁w₂/w) (z − z')²) exp(−½ Σ w (x − z̄)²): one more squared exponential in x.
-        """
+        # k(x, z) k(x, z') = σ⁴ exp(−¼ Σ w (z − z')²) exp(−Σ w (x − z̄)²) with z̄ = (z + z')/2
         centre = z.detach().mean(-2, keepdim=True)
-        w = self.weight + other.weight
-        share = (self.weight / w.clamp_min(torch.finfo(w.dtype).tiny)).unsqueeze(-2)
-        first, second = (z - centre).index_select(-2, rows), (z - centre).index_select(-2, columns)
-        apart = (share * other.weight.unsqueeze(-2) * (first - second).square()).sum(-1)
-        middle = share * first + (1.0 - share) * second
-        scale = self.variance.log() + other.variance.log()
-        return exp_sum(_left(mean - centre, variance, w), _right(middle, -0.5 * apart, scale), mask)
+        mean, z = mean - centre, z - centre
+        w = self.weight.unsqueeze(-2)
+        spread = 1.0 + 2.0 * w * variance
+        sums = midpoint_sum(-0.5 * spread.log().sum(-1), w / spread, mean, z, mask)
+        size = (w * z.square()).sum(-1)
+        apart = size.unsqueeze(-1) + size.unsqueeze(-2) - 2.0 * (w * z) @ z.mT
+        return (self.variance.square()[..., None, None] * torch.exp(-0.25 * apart)).unsqueeze(-3) * sums
 
 
 def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
@@ -106,9 +92,17 @@ class ARDLinearValue(MappingValue):
 def _rbf_rbf(
     first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
 ) -> Tensor:
+    # With w = w₁ + w₂ and z̄ the mean of z and z' weighted by w₁ and w₂, the product of the two kernels is
+    # σ₁²σ₂² exp(−½ Σ (w₁w₂/w) (z − z')²) exp(−½ Σ w (x − z̄)²): one more squared exponential in x.
     m = z.shape[-2]
-    rows = torch.arange(m, device=z.device)
-    pairs = first._pairs(second, mean, variance, z, mask, rows.repeat_interleave(m), rows.repeat(m))
+    centre = z.detach().mean(-2, keepdim=True)
+    w = first.weight + second.weight
+    share = (first.weight / w.clamp_min(torch.finfo(w.dtype).tiny)).unsqueeze(-2)
+    one, other = (z - centre).repeat_interleave(m, -2), (z - centre).repeat((1,) * (z.dim() - 2) + (m, 1))
+    apart = (share * second.weight.unsqueeze(-2) * (one - other).square()).sum(-1)
+    middle = share * one + (1.0 - share) * other
+    scale = first.variance.log() + second.variance.log()
+    pairs = exp_sum(_left(mean - centre, variance, w), _right(middle, -0.5 * apart, scale), mask)
     return pairs.unflatten(-1, (m, m))
 
 

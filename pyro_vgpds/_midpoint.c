@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Midpoint sums over N rows and all pairs of M points, and their gradients.
+//
+//   E[n,m,m'] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q)/2)^2)
+//   V[c,m,m'] = sum_n mask[c,n] E[n,m,m']          (mask == NULL: one group of all rows)
+//
+// Multiplying out the square splits the exponent into
+//   alpha_nm + alpha_nm' + sum_q slope_nmq z_m'q,
+//   alpha_nm = a_n/2 + sum_q r_nq (z_mq mu_nq - mu_nq^2/2 - z_mq^2/4),   slope_nmq = -r_nq z_mq / 2,
+// so that a pair costs Q multiply-adds and one exp. alpha and slope carry a factor log2(e): the exp is an exp2.
+//
+// Backward, with g symmetric in (m,m'), L = sum_cmm' g V and G[n,m,m'] = E[n,m,m'] sum_c mask[c,n] g[c,m,m']:
+//   h_nm      = sum_m' G[n,m,m'],                k_nmq = sum_m' G[n,m,m'] z_m'q
+//   S0        = sum_m h_nm                       (sum of G)
+//   S1_q      = sum_m h_nm z_mq                  (sum of G times the midpoint)
+//   S2_q      = sum_m z_mq (h_nm z_mq + k_nmq)/2 (sum of G times the squared midpoint)
+//   dL/da_n   = S0
+//   dL/dmu_nq = 2 r_nq (S1_q - mu_nq S0)
+//   dL/dr_nq  = mu_nq (2 S1_q - mu_nq S0) - S2_q
+//   dL/dz_mq  = sum_n r_nq ((2 mu_nq - z_mq) h_nm - k_nmq)
+//
+// Layout: the lanes of a SIMD vector are LANES different rows n. Every quantity above is then lane-wise, and only V and
+// dL/dz need a sum over lanes. Pairs are visited in panels of ROWS points m by up to COLS points m' >= m, which stay in
+// the L1 cache through three short loops (exponents, exp2, sums), each sized for 16 vector registers.
+//
+// The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
+
+#ifdef LANES
+
+typedef double NAME(vec) __attribute__((vector_size(8 * LANES)));
+typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES)));
+#define vec NAME(vec)
+#define bits NAME(bits)
+
+INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
+
+// tile[j][i] <- 2^tile[j][i], times g[j][i] if given; or sums[j][i] += 2^tile[j][i] if sums is given. With k = round(x)
+// and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and inf; a NaN passes through f. ROWS
+// chains run in step to hide the latency of the polynomial.
+INLINE void NAME(exp2)(vec *tile, long cols, const double *p, const double *g, vec *sums) {
+    // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
+    const double shift = 0x1.8p52 + 1023;
+    for (long j = 0; j < cols; j++) {
+        vec k[ROWS], f[ROWS], E[ROWS];
+        for (int i = 0; i < ROWS; i++) {
+            k[i] = tile[j * ROWS + i] + shift;
+            f[i] = tile[j * ROWS + i] - (k[i] - shift);
+            E[i] = f[i] * p[0] + p[1];
+        }
+        for (int d = 2; d <= DEGREE; d++)
+            for (int i = 0; i < ROWS; i++) E[i] = E[i] * f[i] + p[d];
+        for (int i = 0; i < ROWS; i++) {
+            E[i] *= (vec)((bits)k[i] << 52);
+            if (g) E[i] *= g[j * ROWS + i];
+            if (sums) sums[j * ROWS + i] += E[i];
+            else tile[j * ROWS + i] = E[i];
+        }
+    }
+}
+
+// Not inlined: p may then alias the outputs, which makes the compiler broadcast each coefficient once for ROWS chains
+// (hoisted out of the loop they would not fit the registers and come back as one load for each multiply-add).
+NOINLINE void NAME(exp2_plain)(vec *tile, long cols, const double *p) { NAME(exp2)(tile, cols, p, NULL, NULL); }
+NOINLINE void NAME(exp2_times)(vec *tile, long cols, const double *p, const double *g) {
+    NAME(exp2)(tile, cols, p, g, NULL);
+}
+NOINLINE void NAME(exp2_add)(vec *tile, long cols, const double *p, vec *sums) {
+    NAME(exp2)(tile, cols, p, NULL, sums);
+}
+
+INLINE double NAME(lane_sum)(vec x) {
+    double total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += x[lane];
+    return total;
+}
+
+// Rows n .. n+LANES-1 as lanes, with zeros in the lanes at or past n1
+INLINE vec NAME(gather)(const double *x, long n, long n1, long stride) {
+    vec out = splat(0);
+    for (long lane = 0; lane < LANES && n + lane < n1; lane++) out[lane] = x[(n + lane) * stride];
+    return out;
+}
+
+// r, mu and alpha of the rows n .. n+LANES-1; lanes past the end get alpha = -inf, hence E = 0. Returns whether an
+// exponent may leave the range of exp2: it is concave in the midpoint, so its least value over all pairs is that of a
+// pair (m,m), and it is at most a_n.
+NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, vec *r, vec *mu, vec *alpha) {
+    vec a = NAME(gather)(P->a, n, n1, 1);
+    for (long lane = n1 - n; lane < LANES; lane++) a[lane] = -HUGE_VAL;
+    bits outside = (bits)(a * LOG2E > splat(1000.0));
+    vec base = a / 2;
+    for (long q = 0; q < P->Q; q++) {
+        r[q] = NAME(gather)(P->r + q, n, n1, P->Q);
+        mu[q] = NAME(gather)(P->mu + q, n, n1, P->Q);
+        base -= r[q] * mu[q] * mu[q] / 2;
+    }
+    for (long m = 0; m < P->Mpad + SLACK; m++) {
+        vec total = base, square = splat(0);
+        for (long q = 0; q < P->Q; q++) {
+            const double z = P->z[m * (P->Q + 1) + q];
+            total += r[q] * z * (mu[q] - z / 4);
+            square += r[q] * z * z;
+        }
+        outside |= (bits)((2 * total - square / 2) * LOG2E < splat(-1000.0));
+        alpha[m] = total * LOG2E;
+    }
+    int any = 0;
+    for (int lane = 0; lane < LANES; lane++) any |= outside[lane] != 0;
+    return any;
+}
+
+INLINE void NAME(load_slopes)(const problem *P, long m, const vec *r, vec *slope) {
+    for (long q = 0; q < P->Q; q++)
+        for (long i = 0; i < ROWS; i++) slope[q * ROWS + i] = r[q] * (-LOG2E / 2 * P->z[(m + i) * (P->Q + 1) + q]);
+}
+
+// tile[j][i] = log2 E[n, m+i, col+j] for i < ROWS and j < cols, in steps of 3 columns (up to SLACK columns too many)
+INLINE void NAME(exponents)(const problem *P, long m, long col, long cols, int clamp, const vec *alpha,
+                            const vec *slope, vec *tile) {
+    const long ld = P->Q + 1;
+    for (long j = 0; j < cols; j += 3) {
+        const double *z = P->z + (col + j) * ld;
+        vec t[3 * ROWS];
+        for (int u = 0; u < 3; u++)
+            for (int i = 0; i < ROWS; i++) t[u * ROWS + i] = alpha[m + i] + alpha[col + j + u];
+        for (long q = 0; q < P->Q; q++)
+            for (int i = 0; i < ROWS; i++) {
+                const vec s = slope[q * ROWS + i];
+                t[i] += s * z[q];
+                t[ROWS + i] += s * z[ld + q];
+                t[2 * ROWS + i] += s * z[2 * ld + q];
+            }
+        for (int i = 0; i < 3 * ROWS; i++) tile[j * ROWS + i] = t[i];
+    }
+    if (clamp)
+        for (long e = 0; e < cols * ROWS; e++) {
+            const vec low = splat(-1023.0), high = splat(1024.0);
+            const vec x = NAME(select)((bits)(tile[e] < low), low, tile[e]);
+            tile[e] = NAME(select)((bits)(x > high), high, x);
+        }
+}
+
+// Columns q .. q+width-1 of the product of the symmetric G[n] with [z, 1]: rows m+i of k collect the panel, and rows
+// col+j, j >= skip, its transpose. `width` is a constant after inlining, so that the sums are in registers.
+INLINE void NAME(products)(const problem *P, long m, long col, long cols, long skip, const vec *G, long q, int width,
+                           vec *k) {
+    const long ld = P->Q + 1;
+    const double *z = P->z + q;
+    vec zm[ROWS * 3], total[ROWS * 3];
+    k += q;
+    for (int i = 0; i < ROWS; i++)
+        for (int w = 0; w < width; w++) total[i * width + w] = k[(m + i) * ld + w];
+    for (long j = 0; j < cols; j++)
+        for (int w = 0; w < width; w++)
+            for (int i = 0; i < ROWS; i++) total[i * width + w] += G[j * ROWS + i] * z[(col + j) * ld + w];
+    for (int i = 0; i < ROWS; i++)
+        for (int w = 0; w < width; w++) {
+            k[(m + i) * ld + w] = total[i * width + w];
+            zm[i * width + w] = splat(z[(m + i) * ld + w]);
+        }
+    for (long j = skip; j < cols; j++) {
+        for (int w = 0; w < width; w++) total[w] = k[(col + j) * ld + w];
+        for (int i = 0; i < ROWS; i++) {
+            const vec Gi = G[j * ROWS + i];
+            for (int w = 0; w < width; w++) total[w] += Gi * zm[i * width + w];
+        }
+        for (int w = 0; w < width; w++) k[(col + j) * ld + w] = total[w];
+    }
+}
+
+TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
+    const long M = P->M, Q = P->Q, C = P->C, Malpha = P->Mpad + SLACK;
+    vec *work = allocate(sizeof(vec) * (DEPTH * (Q + Malpha + C) + Q + ROWS * Q + PANEL + C * PANEL));
+    if (!work) return 1;
+    vec *r = work, *alpha = r + DEPTH * Q, *weight = alpha + DEPTH * Malpha, *mu = weight + DEPTH * C;
+    vec *slope = mu + Q, *tile = slope + ROWS * Q, *sums = tile + PANEL;
+    int clamp[DEPTH];
+    // DEPTH vectors of rows share a panel of sums, which amortises the sums over lanes.
+    for (long n = n0; n < n1; n += DEPTH * LANES) {
+        const long depth = min(DEPTH, (n1 - n + LANES - 1) / LANES);
+        for (long d = 0; d < depth; d++) {
+            clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * Q, mu, alpha + d * Malpha);
+            for (long c = 0; P->mask && c < C; c++)
+                weight[d * C + c] = NAME(gather)(P->mask + c * P->N, n + d * LANES, n1, 1);
+        }
+        for (long m = 0; m < P->Mpad; m += ROWS)
+            for (long col = m; col < P->Mpad; col += COLS) {
+                const long cols = min(COLS, P->Mpad - col);
+                for (long e = 0; e < C * PANEL; e++) sums[e] = splat(0);
+                for (long d = 0; d < depth; d++) {
+                    NAME(load_slopes)(P, m, r + d * Q, slope);
+                    NAME(exponents)(P, m, col, cols, clamp[d], alpha + d * Malpha, slope, tile);
+                    if (!P->mask) {
+                        NAME(exp2_add)(tile, cols, exp2_polynomial, sums);
+                        continue;
+                    }
+                    NAME(exp2_plain)(tile, cols, exp2_polynomial);
+                    for (long c = 0; c < C; c++) {
+                        const vec w = weight[d * C + c];
+                        if (NAME(lane_sum)(w) == 0) continue;
+                        for (long e = 0; e < cols * ROWS; e++) sums[c * PANEL + e] += w * tile[e];
+                    }
+                }
+                for (long c = 0; c < C; c++)
+                    for (long j = 0; j < min(cols, M - col); j++)
+                        for (long i = 0; i < ROWS && m + i <= col + j; i++)
+                            V[(c * M + m + i) * M + col + j] += NAME(lane_sum)(sums[c * PANEL + j * ROWS + i]);
+            }
+    }
+    for (long c = 0; c < C; c++)
+        for (long m = 0; m < M; m++)
+            for (long j = 0; j < m; j++) V[(c * M + m) * M + j] = V[(c * M + j) * M + m];
+    free(work);
+    return 0;
+}
+
+TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *g, double *grad_a, double *grad_r,
+                                 double *grad_mu, double *grad_z) {
+    const long M = P->M, Q = P->Q, C = P->C, ld = Q + 1, Malpha = P->Mpad + SLACK;
+    vec *work = allocate(sizeof(vec) * (2 * Q + Malpha + 2 * C + ROWS * Q + PANEL + P->Mpad * ld + M * Q));
+    if (!work) return 1;
+    vec *r = work, *mu = r + Q, *alpha = mu + Q, *weight = alpha + Malpha, *slope = weight + C;
+    vec *tile = slope + ROWS * Q, *k = tile + PANEL, *dz = k + P->Mpad * ld;
+    long *group = (long *)(dz + M * Q);  // offsets in g
+    for (long e = 0; e < M * Q; e++) dz[e] = splat(0);
+    for (long n = n0; n < n1; n += LANES) {
+        const int clamp = NAME(load_rows)(P, n, n1, r, mu, alpha);
+        long used = 0;  // number of groups with one of these rows
+        for (long c = 0; P->mask && c < C; c++) {
+            weight[used] = NAME(gather)(P->mask + c * P->N, n, n1, 1);
+            group[used] = c * P->Mpad * P->Mpad;
+            used += NAME(lane_sum)(weight[used]) != 0;
+        }
+        for (long e = 0; e < P->Mpad * ld; e++) k[e] = splat(0);  // column Q of k is h
+        for (long m = 0; m < P->Mpad; m += ROWS) {
+            NAME(load_slopes)(P, m, r, slope);
+            for (long col = m; col < P->Mpad; col += COLS) {
+                const long cols = min(COLS, P->Mpad - col);
+                const double *gp = g + m * P->Mpad + col * ROWS;
+                NAME(exponents)(P, m, col, cols, clamp, alpha, slope, tile);
+                if (!P->mask) {
+                    NAME(exp2_times)(tile, cols, exp2_polynomial, gp);
+                } else {
+                    NAME(exp2_plain)(tile, cols, exp2_polynomial);
+                    for (long e = 0; e < cols * ROWS; e++) {
+                        vec total = splat(0);
+                        for (long u = 0; u < used; u++) total += weight[u] * gp[group[u] + e];
+                        tile[e] *= total;
+                    }
+                }
+                // The ROWS points of a panel on the diagonal already meet themselves in both orders.
+                const long skip = col == m ? ROWS : 0;
+                long q = 0;
+                for (; q + 3 <= ld; q += 3) NAME(products)(P, m, col, cols, skip, tile, q, 3, k);
+                if (ld - q == 2) NAME(products)(P, m, col, cols, skip, tile, q, 2, k);
+                if (ld - q == 1) NAME(products)(P, m, col, cols, skip, tile, q, 1, k);
+            }
+        }
+        vec S0 = splat(0);
+        for (long m = 0; m < M; m++) S0 += k[m * ld + Q];
+        for (long lane = 0; lane < min(LANES, n1 - n); lane++) grad_a[n + lane] = S0[lane];
+        for (long q = 0; q < Q; q++) {
+            vec S1 = splat(0), S2 = splat(0);
+            for (long m = 0; m < M; m++) {
+                const double z = P->z[m * ld + q];
+                const vec h = k[m * ld + Q], kq = k[m * ld + q];
+                S1 += h * z;
+                S2 += (h * z + kq) * (z / 2);
+                dz[m * Q + q] += r[q] * ((2 * mu[q] - z) * h - kq);
+            }
+            const vec dmu = 2 * r[q] * (S1 - mu[q] * S0), dr = mu[q] * (2 * S1 - mu[q] * S0) - S2;
+            for (long lane = 0; lane < min(LANES, n1 - n); lane++) {
+                grad_mu[(n + lane) * Q + q] = dmu[lane];
+                grad_r[(n + lane) * Q + q] = dr[lane];
+            }
+        }
+    }
+    for (long e = 0; e < M * Q; e++) grad_z[e] = NAME(lane_sum)(dz[e]);
+    free(work);
+    return 0;
+}
+
+#undef vec
+#undef bits
+#undef LANES
+#undef NAME
+#undef TARGET
+
+#else
+
+#ifdef Py_LIMITED_API
+#include <Python.h>
+#endif
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 4, COLS = 48, SLACK = 2, PANEL = ROWS * (COLS + SLACK), DEPTH = 16, DEGREE = 11 };
+#define LOG2E 0x1.71547652b82fep0
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define NOINLINE TARGET static __attribute__((noinline))
+#define splat(x) ((x) - (vec){0})
+#define min(x, y) ((x) < (y) ? (x) : (y))
+
+// Minimax polynomial of 2^f on |f| <= 1/2, highest degree first (relative error 2e-17). Not const, so that the compiler
+// reads it as scalars to broadcast rather than folding it into full vectors in memory.
+__attribute__((visibility("hidden"))) double exp2_polynomial[DEGREE + 1] = {
+    0x1.c063841f3a21dp-32, 0x1.e605f964b639dp-28, 0x1.b54167a1b0034p-24, 0x1.62bfd49ededd3p-20,
+    0x1.ffcbee3b0a61cp-17, 0x1.43091309610fcp-13, 0x1.5d87fe7bbbe09p-10, 0x1.3b2ab6fba1e1cp-7,
+    0x1.c6b08d7048f31p-5,  0x1.ebfbdff82c598p-3,  0x1.62e42fefa39f3p-1,  1.0};
+
+typedef struct {
+    long N, M, Mpad, Q, C;  // Mpad: M rounded up to a multiple of ROWS; C = 1 without a mask
+    const double *a, *r, *mu, *mask;
+    double *z;  // (Mpad + SLACK, Q + 1): the points, the last one repeated as padding, and a column of ones
+} problem;
+
+static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
+
+#if defined(__x86_64__) && !defined(MIDPOINT_LANES)
+#define TARGET __attribute__((target("avx512f")))
+#define NAME(x) x##_avx512
+#define LANES 8
+#include "_midpoint.c"
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_avx2
+#define LANES 4
+#include "_midpoint.c"
+#define DISPATCH(function, ...)                                                                         \
+    (__builtin_cpu_supports("avx512f")                                 ? function##_avx512(__VA_ARGS__) \
+     : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
+                                                                       : function##_generic(__VA_ARGS__))
+#else
+#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
+#endif
+#ifndef MIDPOINT_LANES  // -DMIDPOINT_LANES=n builds the generic code alone, with n lanes
+#define MIDPOINT_LANES 2
+#endif
+#define TARGET
+#define NAME(x) x##_generic
+#define LANES MIDPOINT_LANES
+#include "_midpoint.c"
+
+static problem setup(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                     const double *z, const double *mask) {
+    const long Mpad = (M + ROWS - 1) / ROWS * ROWS;
+    problem P = {N, M, Mpad, Q, mask ? C : 1, a, r, mu, mask, malloc((Mpad + SLACK) * (Q + 1) * sizeof(double))};
+    for (long m = 0; P.z && m < Mpad + SLACK; m++) {
+        memcpy(P.z + m * (Q + 1), z + min(m, M - 1) * Q, Q * sizeof(double));
+        P.z[m * (Q + 1) + Q] = 1;
+    }
+    return P;
+}
+
+// Rows n0 <= n < n1 only. V (C,M,M) is overwritten. Returns nonzero where memory ran out.
+int midpoint_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                     const double *z, const double *mask, long n0, long n1, double *V) {
+    const problem P = setup(N, M, Q, C, a, r, mu, z, mask);
+    memset(V, 0, P.C * M * M * sizeof(double));
+    const int status = P.z ? DISPATCH(forward, &P, n0, n1, V) : 1;
+    free(P.z);
+    return status;
+}
+
+// Rows n0 <= n < n1 only: writes those rows of grad_a, grad_r and grad_mu, and their share of grad_z (M,Q).
+int midpoint_backward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                      const double *z, const double *mask, long n0, long n1, const double *g, double *grad_a,
+                      double *grad_r, double *grad_mu, double *grad_z) {
+    const problem P = setup(N, M, Q, C, a, r, mu, z, mask);
+    const long Mpad = P.Mpad;
+    // The symmetric part of g in the order of the panels, [c][m / ROWS][m'][m % ROWS], with zeros as padding
+    double *packed = calloc(P.C * Mpad * Mpad, sizeof(double));
+    for (long c = 0; packed && c < P.C; c++)
+        for (long m = 0; m < M; m++)
+            for (long j = 0; j < M; j++)
+                packed[(c * Mpad + m / ROWS * ROWS) * Mpad + j * ROWS + m % ROWS] =
+                    (g[(c * M + m) * M + j] + g[(c * M + j) * M + m]) / 2;
+    const int status = P.z && packed ? DISPATCH(backward, &P, n0, n1, packed, grad_a, grad_r, grad_mu, grad_z) : 1;
+    free(P.z);
+    free(packed);
+    return status;
+}
+
+#ifdef Py_LIMITED_API
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_midpoint", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__midpoint(void) { return PyModule_Create(&definition); }
+#endif
+
+#endif
