@@ -37,7 +37,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     """
     per_output = noise.shape[-1] > 1
     a = _whiten(factor.unsqueeze(-3), psi.psi2)  # (..., C, M, M)
-    v = solve_triangular(factor, psi.psi1.mT @ groups.factor, upper=False)  # L⁻¹ Ψ1ᵀ Y, (..., M, R)
+    v = solve_triangular(factor, psi.psi1_y, upper=False)  # L⁻¹ Ψ1ᵀ Y, (..., M, R)
     slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)  # (..., C): what Ψ2 leaves of Ψ0
     if per_output:
         return _bound_per_output(a, v, slack, noise, groups)
@@ -175,7 +175,7 @@ class SparseGP(TorchDistribution):
         return bound.expand(self.batch_shape)
 
     def _psi(self, groups: ColumnGroups) -> Psi:
-        return observe(self.kernel, self.x, self.inducing, groups.mask)
+        return observe(self.kernel, self.x, self.inducing, groups.mask, groups.factor)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
@@ -201,7 +201,7 @@ class CollapsedGP(SparseGP):
         self._batch_shape = torch.broadcast_shapes(likelihood.batch_shape, posterior.batch_shape)
 
     def _psi(self, groups: ColumnGroups) -> Psi:
-        return expect(self.kernel, self.x, self.x_variance, self.inducing, groups.mask)
+        return expect(self.kernel, self.x, self.x_variance, self.inducing, groups.mask, groups.factor)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself, or a Posterior.")

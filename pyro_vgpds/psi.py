@@ -39,10 +39,10 @@ _LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class Psi:
-    """Ψ0 (..., C), Ψ1 (..., N, M) and Ψ2 (..., C, M, M)."""
+    """Ψ0 (..., C), Ψ1ᵀY (..., M, R), which is all that is ever read of Ψ1, and Ψ2 (..., C, M, M)."""
 
     psi0: Tensor
-    psi1: Tensor
+    psi1_y: Tensor
     psi2: Tensor
 
 
@@ -74,21 +74,29 @@ class MappingValue:
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """Ψ1ᵀ y, (..., M, R), of y (N, R); to be overridden where it can be had without all of Ψ1."""
+        return self.psi1(mean, variance, z).mT @ y
+
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         raise NotImplementedError
 
 
-def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Psi:
+def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
-    return Psi(kernel.psi0(mean, variance, mask), kernel.psi1(mean, variance, z), kernel.psi2(mean, variance, z, mask))
+    return Psi(
+        kernel.psi0(mean, variance, mask),
+        kernel.psi1_y(mean, variance, z, y),
+        kernel.psi2(mean, variance, z, mask),
+    )
 
 
-def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None) -> Psi:
+def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """The same for known x (..., N, Q), where Ψ2 is K_MN K_NM."""
     k_nm = kernel.cov(x, z)
     k_mn = k_nm.mT.unsqueeze(-3)
     psi2 = (k_mn if mask is None else k_mn * mask.unsqueeze(-2)) @ k_nm.unsqueeze(-3)
-    return Psi(masked_sum(kernel.cov_diag(x).unsqueeze(-1), mask)[..., 0], k_nm, psi2)
+    return Psi(masked_sum(kernel.cov_diag(x).unsqueeze(-1), mask)[..., 0], k_nm.mT @ y, psi2)
 
 
 def masked_sum(a: Tensor, mask: Tensor | None) -> Tensor:
@@ -166,8 +174,8 @@ class _MidpointSum(torch.autograd.Function):
 def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
 
-    ``left`` is (..., N, K), its last column all ones, and ``right`` (..., P, K). The N × P exponentials are made in
-    tiles that stay in cache and are made again in the backward pass.
+    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any constant (C, N). The
+    exponentials are made in tiles that stay in cache, and are made again in the backward pass.
     """
     batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if not batch:

@@ -111,16 +111,16 @@ def evaluate(file: Any) -> dict[str, Any]:
     model_trace, guide_trace = guide.get_traces()
     q = guide_trace.nodes["x"]["fn"]
     likelihood = model_trace.nodes["y"]["fn"].integrate(q)
-    psi = likelihood._psi(data.groups(model.output_mean))
     kl = torch.distributions.kl_divergence(q, model_trace.nodes["x"]["fn"])
     everything = likelihood.kernel.psi0(q.mean, q.variance, None).squeeze(-1)
+    psi1 = likelihood.kernel.psi1(q.mean, q.variance, model.inducing)
     psi2 = likelihood.kernel.psi2(q.mean, q.variance, model.inducing, None).squeeze(-3)
 
     def gradient(parameter: Any) -> Tensor:
         return -parameter.unconstrained().grad  # of the log, for a positive one
 
     result = {
-        "mu": q.mean, "S_diag": q.variance, "Psi0": everything, "Psi1": psi.psi1, "Psi2": psi2,
+        "mu": q.mean, "S_diag": q.variance, "Psi0": everything, "Psi1": psi1, "Psi2": psi2,
         "F_hat": likelihood.log_prob(data.y), "KL_exact": kl, "bound_exact": -loss,
         "grad_mu_bar": gradient(guide.mean_bar), "grad_log_lambda": gradient(guide.lam),
         "grad_Z": gradient(model.inducing), "grad_log_beta": -gradient(model.noise),

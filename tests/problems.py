@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences, psi
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 
 LENGTHS = (7, 4, 1, 9)
@@ -62,6 +63,24 @@ def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:
     value = d * (0.5 * n * math.log(beta / (2 * math.pi)) + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside))
     value = value - 0.5 * torch.trace(y.mT @ w @ y)
     return value - 0.5 * beta * d * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
+
+
+class Statistics(NamedTuple):
+    psi0: Tensor
+    psi1: Tensor
+    psi2: Tensor
+
+
+def expect(kernel, mean, variance, z, mask) -> Statistics:
+    """The library's Ψ statistics, with Ψ1 itself: Ψ1ᵀ Y for Y = I."""
+    result = psi.expect(kernel, mean, variance, z, mask, torch.eye(mean.shape[-2]))
+    return Statistics(result.psi0, result.psi1_y.mT, result.psi2)
+
+
+def observe(kernel, x, z, mask) -> Statistics:
+    """The same for known x."""
+    result = psi.observe(kernel, x, z, mask, torch.eye(x.shape[-2]))
+    return Statistics(result.psi0, result.psi1_y.mT, result.psi2)
 
 
 def hermite(mean: Tensor, variance: Tensor, points: int = 40) -> tuple[Tensor, Tensor]:

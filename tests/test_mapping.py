@@ -6,12 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model, naive_bound
+from problems import expect, make_data, make_model, naive_bound
 from torch.distributions import MultivariateNormal
 
 from pyro_vgpds import OpperArchambeau, Sequences, SparseGP, TemporalGP
 from pyro_vgpds.kernels import ARDRBF, Bias
-from pyro_vgpds.psi import expect
 
 KERNEL = {"variance": 1.2, "weight": torch.tensor([0.8, 1.3])}
 

@@ -5,11 +5,11 @@ import itertools
 
 import pytest
 import torch
-from problems import hermite
+from problems import expect, hermite, observe
 
 from pyro_vgpds import VGPDS, psi
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Kernel, White
-from pyro_vgpds.psi import MappingValue, exp_sum, expect, masked_sum, observe, register_psi2
+from pyro_vgpds.psi import MappingValue, exp_sum, masked_sum, register_psi2
 
 Q, N, M = 2, 6, 4
 
@@ -69,6 +69,16 @@ def test_expectations_are_those_of_quadrature(name):
     torch.testing.assert_close(result.psi0, torch.einsum("k,kn->", weight, diag)[None], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(result.psi1, torch.einsum("k,knm->nm", weight, k), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(result.psi2, torch.einsum("k,knm,knj->mj", weight, k, k)[None], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_psi1_with_the_data_is_psi1_times_the_data(name):
+    value, (mean, variance, z) = kernel_of(name)(), point()
+    y = torch.randn(N, 3)
+    expected = value.psi1(mean, variance, z).mT @ y
+    torch.testing.assert_close(psi.expect(value, mean, variance, z, None, y).psi1_y, expected, rtol=1e-12, atol=1e-12)
+    expected = value.cov(mean, z).mT @ y
+    torch.testing.assert_close(psi.observe(value, mean, z, None, y).psi1_y, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", KERNELS)

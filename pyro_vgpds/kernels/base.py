@@ -266,6 +266,9 @@ class SumValue(KernelValue, MappingValue):
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
         return self._total("psi1", mean, variance, z)
 
+    def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        return self._total("psi1_y", mean, variance, z, y)
+
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         total = self._total("psi2", mean, variance, z, mask)
         for first, second in itertools.combinations(self.parts, 2):

@@ -28,9 +28,15 @@ class ARDRBFValue(MappingValue):
         return masked_sum(mean.new_ones(mean.shape[-2], 1), mask)[..., 0] * self.variance.unsqueeze(-1)
 
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        left, right = self._exponent(mean, variance, z)
+        return torch.exp(left @ right.mT)
+
+    def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
+
+    def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)
-        left = _left(mean - centre, variance, self.weight)
-        return torch.exp(left @ _right(z - centre, 0.0, self.variance.log()).mT)
+        return _left(mean - centre, variance, self.weight), _right(z - centre, 0.0, self.variance.log())
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         # k(x, z) k(x, z') = σ⁴ exp(−¼ Σ w (z − z')²) exp(−Σ w (x − z̄)²) with z̄ = (z + z')/2
