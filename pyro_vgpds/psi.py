@@ -32,7 +32,7 @@ __all__ = [
     "register_psi2",
 ]
 
-_TILE = 1 << 18  # numbers in a tile of exp_sum: what stays in cache
+_TILE = 1 << 17  # numbers in a tile of exp_sum: what stays in cache
 _NATIVE_GROUPS = 16  # column groups up to which the compiled midpoint sums are the faster
 _LOG2E = math.log2(math.e)
 
