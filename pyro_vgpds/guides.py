@@ -71,7 +71,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         if self.lam.shape != prior.event_shape:
             raise ValueError(
                 f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
-                f"{tuple(prior.event_shape)}. For other times than the training ones use a Posterior."
+                f"{tuple(prior.event_shape)}. Make a guide for each data set."
             )
         if self._computing_median:
             return prior.covariance.matmul(self.mean_bar)

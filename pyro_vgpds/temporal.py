@@ -84,10 +84,13 @@ class DenseCovariance:
         """The diagonal of K_t⁻¹, (..., N, K)."""
         return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
 
-    def posterior(self, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """μ (..., N, Q), diag S (..., N, Q) and log|B| summed over sequences (..., Q)."""
-        parts = zip(self.blocks, self.times.split(mean_bar), self.times.split(lam), strict=True)
-        results = [_Posterior.apply(*part) for part in parts]
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """μ (..., N, Q), diag S (..., N, Q) and log|B| summed over sequences (..., Q).
+
+        ``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ.
+        """
+        parts = zip(self.blocks, self.times.split(shift), self.times.split(lam), strict=True)
+        results = [_Posterior.apply(*part, natural) for part in parts]
         mu, s, logdet = zip(*results, strict=True)
         return self.times.join(list(mu)), self.times.join(list(s)), torch.stack([d.sum(-1) for d in logdet]).sum(0)
 
@@ -140,8 +143,9 @@ class DiagonalCovariance:
     def inverse_diag(self) -> Tensor:
         return 1.0 / self.k
 
-    def posterior(self, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.k * mean_bar, self.k / (1.0 + self.k * lam), torch.log1p(self.k * lam).sum(-2)
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        s = self.k / (1.0 + self.k * lam)
+        return (s if natural else self.k) * shift, s, torch.log1p(self.k * lam).sum(-2)
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
@@ -163,29 +167,41 @@ def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
 
 
 class _Posterior(torch.autograd.Function):
-    """(K, mean_bar, λ) → (μ, diag S, log|B|), with the gradients of the paper's appendix B.
+    """(K, mean_bar, λ) → (μ, diag S, log|B|), with the gradients of the paper's appendix B; or (K, η, λ) → the same.
 
     dS = W dK Wᵀ − S dΛ S and d log|B| = tr(P dK) + tr(S dΛ), with W = I − S Λ and P = (K + Λ⁻¹)⁻¹ = Λ W.
+    μ = K mean_bar, or with η held μ = S η, whose mean_bar is Wᵀη: dμ = W dK mean_bar − S dΛ μ + S dη.
     """
 
     @staticmethod
-    def forward(ctx: Any, block: Tensor, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, block: Tensor, shift: Tensor, lam: Tensor, natural: bool) -> tuple[Tensor, Tensor, Tensor]:
         factor = _factor_b(block, lam)
         v = torch.linalg.solve_triangular(factor, lam.sqrt().unsqueeze(-1) * block, upper=False)  # S = K − VᵀV
         s = block.diagonal(dim1=-2, dim2=-1) - v.square().sum(-2)
-        ctx.save_for_backward(block, mean_bar, lam, s, v)
-        return _matvec(block, mean_bar), s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        mu = _matvec(block, shift)
+        if natural:
+            mu = mu - _matvec(v.mT, _matvec(v, shift))
+        ctx.natural = natural
+        ctx.save_for_backward(block, shift, lam, mu, s, v)
+        return mu, s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        block, mean_bar, lam, s, v = ctx.saved_tensors
+    def backward(
+        ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        block, shift, lam, mu, s, v = ctx.saved_tensors
         g_logdet = g_logdet.unsqueeze(-1)
         full = block - v.mT @ v
-        g_lam = g_logdet * s - _matvec(full.square(), g_s)
-        g_mean_bar = _matvec(block, g_mu)
+        g_shift = _matvec(full if ctx.natural else block, g_mu)
+        g_lam = None
+        if ctx.needs_input_grad[2]:
+            g_lam = g_logdet * s - _matvec(full.square(), g_s) - (g_shift * mu if ctx.natural else 0.0)
         if not ctx.needs_input_grad[0]:
-            return None, g_mean_bar, g_lam
+            return None, g_shift, g_lam, None
+        mean_bar = shift
+        if ctx.natural:
+            mean_bar, g_mu = shift - lam * mu, g_mu - lam * g_shift  # Wᵀη and Wᵀg
         w = full.mul_(-lam.unsqueeze(-2))
         w.diagonal(dim1=-2, dim2=-1).add_(1.0)
         # Wᵀ diag(g_s) W + g_logdet Λ W + g_mu mean_barᵀ = (Wᵀ diag(g_s) + g_logdet Λ) W + …, as one product
@@ -195,8 +211,8 @@ class _Posterior(torch.autograd.Function):
         right = torch.cat([w, mean_bar.unsqueeze(-2)], -2)
         if block.dim() == 4 and block.shape[0] == 1:  # all latent dimensions share K: their sum is part of the product
             left, right = left.permute(1, 2, 0, 3).flatten(-2), right.transpose(0, 1).flatten(1, 2)
-            return (left @ right).unsqueeze(0), g_mean_bar, g_lam
-        return (left @ right).sum_to_size(block.shape), g_mean_bar, g_lam
+            return (left @ right).unsqueeze(0), g_shift, g_lam, None
+        return (left @ right).sum_to_size(block.shape), g_shift, g_lam, None
 
 
 class TemporalGP(TorchDistribution):
@@ -283,7 +299,8 @@ class OpperArchambeau(TorchDistribution):
                     f"{name} must end in {tuple(prior.event_shape)} = (frames, latent dimensions), "
                     f"but its shape is {tuple(value.shape)}."
                 )
-        self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
+        self.prior, self.lam = prior, lam
+        self._shift, self._natural = mean_bar, False
         self._moments: tuple[Tensor, Tensor, Tensor] | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
@@ -294,10 +311,30 @@ class OpperArchambeau(TorchDistribution):
         new._batch_shape = torch.Size(batch_shape)
         return new
 
+    @classmethod
+    def from_natural(cls, prior: TemporalGP, eta: Tensor, lam: Tensor) -> OpperArchambeau:
+        """The same distribution by η = S⁻¹μ and λ, its natural parameters up to those of the prior.
+
+        With η and λ held, the prior's hyperparameters move μ as well; that is the gradient natural steps go with.
+        """
+        new = cls(prior, eta, lam, validate_args=False)
+        new._natural = True
+        return new
+
     def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._moments is None:
-            self._moments = self.prior.covariance.posterior(self.mean_bar, self.lam)
+            self._moments = self.prior.covariance.posterior(self._shift, self.lam, self._natural)
         return self._moments
+
+    @property
+    def mean_bar(self) -> Tensor:
+        """K_t⁻¹ μ."""
+        return self._shift - self.lam * self._posterior()[0] if self._natural else self._shift
+
+    @property
+    def eta(self) -> Tensor:
+        """S⁻¹ μ."""
+        return self._shift if self._natural else self._shift + self.lam * self._posterior()[0]
 
     @property
     def mean(self) -> Tensor:
@@ -325,8 +362,7 @@ class OpperArchambeau(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
         mu, _, logdet = self._posterior()
-        eta = self.mean_bar + self.lam * mu
-        site = eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
+        site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
 
 

@@ -336,7 +336,7 @@ def test_predictive_with_a_guide(parallel):
 def test_a_guide_for_other_frames_is_refused():
     data = make_data((4, 2))
     _, guide = make_model(data)
-    with pytest.raises(ValueError, match=r"this guide is for \(6, 2\) = .* run on \(3, 2\).*use a Posterior"):
+    with pytest.raises(ValueError, match=r"this guide is for \(6, 2\) = .* run on \(3, 2\).*a guide for each data set"):
         guide(Sequences(torch.arange(3.0)))
 
 

@@ -160,6 +160,26 @@ def test_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_natural_parameters(kind):
+    prior, q = make(kind, (4, 1, 3, 4))
+    natural = OpperArchambeau.from_natural(prior, q.eta, q.lam)
+    for name in ("mean", "variance", "covariance_matrix", "mean_bar", "eta"):
+        torch.testing.assert_close(getattr(natural, name), getattr(q, name), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(kl_divergence(natural, prior), kl_divergence(q, prior))
+    x = torch.randn(prior.event_shape)
+    torch.testing.assert_close(natural.log_prob(x), q.log_prob(x))
+    kernel, times = make_kernels()[kind], prior.times
+    eta, lam = q.eta.detach().requires_grad_(), q.lam.detach().requires_grad_()
+
+    def outputs(eta, lam, *_):
+        prior = TemporalGP(kernel(), times, Q)
+        q = OpperArchambeau.from_natural(prior, eta, lam)
+        return q.mean, q.variance, kl_divergence(q, prior)
+
+    assert torch.autograd.gradcheck(outputs, (eta, lam, *kernel.parameters()), eps=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_samples_and_densities_have_gradients(kind):
     times = make_times((3, 2))
     kernel = make_kernels()[kind]
