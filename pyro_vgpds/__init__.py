@@ -7,8 +7,10 @@ from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.model import VGPDS
+from pyro_vgpds.natural import NaturalGradient
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+from pyro_vgpds.training import FitResult, fit
 
 __version__ = "0.1.0"
 
@@ -16,10 +18,13 @@ __all__ = [
     "VGPDS",
     "AutoOpperArchambeau",
     "Collapsed_ELBO",
+    "FitResult",
+    "NaturalGradient",
     "NumericalError",
     "OpperArchambeau",
     "Sequences",
     "SparseGP",
     "TemporalGP",
+    "fit",
     "kernels",
 ]

@@ -11,6 +11,7 @@ from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.nn import PyroParam
 from torch import Tensor
 
+from pyro_vgpds.natural import NaturalGradient
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 
 __all__ = ["AutoOpperArchambeau"]
@@ -28,12 +29,15 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     """
 
     mean_bar: Any
+    mean_bar_unconstrained: Any
     lam: Any
+    lam_unconstrained: Any
 
     def __init__(
         self, model: Any, *, mean_bar: Tensor | None = None, lam: Tensor | None = None, **options: Any
     ) -> None:
         super().__init__(model, **options)
+        self._natural: NaturalGradient | None = None
         start = getattr(model, "start", None)
         if start is not None and (mean_bar is None or lam is None):
             first_mean_bar, first_lam = start.posterior(model)
@@ -55,6 +59,11 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             )
         if not bool((torch.isfinite(lam) & (lam > 0)).all() and torch.isfinite(mean_bar).all()):
             raise ValueError("mean_bar must be finite, and lam finite and positive.")
+        if "lam" in self._pyro_params and self.lam_unconstrained.shape == lam.shape:
+            with torch.no_grad():  # in place, so that optimisers that hold these parameters still do
+                self.mean_bar_unconstrained.copy_(mean_bar)
+                self.lam_unconstrained.copy_(lam.log())
+            return
         self.mean_bar = PyroParam(mean_bar.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.lam = PyroParam(
             lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
@@ -73,6 +82,8 @@ class AutoOpperArchambeau(AutoNormalMessenger):
                 f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
                 f"{tuple(prior.event_shape)}. Make a guide for each data set."
             )
-        if self._computing_median:
-            return prior.covariance.matmul(self.mean_bar)
-        return OpperArchambeau(prior, self.mean_bar, self.lam)
+        if self._natural is not None:
+            q = self._natural.posterior(prior)
+        else:
+            q = OpperArchambeau(prior, self.mean_bar, self.lam)
+        return q.mean if self._computing_median else q

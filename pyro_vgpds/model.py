@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -20,11 +20,18 @@ from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import TemporalGP
 
-__all__ = ["VGPDS"]
+__all__ = ["VGPDS", "Relevance"]
 
 # marks for Collapsed_ELBO; every other algorithm ignores them
 _INTEGRATED: Any = {"integrated": True}
 _INTEGRATE: Any = {"integrate": "x"}
+
+
+class Relevance(NamedTuple):
+    """Of each latent dimension, (Q,): how much it matters, and whether it is on."""
+
+    value: Tensor
+    active: Tensor
 
 
 class VGPDS(PyroModule):
@@ -182,6 +189,29 @@ class VGPDS(PyroModule):
             x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self._noise_event_dim
         )
         return pyro.sample("y", likelihood, obs=data.y, infer=_INTEGRATE)
+
+    def relevance(self, guide: Any = None, data: Sequences | None = None) -> Relevance:
+        """How much each latent dimension matters: its weight in the mapping times its spread, (Q,).
+
+        The weights alone cannot be compared, as a latent dimension may be stretched and its weight shrunk with no
+        change to the model. The spread is the variance of q(X) over the frames where ``guide`` and ``data`` are given,
+        and else that of the inducing inputs, which lie where the latent path does. A dimension is on where it has at
+        least a hundredth of the largest relevance.
+
+        :raises ValueError: where the mapping kernel has no weights.
+        """
+        weights = [leaf.weight.detach() for leaf in self.mapping.leaves() if hasattr(leaf, "weight")]
+        if not weights:
+            raise ValueError(f"the mapping kernel has no weights of latent dimensions: {self.mapping}.")
+        with torch.no_grad():
+            if guide is None or data is None:
+                spread = self.inducing.var(0, correction=0)
+            else:
+                guide(data)
+                q = guide.get_traces()[1].nodes["x"]["fn"]
+                spread = q.mean.var(0, correction=0) + q.variance.mean(0)
+            value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
+        return Relevance(value, value >= 0.01 * value.max())
 
     def extra_repr(self) -> str:
         return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

@@ -12,7 +12,7 @@ S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
@@ -25,6 +25,15 @@ from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.times import Times
 
 __all__ = ["OpperArchambeau", "TemporalGP"]
+
+
+class _Moments(NamedTuple):
+    """μ, diag S and mean_bar (..., N, Q), and log|B| summed over sequences (..., Q)."""
+
+    mu: Tensor
+    s: Tensor
+    mean_bar: Tensor
+    logdet: Tensor
 
 
 class DenseCovariance:
@@ -84,15 +93,13 @@ class DenseCovariance:
         """The diagonal of K_t⁻¹, (..., N, K)."""
         return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """μ (..., N, Q), diag S (..., N, Q) and log|B| summed over sequences (..., Q).
-
-        ``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ.
-        """
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+        """``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ."""
         parts = zip(self.blocks, self.times.split(shift), self.times.split(lam), strict=True)
         results = [_Posterior.apply(*part, natural) for part in parts]
-        mu, s, logdet = zip(*results, strict=True)
-        return self.times.join(list(mu)), self.times.join(list(s)), torch.stack([d.sum(-1) for d in logdet]).sum(0)
+        mu, s, mean_bar, logdet = (list(x) for x in zip(*results, strict=True))
+        join = self.times.join
+        return _Moments(join(mu), join(s), join(mean_bar), torch.stack([d.sum(-1) for d in logdet]).sum(0))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         """S, (..., Q, N, N), zero between sequences."""
@@ -143,9 +150,10 @@ class DiagonalCovariance:
     def inverse_diag(self) -> Tensor:
         return 1.0 / self.k
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        s = self.k / (1.0 + self.k * lam)
-        return (s if natural else self.k) * shift, s, torch.log1p(self.k * lam).sum(-2)
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+        spread = 1.0 + self.k * lam
+        mean_bar = shift / spread if natural else shift
+        return _Moments(self.k * mean_bar, self.k / spread, mean_bar, torch.log1p(self.k * lam).sum(-2))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
@@ -167,41 +175,49 @@ def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
 
 
 class _Posterior(torch.autograd.Function):
-    """(K, mean_bar, λ) → (μ, diag S, log|B|), with the gradients of the paper's appendix B; or (K, η, λ) → the same.
+    """(K, mean_bar, λ) → (μ, diag S, mean_bar, log|B|), with the gradients of the paper's appendix B; or from η.
 
     dS = W dK Wᵀ − S dΛ S and d log|B| = tr(P dK) + tr(S dΛ), with W = I − S Λ and P = (K + Λ⁻¹)⁻¹ = Λ W.
-    μ = K mean_bar, or with η held μ = S η, whose mean_bar is Wᵀη: dμ = W dK mean_bar − S dΛ μ + S dη.
+    μ = K mean_bar, or with η held μ = S η: dμ = W dK mean_bar − S dΛ μ + S dη. Then mean_bar = η − λμ, whose digits
+    are those of r B⁻¹ r⁻¹ η where λ is large.
     """
 
     @staticmethod
-    def forward(ctx: Any, block: Tensor, shift: Tensor, lam: Tensor, natural: bool) -> tuple[Tensor, Tensor, Tensor]:
-        factor = _factor_b(block, lam)
-        v = torch.linalg.solve_triangular(factor, lam.sqrt().unsqueeze(-1) * block, upper=False)  # S = K − VᵀV
+    def forward(
+        ctx: Any, block: Tensor, shift: Tensor, lam: Tensor, natural: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        factor, r = _factor_b(block, lam), lam.sqrt()
+        v = torch.linalg.solve_triangular(factor, r.unsqueeze(-1) * block, upper=False)  # S = K − VᵀV
         s = block.diagonal(dim1=-2, dim2=-1) - v.square().sum(-2)
-        mu = _matvec(block, shift)
+        mean_bar = shift
         if natural:
-            mu = mu - _matvec(v.mT, _matvec(v, shift))
+            scaled = (shift / r.clamp_min(torch.finfo(r.dtype).tiny)).unsqueeze(-1)
+            mean_bar = r * torch.cholesky_solve(scaled, factor).squeeze(-1)
+        mu = _matvec(block, mean_bar)
         ctx.natural = natural
-        ctx.save_for_backward(block, shift, lam, mu, s, v)
-        return mu, s, 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        ctx.save_for_backward(block, mean_bar, lam, mu, s, v)
+        return mu, s, mean_bar.clone(), 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor
+        ctx: Any, g_mu: Tensor, g_s: Tensor, g_mean_bar: Tensor, g_logdet: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        block, shift, lam, mu, s, v = ctx.saved_tensors
+        block, mean_bar, lam, mu, s, v = ctx.saved_tensors
         g_logdet = g_logdet.unsqueeze(-1)
         full = block - v.mT @ v
-        g_shift = _matvec(full if ctx.natural else block, g_mu)
+        if ctx.natural:  # dη enters mean_bar by itself and by −λ dμ
+            g_mu = g_mu - lam * g_mean_bar
+            g_through = _matvec(full, g_mu)
+            g_mu = g_mu - lam * g_through  # Wᵀ g_mu
+            g_shift = g_through + g_mean_bar
+        else:
+            g_shift = _matvec(block, g_mu) + g_mean_bar
         g_lam = None
         if ctx.needs_input_grad[2]:
             g_lam = g_logdet * s - _matvec(full.square(), g_s) - (g_shift * mu if ctx.natural else 0.0)
         if not ctx.needs_input_grad[0]:
             return None, g_shift, g_lam, None
-        mean_bar = shift
-        if ctx.natural:
-            mean_bar, g_mu = shift - lam * mu, g_mu - lam * g_shift  # Wᵀη and Wᵀg
         w = full.mul_(-lam.unsqueeze(-2))
         w.diagonal(dim1=-2, dim2=-1).add_(1.0)
         # Wᵀ diag(g_s) W + g_logdet Λ W + g_mu mean_barᵀ = (Wᵀ diag(g_s) + g_logdet Λ) W + …, as one product
@@ -301,7 +317,7 @@ class OpperArchambeau(TorchDistribution):
                 )
         self.prior, self.lam = prior, lam
         self._shift, self._natural = mean_bar, False
-        self._moments: tuple[Tensor, Tensor, Tensor] | None = None
+        self._moments: _Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
 
@@ -321,7 +337,7 @@ class OpperArchambeau(TorchDistribution):
         new._natural = True
         return new
 
-    def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _posterior(self) -> _Moments:
         if self._moments is None:
             self._moments = self.prior.covariance.posterior(self._shift, self.lam, self._natural)
         return self._moments
@@ -329,22 +345,22 @@ class OpperArchambeau(TorchDistribution):
     @property
     def mean_bar(self) -> Tensor:
         """K_t⁻¹ μ."""
-        return self._shift - self.lam * self._posterior()[0] if self._natural else self._shift
+        return self._posterior().mean_bar if self._natural else self._shift
 
     @property
     def eta(self) -> Tensor:
         """S⁻¹ μ."""
-        return self._shift if self._natural else self._shift + self.lam * self._posterior()[0]
+        return self._shift if self._natural else self._shift + self.lam * self._posterior().mu
 
     @property
     def mean(self) -> Tensor:
         """μ = K_t mean_bar."""
-        return self._posterior()[0].expand(self._extended_shape())
+        return self._posterior().mu.expand(self._extended_shape())
 
     @property
     def variance(self) -> Tensor:
         """The diagonals of S."""
-        return self._posterior()[1].expand(self._extended_shape())
+        return self._posterior().s.expand(self._extended_shape())
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -361,7 +377,7 @@ class OpperArchambeau(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
-        mu, _, logdet = self._posterior()
+        mu, logdet = self._posterior().mu, self._posterior().logdet
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
 
@@ -373,8 +389,8 @@ def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
             "KL(OpperArchambeau, TemporalGP) is for a q that stands on the same prior: make the OpperArchambeau of the "
             "guide from a TemporalGP with the model's kernel and times."
         )
-    mu, s, logdet = q._posterior()
-    kl = 0.5 * (logdet.sum(-1) + (q.mean_bar * mu - q.lam * s).sum((-2, -1)))
+    mu, s, mean_bar, logdet = q._posterior()
+    kl = 0.5 * (logdet.sum(-1) + (mean_bar * mu - q.lam * s).sum((-2, -1)))
     return kl.expand(q.batch_shape)
 
 

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Natural gradients for q(X).
+
+At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
+:math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 13). Damped in the natural parameters
+:math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
+
+.. math::
+    \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
+    \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
+    \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
+
+The derivatives come from the backward pass that the other parameters need anyway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+
+if TYPE_CHECKING:
+    from pyro_vgpds.guides import AutoOpperArchambeau
+
+__all__ = ["NaturalGradient"]
+
+_FLOOR = 1e-6  # least λ, in units of the inverse prior variance
+
+
+class NaturalGradient:
+    """Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
+
+    Beside a plain SVI loop::
+
+        svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
+        with NaturalGradient(guide, data) as natural:
+            for _ in range(300):
+                svi.step(data)      # evaluates the bound, and moves everything but q(X)
+                natural.step(0.3)   # moves q(X), by derivatives of the same evaluation
+
+    Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
+
+    :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
+    :param data: what the model is called on.
+    """
+
+    def __init__(self, guide: AutoOpperArchambeau, *args: Any, **kwargs: Any) -> None:
+        self.guide, self._call = guide, (args, kwargs)
+        self.q: _Tracked | None = None
+        self.eta = self.lam = torch.empty(0)
+
+    def __enter__(self) -> NaturalGradient:
+        if self.guide._natural is not None:
+            raise RuntimeError("this guide already has a NaturalGradient.")
+        q = self._run()
+        self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
+        self.guide._natural = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self.write()
+        finally:
+            self.guide._natural = None
+            self.q = None
+
+    def _run(self) -> OpperArchambeau:
+        """q(X) at the parameters of now."""
+        args, kwargs = self._call
+        with torch.no_grad():
+            self.guide(*args, **kwargs)
+        q: Any = self.guide.get_traces()[1].nodes["x"]["fn"]
+        return q
+
+    def write(self) -> None:
+        """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""
+        q = self._run()
+        self.guide.set(q.mean_bar, q.lam)
+
+    def posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) on this prior; its mean and variance remember the derivatives of F̂."""
+        self.q = _Tracked.from_natural(prior, self.eta, self.lam)
+        return self.q
+
+    def step(self, rate: float) -> None:
+        """One step of length ρ = ``rate`` in (0, 1], by the derivatives of the last backward pass.
+
+        :raises RuntimeError: where there was no backward pass since the last step.
+        """
+        if not 0.0 < rate <= 1.0:
+            raise ValueError(f"rate must be in (0, 1], but got {rate!r}.")
+        derivatives = self.derivatives()
+        with torch.no_grad():
+            self.eta, self.lam = self.target(rate, *derivatives)
+
+    def derivatives(self) -> tuple[Tensor, Tensor]:
+        """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
+        q = self.q
+        if q is None or q.tracked_mean is None or q.tracked_mean.grad is None or q.tracked_variance.grad is None:
+            raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
+        return -q.tracked_mean.grad, -q.tracked_variance.grad
+
+    def target(self, rate: float, d_mean: Tensor, d_variance: Tensor) -> tuple[Tensor, Tensor]:
+        """η and λ after a step of length ``rate``."""
+        q = self.q
+        assert q is not None
+        floor = _FLOOR / q.prior.variance
+        wanted = torch.maximum(-2.0 * d_variance, floor)
+        eta = (1.0 - rate) * self.eta + rate * (d_mean + wanted * q.mean)
+        lam = (1.0 - rate) * self.lam + rate * wanted
+        self.q = None
+        return eta, lam
+
+
+class _Tracked(OpperArchambeau):
+    """Hands out one tensor each for mean and variance, which keep the gradient of what is computed from them."""
+
+    tracked_mean: Tensor | None = None
+    tracked_variance: Tensor
+
+    def _track(self) -> None:
+        if self.tracked_mean is None:
+            moments = self._posterior()
+            self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s)
+
+    @property
+    def mean(self) -> Tensor:
+        self._track()
+        assert self.tracked_mean is not None
+        return self.tracked_mean.expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        self._track()
+        return self.tracked_variance.expand(self._extended_shape())
+
+
+def _follow(x: Tensor) -> Tensor:
+    """``x`` with a gradient of its own: as a leaf where nothing before it has one."""
+    if not torch.is_grad_enabled():
+        return x
+    if not x.requires_grad:
+        return x.clone().requires_grad_()
+    x = x.view_as(x)
+    x.retain_grad()
+    return x

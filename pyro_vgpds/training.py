@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training: natural gradients for q(X) and Adam for the rest, L-BFGS, or Adam for all."""
+
+from __future__ import annotations
+
+import copy
+import math
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_vgpds.elbo import Collapsed_ELBO
+from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.init import kmeans
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.natural import NaturalGradient
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["FitResult", "Record", "fit"]
+
+METHODS = ("natural", "lbfgs", "adam")
+_BAD_DROP = 0.05  # nats for each observed number that a step may lower the bound by before it is undone
+_LEAST_DAMPING = 1e-4  # of the learning rates; a run that needs less has nowhere left to go
+_PATIENCE = 10  # steps in a row with a small relative change that end training
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation of the bound."""
+
+    step: int
+    seconds: float  #: since training began
+    bound: float
+
+
+@dataclass
+class FitResult:
+    """What :func:`fit` did. The model and the guide hold the parameters that ``bound`` belongs to."""
+
+    bound: float
+    history: list[Record] = field(repr=False)
+    stopped: str  #: "steps", "converged", "interrupted" or "stuck"
+    num_undone: int  #: steps that were undone and damped
+    method: str
+
+    @property
+    def num_steps(self) -> int:
+        return self.history[-1].step if self.history else 0
+
+    @property
+    def seconds(self) -> float:
+        return self.history[-1].seconds if self.history else 0.0
+
+    def __repr__(self) -> str:
+        undone = f", {self.num_undone} undone" if self.num_undone else ""
+        return (
+            f"FitResult(bound={self.bound:.6g}, {self.num_steps} {self.method} steps in {self.seconds:.1f} s{undone}, "
+            f"stopped: {self.stopped})"
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """The bound over the steps; returns the axes."""
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        bounds = [record.bound for record in self.history]
+        ax.plot([record.step for record in self.history], bounds, color="0.2")
+        low, high = sorted(bounds)[len(bounds) // 10], max(bounds)
+        if high > low:
+            ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        ax.set(xlabel="step", ylabel="bound", title=f"{self.method}: {self.bound:.6g}")
+        return ax
+
+
+def fit(
+    model: PyroModule,
+    guide: AutoOpperArchambeau,
+    data: Sequences,
+    num_steps: int = 500,
+    method: str = "natural",
+    *,
+    learning_rate: float | None = None,
+    natural_rate: float = 0.7,
+    warmup: int | None = None,
+    tolerance: float = 1e-6,
+    num_restarts: int = 0,
+    progress: bool | None = None,
+    callback: Callable[[Record], Any] | None = None,
+) -> FitResult:
+    """Train ``model`` and ``guide`` on ``data``, in place, and leave them at the best parameters that were met.
+
+    A step that lowers the bound badly, or runs into a failed Cholesky factorisation or a number that is not finite, is
+    undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step.
+
+    :param num_steps: steps at the most; each is one evaluation of the bound with all gradients.
+    :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
+        everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all, which is what Pyro's
+        ``SVI`` with ``Collapsed_ELBO`` does.
+    :param learning_rate: of Adam (0.07 with natural steps, 0.02 alone) or L-BFGS (1).
+    :param natural_rate: ρ in (0, 1], the length of the natural steps.
+    :param warmup: steps in which the noise is held, so that the model does not begin by calling everything noise; left
+        out, a tenth of ``num_steps``, at most 20.
+    :param tolerance: training ends after ten steps in a row that each change the bound by less than this part of it; 0
+        for never.
+    :param num_restarts: more runs from other inducing inputs (drawn with torch's generator); the best bound is kept.
+    :param progress: show a progress bar; left out, on a terminal only.
+    :param callback: called with each :class:`Record`.
+    :raises ValueError: where an argument is out of its range.
+    """
+    _check(model, guide, data, num_steps, method, learning_rate, natural_rate, warmup, tolerance, num_restarts)
+    rate = learning_rate or {"natural": 0.07, "lbfgs": 1.0, "adam": 0.02}[method]
+    hold = min(20, num_steps // 10) if warmup is None else warmup
+    # a store of our own: parameters of other models there have the same names
+    with pyro.get_param_store().scope(), _no_store_warnings():
+        Collapsed_ELBO().loss(model, guide, data)  # makes parameters that are made late
+        first = _State.of(model, guide)
+        best: tuple[FitResult, _State] | None = None
+        for run in range(num_restarts + 1):
+            if run > 0:
+                first.restore()
+                _redraw_inducing(model)
+            trainer = _Trainer(model, guide, data, method, rate, natural_rate, hold, tolerance)
+            result = trainer.run(num_steps, progress, callback, f"run {run + 1}" if num_restarts else method)
+            if best is None or result.bound > best[0].bound:
+                best = result, _State.of(model, guide)
+            if result.stopped == "interrupted":
+                break
+        assert best is not None
+        best[1].restore()
+        for parameter in (*model.parameters(), *guide.parameters()):
+            parameter.grad = None  # of a point that was left
+    return best[0]
+
+
+def _check(
+    model: Any,
+    guide: Any,
+    data: Any,
+    num_steps: int,
+    method: str,
+    learning_rate: float | None,
+    natural_rate: float,
+    warmup: int | None,
+    tolerance: float,
+    num_restarts: int,
+) -> None:
+    if not isinstance(data, Sequences) or data.y is None:
+        raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
+    if not isinstance(guide, AutoOpperArchambeau):
+        raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}; train others with SVI.")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, but got {method!r}.")
+    for name, value, least in (
+        ("num_steps", num_steps, 1),
+        ("warmup", warmup, 0),
+        ("num_restarts", num_restarts, 0),
+    ):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
+    if learning_rate is not None and not 0.0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be positive, but got {learning_rate!r}.")
+    if not 0.0 < natural_rate <= 1.0:
+        raise ValueError(f"natural_rate must be in (0, 1], but got {natural_rate!r}.")
+    if not tolerance >= 0.0:
+        raise ValueError(f"tolerance must be 0 or more, but got {tolerance!r}.")
+    if num_restarts and getattr(model, "start", None) is None:
+        raise ValueError("num_restarts needs a model made by VGPDS.from_data, whose start can be drawn again.")
+
+
+def _redraw_inducing(model: Any) -> None:
+    with torch.no_grad():
+        model.inducing_unconstrained.copy_(kmeans(model.start.x, model.num_inducing))
+
+
+@contextmanager
+def _no_store_warnings() -> Iterator[None]:
+    """In a store of our own nothing of another model can be taken over."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Pyro's parameter store holds")
+        yield
+
+
+class _State:
+    """A copy of everything that a step changes, to go back to."""
+
+    def __init__(self, parameters: Sequence[Tensor], natural: NaturalGradient | None) -> None:
+        self._parameters, self._natural = parameters, natural
+        self._values = [p.detach().clone() for p in parameters]
+        self._sites = None if natural is None else (natural.eta, natural.lam)  # never changed in place
+
+    @classmethod
+    def of(cls, model: PyroModule, guide: PyroModule) -> _State:
+        return cls([*model.parameters(), *guide.parameters()], None)
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, self._values, strict=True):
+                parameter.copy_(value)
+        if self._natural is not None and self._sites is not None:
+            self._natural.eta, self._natural.lam = self._sites
+
+
+class _Trainer:
+    """One run of :func:`fit`."""
+
+    def __init__(
+        self,
+        model: PyroModule,
+        guide: AutoOpperArchambeau,
+        data: Sequences,
+        method: str,
+        rate: float,
+        natural_rate: float,
+        warmup: int,
+        tolerance: float,
+    ) -> None:
+        self.model, self.guide, self.data, self.method = model, guide, data, method
+        self.rate, self.natural_rate, self.warmup, self.tolerance = rate, natural_rate, warmup, tolerance
+        self.elbo = Collapsed_ELBO()
+        self.observed = data.num_frames * data.num_outputs - data.num_missing
+        self.drop = math.inf if method == "adam" else _BAD_DROP * self.observed  # Adam goes down on its way up
+        self.natural = NaturalGradient(guide, data) if method == "natural" else None
+        own = {id(guide.mean_bar_unconstrained), id(guide.lam_unconstrained)} if self.natural else set()
+        everything = [*model.parameters(), *guide.parameters()]
+        self.parameters = [p for p in everything if p.requires_grad and id(p) not in own]
+        self.noise = getattr(model, "noise_unconstrained", None)
+        self.history: list[Record] = []
+        self.num_undone = 0
+        self.interrupted, self.stopped = False, "steps"
+        self.best, self.best_bound = self._state(), -math.inf
+
+    def run(
+        self, num_steps: int, progress: bool | None, callback: Callable[[Record], Any] | None, label: str
+    ) -> FitResult:
+        start = time.perf_counter()
+        show = sys.stderr.isatty() if progress is None else progress
+        steps = self._lbfgs_steps if self.method == "lbfgs" else self._gradient_steps
+        context: AbstractContextManager[Any] = self.natural if self.natural is not None else nullcontext()
+        with self._catch_interrupt(), tqdm(total=num_steps, desc=label, disable=not show) as bar, context:
+            for bound, reason in steps(num_steps):
+                record = Record(len(self.history), time.perf_counter() - start, bound)
+                self.history.append(record)
+                if callback is not None:
+                    callback(record)
+                if show:
+                    self._describe(bar, bound)
+                if reason is not None or self.interrupted:
+                    self.stopped = reason or "interrupted"
+                    break
+            self.best.restore()
+        return FitResult(self.best_bound, self.history, self.stopped, self.num_undone, self.method)
+
+    def _state(self) -> _State:
+        return _State(self.parameters, self.natural)
+
+    def _describe(self, bar: tqdm, bound: float) -> None:
+        bar.update(len(self.history) - 1 - bar.n)
+        facts = {"bound": f"{bound:.6g}"}
+        if self.noise is not None:
+            facts["noise"] = f"{self.noise.detach().exp().mean().item():.3g}"
+        if hasattr(self.model, "relevance"):
+            facts["active"] = str(int(self.model.relevance().active.sum()))
+        bar.set_postfix(facts)
+
+    def _evaluate(self) -> float | None:
+        """The bound, its gradients left with the parameters; None where it has no finite value."""
+        for parameter in (*self.model.parameters(), *self.guide.parameters()):
+            parameter.grad = None
+        try:
+            bound = -float(self.elbo.loss_and_grads(self.model, self.guide, self.data))
+        except NumericalError:
+            return None
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if self.natural is not None:
+            gradients += self.natural.derivatives()
+        if not math.isfinite(bound) or not all(bool(torch.isfinite(g).all()) for g in gradients):
+            return None
+        if bound > self.best_bound:
+            self.best, self.best_bound = self._state(), bound
+        return bound
+
+    def _gradient_steps(self, num_steps: int) -> Iterator[tuple[float, str | None]]:
+        """Evaluate, go back where that was bad, else move on: the bound of each good evaluation."""
+        adam = torch.optim.Adam(self.parameters, lr=self.rate) if self.parameters else None
+        damping, quiet, last = 1.0, 0, -math.inf
+        good: tuple[_State, Any, float] | None = None
+        for step in range(num_steps + 1):
+            bound = self._evaluate()
+            if bound is None or bound < last - self.drop:
+                if good is None:
+                    raise NumericalError(
+                        "the bound has no finite value at the start: check the scale of the data and the parameters."
+                    )
+                # evaluate the last good point again and leave it by a shorter way
+                self.num_undone += 1
+                damping *= 0.5
+                if damping < _LEAST_DAMPING:
+                    good[0].restore()
+                    yield good[2], "stuck"
+                    return
+                good[0].restore()
+                if adam is not None:
+                    adam.load_state_dict(good[1])
+                bound = self._evaluate()
+                assert bound is not None
+                quiet = 0
+            else:
+                quiet = quiet + 1 if abs(bound - last) <= self._small(bound) else 0
+            last = bound
+            done = "converged" if self.tolerance and quiet >= _PATIENCE else None
+            yield bound, done
+            if done or step == num_steps:
+                return
+            good = self._state(), None if adam is None else copy.deepcopy(adam.state_dict()), bound
+            self._move(adam, damping, held=step < self.warmup)
+            damping = min(1.0, 1.2 * damping)
+
+    def _small(self, bound: float) -> float:
+        """A change of the bound that counts as none. The bound may cross zero, so its size alone is no measure."""
+        return self.tolerance * max(abs(bound), self.observed)
+
+    def _move(self, adam: torch.optim.Adam | None, damping: float, held: bool) -> None:
+        if held and self.noise is not None:
+            self.noise.grad = None
+        if self.natural is not None:
+            self.natural.step(self.natural_rate * damping)
+        if adam is not None:
+            adam.param_groups[0]["lr"] = self.rate * damping
+            adam.step()
+
+    def _lbfgs_steps(self, num_steps: int) -> Iterator[tuple[float, str | None]]:
+        """L-BFGS with a strong Wolfe line search; every evaluation counts as a step."""
+        others = [p for p in self.parameters if p is not self.noise]
+        warmup = min(self.warmup, num_steps) if len(others) < len(self.parameters) else 0
+        for parameters, budget in ((others, warmup), (self.parameters, num_steps + 1 - warmup)):
+            # a new optimiser where the noise is let go: the old curvature is that of another problem
+            optimiser = torch.optim.LBFGS(
+                parameters, lr=self.rate, history_size=20, line_search_fn="strong_wolfe", tolerance_grad=0.0,
+                tolerance_change=0.0,
+            )  # fmt: skip
+            last = -math.inf
+            while budget > 0:
+                optimiser.param_groups[0].update(max_iter=min(20, budget), max_eval=min(20, budget))
+                bounds: list[float] = []
+                optimiser.step(self._closure(parameters, bounds))
+                budget -= max(1, len(bounds))
+                yield from ((bound, None) for bound in bounds)
+                gain = max(bounds, default=last) - last
+                if gain <= (self._small(last) if math.isfinite(last) else 0.0):
+                    if parameters is self.parameters:
+                        self.stopped = "converged"
+                    break
+                last = max(bounds)
+
+    def _closure(self, parameters: Sequence[Tensor], bounds: list[float]) -> Callable[[], float]:
+        def closure() -> float:
+            bound = self._evaluate()
+            if bound is not None:
+                bounds.append(bound)
+                return -bound
+            # what the line search sees where the bound has no value: a wall, so that it looks closer by
+            self.num_undone += 1
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
+            return 100.0 * (1.0 + abs(self.best_bound)) - self.best_bound
+
+        return closure
+
+    @contextmanager
+    def _catch_interrupt(self) -> Iterator[None]:
+        """Ctrl-C sets a flag that is read after the step; a second one interrupts as usual."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self.interrupted:
+                signal.signal(signal.SIGINT, before)
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
