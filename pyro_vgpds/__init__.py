@@ -4,6 +4,7 @@
 from pyro_vgpds import kernels
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.io import FileFormatError, load, save
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.model import VGPDS
@@ -18,6 +19,7 @@ __all__ = [
     "VGPDS",
     "AutoOpperArchambeau",
     "Collapsed_ELBO",
+    "FileFormatError",
     "FitResult",
     "NaturalGradient",
     "NumericalError",
@@ -27,4 +29,6 @@ __all__ = [
     "TemporalGP",
     "fit",
     "kernels",
+    "load",
+    "save",
 ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -51,8 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{args.steps} steps in {time.perf_counter() - start:.1f} s")
 
     with torch.no_grad():
-        guide(data)
-        q: Any = guide.get_traces()[1].nodes["x"]["fn"]
+        q = guide.posterior(data)
         relevance = model.mapping.weight * (q.mean.var(0) + q.variance.mean(0))
     print(f"Noise: learned sd {model.noise.item() ** 0.5:.3f}, the data were made with 0.100")
     print("Relevance of the latent dimensions:", " ".join(f"{r:.3f}" for r in relevance.tolist()))

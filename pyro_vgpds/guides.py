@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyro
 import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.nn import PyroParam
 from torch import Tensor
 
+from pyro_vgpds.elbo import IntegrateMessenger
 from pyro_vgpds.natural import NaturalGradient
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 
@@ -68,6 +70,13 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         self.lam = PyroParam(
             lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
         )
+
+    def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
+        """q(X) at the parameters of now, without a sample of it; call it on what the model is called on."""
+        with pyro.get_param_store().scope(), IntegrateMessenger():
+            self(*args, **kwargs)
+        q: Any = self.get_traces()[1].nodes["x"]["fn"]
+        return q
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         if name == "y":  # no data were given: draw them, and invent no parameters

@@ -207,8 +207,7 @@ class VGPDS(PyroModule):
             if guide is None or data is None:
                 spread = self.inducing.var(0, correction=0)
             else:
-                guide(data)
-                q = guide.get_traces()[1].nodes["x"]["fn"]
+                q = guide.posterior(data)
                 spread = q.mean.var(0, correction=0) + q.variance.mean(0)
             value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
         return Relevance(value, value >= 0.01 * value.max())

@@ -55,7 +55,7 @@ class NaturalGradient:
     def __enter__(self) -> NaturalGradient:
         if self.guide._natural is not None:
             raise RuntimeError("this guide already has a NaturalGradient.")
-        q = self._run()
+        q = self._now()
         self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
         self.guide._natural = self
         return self
@@ -68,17 +68,14 @@ class NaturalGradient:
             self.guide._natural = None
             self.q = None
 
-    def _run(self) -> OpperArchambeau:
-        """q(X) at the parameters of now."""
+    def _now(self) -> OpperArchambeau:
         args, kwargs = self._call
         with torch.no_grad():
-            self.guide(*args, **kwargs)
-        q: Any = self.guide.get_traces()[1].nodes["x"]["fn"]
-        return q
+            return self.guide.posterior(*args, **kwargs)
 
     def write(self) -> None:
         """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""
-        q = self._run()
+        q = self._now()
         self.guide.set(q.mean_bar, q.lam)
 
     def posterior(self, prior: TemporalGP) -> OpperArchambeau:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyro_vgpds.checkpoints import Checkpoints, read_checkpoint
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.init import kmeans
@@ -33,6 +34,10 @@ __all__ = ["FitResult", "Record", "fit"]
 METHODS = ("natural", "lbfgs", "adam")
 _BAD_DROP = 0.05  # nats for each observed number that a step may lower the bound by before it is undone
 _LEAST_DAMPING = 1e-4  # of the learning rates; a run that needs less has nowhere left to go
+_PACE = 2.0  # of the learning rate of scales beside that of inducing inputs, with natural steps
+# Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
+_BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
+_LBFGS_CHUNK = 20  # evaluations between two moments at which an L-BFGS run can be written to a file
 _PATIENCE = 10  # steps in a row with a small relative change that end training
 
 
@@ -98,6 +103,10 @@ def fit(
     num_restarts: int = 0,
     progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_steps: int | None = None,
+    checkpoint_seconds: float | None = None,
+    resume: str | os.PathLike[str] | None = None,
 ) -> FitResult:
     """Train ``model`` and ``guide`` on ``data``, in place, and leave them at the best parameters that were met.
 
@@ -117,13 +126,23 @@ def fit(
     :param num_restarts: more runs from other inducing inputs (drawn with torch's generator); the best bound is kept.
     :param progress: show a progress bar; left out, on a terminal only.
     :param callback: called with each :class:`Record`.
+    :param checkpoint: a file that the state of training is written to as it goes; it is a complete one at every moment.
+    :param checkpoint_steps: write it every so many steps.
+    :param checkpoint_seconds: write it where so many seconds have passed; left out with ``checkpoint_steps``, 60.
+    :param resume: a checkpoint of a run with the same model, guide, data and settings (``num_steps`` may be larger);
+        the results are those of a run that was never stopped, bit for bit on the same machine.
     :raises ValueError: where an argument is out of its range.
     """
     _check(model, guide, data, num_steps, method, learning_rate, natural_rate, warmup, tolerance, num_restarts)
+    checkpoints = None
+    if checkpoint is not None:
+        checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
+    if num_restarts and (checkpoint is not None or resume is not None):
+        raise ValueError("checkpoint and resume are for single runs: num_restarts must be 0.")
     rate = learning_rate or {"natural": 0.07, "lbfgs": 1.0, "adam": 0.02}[method]
     hold = min(20, num_steps // 10) if warmup is None else warmup
     # a store of our own: parameters of other models there have the same names
-    with pyro.get_param_store().scope(), _no_store_warnings():
+    with pyro.get_param_store().scope():
         Collapsed_ELBO().loss(model, guide, data)  # makes parameters that are made late
         first = _State.of(model, guide)
         best: tuple[FitResult, _State] | None = None
@@ -132,7 +151,8 @@ def fit(
                 first.restore()
                 _redraw_inducing(model)
             trainer = _Trainer(model, guide, data, method, rate, natural_rate, hold, tolerance)
-            result = trainer.run(num_steps, progress, callback, f"run {run + 1}" if num_restarts else method)
+            label = f"run {run + 1}" if num_restarts else method
+            result = trainer.run(num_steps, progress, callback, label, checkpoints, resume)
             if best is None or result.bound > best[0].bound:
                 best = result, _State.of(model, guide)
             if result.stopped == "interrupted":
@@ -184,14 +204,6 @@ def _redraw_inducing(model: Any) -> None:
         model.inducing_unconstrained.copy_(kmeans(model.start.x, model.num_inducing))
 
 
-@contextmanager
-def _no_store_warnings() -> Iterator[None]:
-    """In a store of our own nothing of another model can be taken over."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Pyro's parameter store holds")
-        yield
-
-
 class _State:
     """A copy of everything that a step changes, to go back to."""
 
@@ -199,6 +211,19 @@ class _State:
         self._parameters, self._natural = parameters, natural
         self._values = [p.detach().clone() for p in parameters]
         self._sites = None if natural is None else (natural.eta, natural.lam)  # never changed in place
+
+    def values(self) -> list[Tensor]:
+        return [*self._values, *(self._sites or ())]
+
+    def replaced(self, values: list[Tensor]) -> _State:
+        """The same with other values, which must have the same shapes."""
+        shapes = [tuple(value.shape) for value in self.values()]
+        if [tuple(value.shape) for value in values] != shapes:
+            raise ValueError("resume: the checkpoint's parameters are not those of this model and guide.")
+        self._values = values[: len(self._values)]
+        if self._sites is not None:
+            self._sites = values[-2], values[-1]
+        return self
 
     @classmethod
     def of(cls, model: PyroModule, guide: PyroModule) -> _State:
@@ -240,18 +265,29 @@ class _Trainer:
         self.num_undone = 0
         self.interrupted, self.stopped = False, "steps"
         self.best, self.best_bound = self._state(), -math.inf
+        self.loop: dict[str, Any] | None = None  # where the run is, between two steps; None where it cannot be left
 
     def run(
-        self, num_steps: int, progress: bool | None, callback: Callable[[Record], Any] | None, label: str
+        self,
+        num_steps: int,
+        progress: bool | None,
+        callback: Callable[[Record], Any] | None,
+        label: str,
+        checkpoints: Checkpoints | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> FitResult:
-        start = time.perf_counter()
         show = sys.stderr.isatty() if progress is None else progress
         steps = self._lbfgs_steps if self.method == "lbfgs" else self._gradient_steps
         context: AbstractContextManager[Any] = self.natural if self.natural is not None else nullcontext()
         with self._catch_interrupt(), tqdm(total=num_steps, desc=label, disable=not show) as bar, context:
+            if resume is not None:
+                self._restore(read_checkpoint(resume))
+            start = time.perf_counter() - (self.history[-1].seconds if self.history else 0.0)
             for bound, reason in steps(num_steps):
                 record = Record(len(self.history), time.perf_counter() - start, bound)
                 self.history.append(record)
+                if checkpoints is not None and self.loop is not None:
+                    checkpoints.offer(record, self._snapshot)
                 if callback is not None:
                     callback(record)
                 if show:
@@ -264,6 +300,33 @@ class _Trainer:
 
     def _state(self) -> _State:
         return _State(self.parameters, self.natural)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All that :meth:`_restore` needs to go on as if nothing had happened."""
+        return {
+            "method": self.method,
+            "settings": [self.rate, self.natural_rate, self.warmup, self.tolerance],
+            "state": self._state().values(),
+            "best": self.best.values(),
+            "best_bound": self.best_bound,
+            "history": [[record.step, record.seconds, record.bound] for record in self.history],
+            "num_undone": self.num_undone,
+            "loop": self.loop,
+        }
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
+        settings = [self.rate, self.natural_rate, self.warmup, self.tolerance]
+        if snapshot["method"] != self.method or snapshot["settings"] != settings:
+            raise ValueError(
+                f"resume: the run was {snapshot['method']!r} with rates, warm-up and tolerance {snapshot['settings']}, "
+                f"but this one is {self.method!r} with {settings}; they must be the same."
+            )
+        self.best = self._state().replaced(snapshot["best"])
+        self.best_bound, self.num_undone = snapshot["best_bound"], snapshot["num_undone"]
+        self.history = [Record(*entry) for entry in snapshot["history"]]
+        self._state().replaced(snapshot["state"]).restore()
+        self.loop = snapshot["loop"]
+        torch.set_rng_state(snapshot["loop"]["generator"])
 
     def _describe(self, bar: tqdm, bound: float) -> None:
         bar.update(len(self.history) - 1 - bar.n)
@@ -293,12 +356,20 @@ class _Trainer:
 
     def _gradient_steps(self, num_steps: int) -> Iterator[tuple[float, str | None]]:
         """Evaluate, go back where that was bad, else move on: the bound of each good evaluation."""
-        adam = torch.optim.Adam(self.parameters, lr=self.rate) if self.parameters else None
-        damping, quiet, last = 1.0, 0, -math.inf
+        adam = torch.optim.Adam(self._groups(), betas=_BETAS[self.method]) if self.parameters else None
+        first, damping, quiet, last = 0, 1.0, 0, -math.inf
+        resumed = self.loop is not None
+        if self.loop is not None:
+            first, damping, quiet, last = (self.loop[key] for key in ("step", "damping", "quiet", "last"))
+            if adam is not None:
+                adam.load_state_dict(self.loop["adam"])
         good: tuple[_State, Any, float] | None = None
-        for step in range(num_steps + 1):
+        for step in range(first, num_steps + 1):
+            generator = torch.get_rng_state()  # priors on hyperparameters are sampled in the evaluation
             bound = self._evaluate()
-            if bound is None or bound < last - self.drop:
+            if resumed and bound != last:
+                raise ValueError(f"resume: the bound was {last!r} and is {bound!r} now; data or machine are others.")
+            if not resumed and (bound is None or bound < last - self.drop):
                 if good is None:
                     raise NumericalError(
                         "the bound has no finite value at the start: check the scale of the data and the parameters."
@@ -306,26 +377,40 @@ class _Trainer:
                 # evaluate the last good point again and leave it by a shorter way
                 self.num_undone += 1
                 damping *= 0.5
+                good[0].restore()
                 if damping < _LEAST_DAMPING:
-                    good[0].restore()
                     yield good[2], "stuck"
                     return
-                good[0].restore()
                 if adam is not None:
                     adam.load_state_dict(good[1])
+                generator = torch.get_rng_state()
                 bound = self._evaluate()
-                assert bound is not None
                 quiet = 0
-            else:
+            elif not resumed and bound is not None:
                 quiet = quiet + 1 if abs(bound - last) <= self._small(bound) else 0
+            assert bound is not None
             last = bound
+            state = None if adam is None else copy.deepcopy(adam.state_dict())
+            self.loop = {"step": step, "damping": damping, "quiet": quiet, "last": last, "adam": state}
+            self.loop["generator"] = generator
             done = "converged" if self.tolerance and quiet >= _PATIENCE else None
-            yield bound, done
+            if not resumed:
+                yield bound, done
+            resumed = False
             if done or step == num_steps:
                 return
-            good = self._state(), None if adam is None else copy.deepcopy(adam.state_dict()), bound
+            good = self._state(), state, bound
             self._move(adam, damping, held=step < self.warmup)
             damping = min(1.0, 1.2 * damping)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Beside natural steps, scales are given a faster pace than inducing inputs: they have further to go."""
+        inducing = getattr(self.model, "inducing_unconstrained", None)
+        pace = _PACE if self.method == "natural" else 1.0
+        points = [p for p in self.parameters if p is inducing]
+        scales = [p for p in self.parameters if p is not inducing]
+        groups = [{"params": points, "pace": 1.0}, {"params": scales, "pace": pace}]
+        return [{**group, "lr": self.rate} for group in groups if group["params"]]
 
     def _small(self, bound: float) -> float:
         """A change of the bound that counts as none. The bound may cross zero, so its size alone is no measure."""
@@ -337,32 +422,44 @@ class _Trainer:
         if self.natural is not None:
             self.natural.step(self.natural_rate * damping)
         if adam is not None:
-            adam.param_groups[0]["lr"] = self.rate * damping
+            for group in adam.param_groups:
+                group["lr"] = group["pace"] * self.rate * damping
             adam.step()
 
     def _lbfgs_steps(self, num_steps: int) -> Iterator[tuple[float, str | None]]:
         """L-BFGS with a strong Wolfe line search; every evaluation counts as a step."""
         others = [p for p in self.parameters if p is not self.noise]
         warmup = min(self.warmup, num_steps) if len(others) < len(self.parameters) else 0
-        for parameters, budget in ((others, warmup), (self.parameters, num_steps + 1 - warmup)):
+        phases = [(others, warmup), (self.parameters, num_steps + 1 - warmup)]
+        loop = self.loop or {"phase": 0, "spent": 0, "last": -math.inf, "optimiser": None}
+        for phase in range(loop["phase"], len(phases)):
+            parameters, budget = phases[phase]
             # a new optimiser where the noise is let go: the old curvature is that of another problem
             optimiser = torch.optim.LBFGS(
                 parameters, lr=self.rate, history_size=20, line_search_fn="strong_wolfe", tolerance_grad=0.0,
                 tolerance_change=0.0,
             )  # fmt: skip
-            last = -math.inf
-            while budget > 0:
-                optimiser.param_groups[0].update(max_iter=min(20, budget), max_eval=min(20, budget))
+            spent, last = (loop["spent"], loop["last"]) if phase == loop["phase"] else (0, -math.inf)
+            if phase == loop["phase"] and loop["optimiser"] is not None:
+                optimiser.load_state_dict(loop["optimiser"])
+            while spent < budget:
+                most = min(_LBFGS_CHUNK, budget - spent)
+                optimiser.param_groups[0].update(max_iter=most, max_eval=most)
                 bounds: list[float] = []
+                self.loop = None  # nothing to resume from within a chunk
                 optimiser.step(self._closure(parameters, bounds))
-                budget -= max(1, len(bounds))
-                yield from ((bound, None) for bound in bounds)
-                gain = max(bounds, default=last) - last
-                if gain <= (self._small(last) if math.isfinite(last) else 0.0):
-                    if parameters is self.parameters:
-                        self.stopped = "converged"
+                spent += max(1, len(bounds))
+                gain, before = max(bounds, default=last) - last, last
+                last = max(bounds, default=last)
+                for bound in bounds[:-1]:
+                    yield bound, None
+                self.loop = {"phase": phase, "spent": spent, "last": last, "generator": torch.get_rng_state()}
+                self.loop["optimiser"] = optimiser.state_dict()
+                small = gain <= (self._small(before) if math.isfinite(before) else 0.0)
+                if bounds:
+                    yield bounds[-1], "converged" if small and parameters is self.parameters else None
+                if small:
                     break
-                last = max(bounds)
 
     def _closure(self, parameters: Sequence[Tensor], bounds: list[float]) -> Callable[[], float]:
         def closure() -> float:

@@ -288,8 +288,7 @@ def test_relevance(problem):
     fit(model, guide, data, num_steps=60)
     relevance = model.relevance(guide, data)
     with torch.no_grad():
-        guide(data)
-        q = guide.get_traces()[1].nodes["x"]["fn"]
+        q = guide.posterior(data)
         expected = model.mapping.weight * (q.mean.var(0, correction=0) + q.variance.mean(0))
     torch.testing.assert_close(relevance.value, expected)
     assert relevance.active.dtype == torch.bool

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on real data with default settings: natural steps, then L-BFGS from the same start for the same CPU time.
+
+``python -m benchmarks.training cmu35 yeast robot french missa --steps 300``, with PYRO_VGPDS_DATA set; one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+
+import pyro
+import torch
+
+from benchmarks.real import DATA
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, fit
+from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.training import Record
+
+
+class OutOfTimeError(Exception):
+    pass
+
+
+def run(name: str, steps: int, seed: int) -> None:
+    load, latent_dim, num_inducing = DATA[name]
+    data = load()
+
+    def start() -> tuple[VGPDS, AutoOpperArchambeau]:
+        pyro.set_rng_seed(seed)
+        model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=Matern32() + White(1e-2) + Bias(0.1))
+        return model, AutoOpperArchambeau(model)
+
+    model, guide = start()
+    began = time.process_time()
+    natural = fit(model, guide, data, num_steps=steps, tolerance=0.0)
+    seconds = time.process_time() - began
+    active = int(model.relevance(guide, data).active.sum())
+
+    bounds: list[float] = []
+
+    def watch(record: Record) -> None:
+        bounds.append(record.bound)
+        if time.process_time() - began > seconds:
+            raise OutOfTimeError
+
+    rival, rival_guide = start()
+    began = time.process_time()
+    lbfgs: FitResult | None = None
+    with contextlib.suppress(OutOfTimeError):
+        lbfgs = fit(rival, rival_guide, data, num_steps=20 * steps, method="lbfgs", tolerance=0.0, callback=watch)
+    at = {k: max(r.bound for r in natural.history[: k + 1]) for k in (30, 250) if k <= steps}
+    shown = " / ".join(f"{bound:,.0f}" for bound in at.values())
+    best = max(bounds) if lbfgs is None else lbfgs.bound
+    row = [
+        name, f"{data.num_frames} x {data.num_outputs}", f"{natural.num_steps} ({natural.num_undone} undone)",
+        f"{seconds:.1f}", f"{1e3 * seconds / natural.num_steps:.0f}", shown, f"{natural.bound:,.0f}", f"{best:,.0f}",
+        f"{natural.bound - best:,.0f}", f"{active} of {latent_dim}",
+    ]  # fmt: skip
+    print("| " + " | ".join(row) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Natural steps against L-BFGS on real data, same CPU time.")
+    parser.add_argument("names", nargs="*", default=list(DATA), help=f"of {', '.join(DATA)}")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if unknown := set(args.names) - DATA.keys():
+        parser.error(f"unknown data: {', '.join(sorted(unknown))}")
+    torch.set_num_threads(1)
+    columns = [
+        "data", "N x D", "natural steps", "CPU s", "ms a step", "bound at 30 / 250", "bound", "L-BFGS, same CPU time",
+        "ahead by", "active",
+    ]  # fmt: skip
+    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
+    for name in args.names:
+        run(name, args.steps, args.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trained models as files: the kernels as a tree of names from a fixed list, and every parameter as a tensor."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.nn import PyroSample
+from torch import Tensor
+
+from pyro_vgpds import kernels
+from pyro_vgpds.files import FileFormatError, read_file, write_file
+from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels.base import Kernel, Product, Sum
+from pyro_vgpds.model import VGPDS
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["FileFormatError", "load", "save"]
+
+_KERNELS = {
+    name: getattr(kernels, name)
+    for name in (
+        "ARDRBF", "ARDLinear", "Bias", "Linear", "Matern12", "Matern32", "Matern52", "Periodic", "RBF", "White",
+    )
+}  # fmt: skip
+_PRIORS: dict[str, tuple[str, ...]] = {
+    "Exponential": ("rate",),
+    "Gamma": ("concentration", "rate"),
+    "HalfCauchy": ("scale",),
+    "HalfNormal": ("scale",),
+    "InverseGamma": ("concentration", "rate"),
+    "LogNormal": ("loc", "scale"),
+    "Uniform": ("low", "high"),
+    "Weibull": ("scale", "concentration"),
+}
+
+
+def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> None:
+    """Write the model, the guide and the data they were trained on, which prediction needs, to one file.
+
+    :raises TypeError: where a kernel or a prior is not one of the library's own; keep ``state_dict()`` of those.
+    """
+    header = {
+        "model": {
+            "temporal": _describe(model.temporal),
+            "mapping": _describe(model.mapping),
+            "noise": _describe_parameter(model, "noise"),
+            "jitter": model.jitter,
+            "latent_dim": model.latent_dim,
+            "num_inducing": model.num_inducing,
+            "num_outputs": model.num_outputs,
+        },
+        "data": {"lengths": list(data.lengths), "columns": data.columns, "time_origin": _text(data.time_origin)},
+        "dtype": str(data.dtype).removeprefix("torch."),
+    }
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"guide.{name}": value for name, value in guide.state_dict().items()}
+    tensors |= {"data.t": data.times.t, "data.y": data.read()}
+    write_file(path, "model", header, tensors)
+
+
+def load(
+    path: str | os.PathLike[str], device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+    """What :func:`save` wrote: the model, the guide and the data.
+
+    :param device: where it is to be; left out, the CPU.
+    :param dtype: what it is to be computed in; left out, as it was.
+    :raises FileFormatError: where the file is cut short, changed, of another kind, or of a later version.
+    """
+    header, tensors = read_file(path, "model")
+    try:
+        return _build(header, tensors, device, dtype or getattr(torch, header["dtype"]))
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
+
+
+def _build(header: dict[str, Any], tensors: dict[str, Tensor], device: Any, dtype: torch.dtype) -> Any:
+    about = header["model"]
+    part = {kind: _strip(tensors, f"{kind}.") for kind in ("model", "guide", "data")}
+    model = VGPDS(
+        _kernel(about["temporal"], part["model"], "temporal."),
+        _kernel(about["mapping"], part["model"], "mapping."),
+        inducing=part["model"]["inducing_unconstrained"],
+        noise=_parameter(about["noise"], part["model"], "noise"),
+        output_mean=part["model"]["output_mean"],
+        jitter=about["jitter"],
+    )
+    model.load_state_dict(part["model"])
+    ends = torch.tensor(header["data"]["lengths"]).cumsum(0)[:-1]
+    t, y = (list(torch.tensor_split(part["data"][name], ends)) for name in ("t", "y"))
+    data = Sequences(t, y, columns=header["data"]["columns"], dtype=dtype, device=device)
+    model.to(device=device, dtype=dtype)
+    guide = AutoOpperArchambeau(
+        model, mean_bar=part["guide"]["mean_bar_unconstrained"], lam=part["guide"]["lam_unconstrained"].exp()
+    )
+    if any(name.startswith("locs.") for name in part["guide"]):  # hyperpriors' parameters are made when first used
+        with pyro.get_param_store().scope(), torch.no_grad():
+            guide.to(device=device, dtype=dtype)(data)
+    guide.load_state_dict(part["guide"])
+    return model, guide.to(device=device, dtype=dtype), data
+
+
+def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _describe(kernel: Kernel) -> dict[str, Any]:
+    """A kernel as a tree of names."""
+    if isinstance(kernel, (Sum, Product)):
+        return {"kind": type(kernel).__name__, "parts": [_describe(part) for part in kernel]}
+    if _KERNELS.get(type(kernel).__name__) is not type(kernel):
+        raise TypeError(
+            f"save knows the kernels {', '.join(_KERNELS)}, sums and products, but the model has {kernel!r}. "
+            "Keep model.state_dict() instead, and make the model again before loading it."
+        )
+    return {
+        "kind": type(kernel).__name__,
+        "parameters": {name: _describe_parameter(kernel, name) for name in kernel._names},
+    }
+
+
+def _describe_parameter(module: Any, name: str) -> Any:
+    if name in module._buffers:
+        return "fixed"
+    if name not in module._pyro_samples:
+        return "learned"
+    prior, event_dim = module._pyro_samples[name], 0
+    while isinstance(prior, dist.Independent):
+        event_dim, prior = event_dim + prior.reinterpreted_batch_ndims, prior.base_dist
+    kind = type(prior).__name__
+    if kind not in _PRIORS or type(prior) is not getattr(dist, kind):
+        raise TypeError(
+            f"save knows the priors {', '.join(_PRIORS)}, but {name!r} has {prior!r}. Keep state_dict() instead."
+        )
+    return {"prior": kind, "event_dim": event_dim, **{key: getattr(prior, key).tolist() for key in _PRIORS[kind]}}
+
+
+def _kernel(about: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> Kernel:
+    if about["kind"] in ("Sum", "Product"):
+        parts = [_kernel(part, tensors, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
+        return (Sum if about["kind"] == "Sum" else Product)(*parts)
+    values = {name: _parameter(how, tensors, prefix + name) for name, how in about["parameters"].items()}
+    kernel: Kernel = _KERNELS[about["kind"]](**values)
+    fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
+    return kernel.fix(*fixed) if fixed else kernel
+
+
+def _parameter(how: Any, tensors: dict[str, Tensor], name: str) -> Any:
+    if how == "fixed":
+        return tensors[name]
+    if how == "learned":
+        return tensors[f"{name}_unconstrained"].exp()
+    arguments = {key: torch.tensor(how[key], dtype=torch.float64) for key in _PRIORS[how["prior"]]}
+    return PyroSample(getattr(dist, how["prior"])(**arguments).to_event(how["event_dim"]))
