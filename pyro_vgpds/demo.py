@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pyro
 import torch
-from pyro.infer import SVI
-from pyro.optim import ClippedAdam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, OpperArchambeau, fit, save
 from pyro_vgpds.datasets import Dataset, make_sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.training import Record
 
 __all__ = ["main"]
 
@@ -24,7 +22,7 @@ __all__ = ["main"]
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pyro_vgpds.demo", description="Train on built-in sequences.")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), help="folder for the pictures")
-    parser.add_argument("--steps", type=int, default=1000, help="training steps (default: 1000)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps (default: 300)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     if args.steps < 1:
@@ -39,26 +37,28 @@ def main(argv: list[str] | None = None) -> None:
 
     model = VGPDS.from_data(data, latent_dim=6, num_inducing=40, temporal=Matern32() + White(1e-2) + Bias(0.1))
     guide = AutoOpperArchambeau(model)
-    optimiser = ClippedAdam({"lr": 0.03, "lrd": 0.05 ** (1 / args.steps)})
-    svi = SVI(model, guide, optimiser, Collapsed_ELBO())
     weight_before = model.mapping.weight.detach().clone()
-    start, bounds = time.perf_counter(), []
-    for step in range(args.steps):
-        bounds.append(-svi.step(data))
-        if step % max(1, args.steps // 5) == 0 or step == args.steps - 1:
-            print(f"step {step:5d}   bound {bounds[-1]:12.1f}   noise sd {model.noise.item() ** 0.5:.3f}")
-    print(f"{args.steps} steps in {time.perf_counter() - start:.1f} s")
+
+    def report(record: Record) -> None:
+        if record.step % max(1, args.steps // 5) == 0:
+            noise = model.noise.item() ** 0.5
+            print(f"step {record.step:5d}   bound {record.bound:12.1f}   noise sd {noise:.3f}")
+
+    result = fit(model, guide, data, num_steps=args.steps, progress=False, callback=report)
+    print(result)
 
     with torch.no_grad():
         q = guide.posterior(data)
-        relevance = model.mapping.weight * (q.mean.var(0) + q.variance.mean(0))
+        relevance = model.relevance(guide, data)
     print(f"Noise: learned sd {model.noise.item() ** 0.5:.3f}, the data were made with 0.100")
-    print("Relevance of the latent dimensions:", " ".join(f"{r:.3f}" for r in relevance.tolist()))
+    print("Relevance of the latent dimensions:", " ".join(f"{r:.3f}" for r in relevance.value.tolist()))
+    print(f"                                  {int(relevance.active.sum())} are on; the data were made with 2")
     print(f"Kernels: k_x = {model.temporal}\n         k_f = {model.mapping}")
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "demo.png"
-    _plot(path, dataset, data.lengths, q, np.array(bounds), weight_before, relevance)
-    print(f"Picture: {path}")
+    _plot(path, dataset, data.lengths, q, result, weight_before, relevance.value)
+    save(args.output / "model.safetensors", model, guide, data)
+    print(f"Picture: {path}\nModel:   {args.output / 'model.safetensors'}")
 
 
 def _plot(
@@ -66,7 +66,7 @@ def _plot(
     dataset: Dataset,
     lengths: tuple[int, ...],
     q: OpperArchambeau,
-    bounds: np.ndarray,
+    result: FitResult,
     weight_before: torch.Tensor,
     relevance: torch.Tensor,
 ) -> None:
@@ -80,10 +80,7 @@ def _plot(
     colors = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
 
-    ax = axes[0, 0]
-    ax.plot(bounds, color="0.2")
-    low, high = np.quantile(bounds, 0.1), bounds.max()
-    ax.set(title="The bound", xlabel="step", ylim=(low, high + 0.05 * (high - low)))
+    result.plot(axes[0, 0])
 
     ax = axes[0, 1]
     at = np.arange(len(order))

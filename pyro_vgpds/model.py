@@ -196,7 +196,7 @@ class VGPDS(PyroModule):
         The weights alone cannot be compared, as a latent dimension may be stretched and its weight shrunk with no
         change to the model. The spread is the variance of q(X) over the frames where ``guide`` and ``data`` are given,
         and else that of the inducing inputs, which lie where the latent path does. A dimension is on where it has at
-        least a hundredth of the largest relevance.
+        least a twentieth of the largest relevance.
 
         :raises ValueError: where the mapping kernel has no weights.
         """
@@ -210,7 +210,7 @@ class VGPDS(PyroModule):
                 q = guide.posterior(data)
                 spread = q.mean.var(0, correction=0) + q.variance.mean(0)
             value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
-        return Relevance(value, value >= 0.01 * value.max())
+        return Relevance(value, value >= 0.05 * value.max())
 
     def extra_repr(self) -> str:
         return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
-def test_code_blocks(page, capsys):
+def test_code_blocks(page, capsys, tmp_path, monkeypatch):
     torch.set_default_dtype(torch.float32)  # as a reader has it
+    monkeypatch.chdir(tmp_path)
     try:
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
         assert len(blocks) >= 3
