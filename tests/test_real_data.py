@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on real data with default settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import real
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
+from pyro_vgpds.kernels import Bias, Matern32, White
+
+pytestmark = pytest.mark.data
+
+#              N     D      sequences, share missing, steps, a bound that they pass
+EXPECTED = {
+    "cmu35": (2613, 59, 31, 0.0, 12, 285_000),
+    "yeast": (24, 4381, 1, 0.0, 100, -44_000),
+    "robot": (394, 30, 1, 0.53, 12, -19_500),
+    "missa": (150, 25344, 1, 0.0, 30, -10_000_000),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_training(name, data_home):
+    frames, outputs, sequences, missing, steps, bound = EXPECTED[name]
+    load, latent_dim, num_inducing = real.DATA[name]
+    data = load()
+    assert (data.num_frames, data.num_outputs, data.num_sequences) == (frames, outputs, sequences)
+    assert data.num_missing / (frames * outputs) == pytest.approx(missing, abs=0.005)
+    model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=Matern32() + White(1e-2) + Bias(0.1))
+    result = fit(model, AutoOpperArchambeau(model), data, num_steps=steps)
+    assert result.bound > bound
+    assert result.num_undone == 0
