@@ -152,7 +152,7 @@ def fit(
                 _redraw_inducing(model)
             trainer = _Trainer(model, guide, data, method, rate, natural_rate, hold, tolerance)
             label = f"run {run + 1}" if num_restarts else method
-            result = trainer.run(num_steps, progress, callback, label, checkpoints, resume)
+            result = trainer.run(num_steps, progress, callback, label, checkpoints, resume, warmup is not None)
             if best is None or result.bound > best[0].bound:
                 best = result, _State.of(model, guide)
             if result.stopped == "interrupted":
@@ -275,13 +275,14 @@ class _Trainer:
         label: str,
         checkpoints: Checkpoints | None = None,
         resume: str | os.PathLike[str] | None = None,
+        own_warmup: bool = True,
     ) -> FitResult:
         show = sys.stderr.isatty() if progress is None else progress
         steps = self._lbfgs_steps if self.method == "lbfgs" else self._gradient_steps
         context: AbstractContextManager[Any] = self.natural if self.natural is not None else nullcontext()
         with self._catch_interrupt(), tqdm(total=num_steps, desc=label, disable=not show) as bar, context:
             if resume is not None:
-                self._restore(read_checkpoint(resume))
+                self._restore(read_checkpoint(resume), own_warmup)
             start = time.perf_counter() - (self.history[-1].seconds if self.history else 0.0)
             for bound, reason in steps(num_steps):
                 record = Record(len(self.history), time.perf_counter() - start, bound)
@@ -314,7 +315,9 @@ class _Trainer:
             "loop": self.loop,
         }
 
-    def _restore(self, snapshot: dict[str, Any]) -> None:
+    def _restore(self, snapshot: dict[str, Any], own_warmup: bool) -> None:
+        if not own_warmup:  # the default depends on num_steps, which may be larger now
+            self.warmup = snapshot["settings"][2]
         settings = [self.rate, self.natural_rate, self.warmup, self.tolerance]
         if snapshot["method"] != self.method or snapshot["settings"] != settings:
             raise ValueError(

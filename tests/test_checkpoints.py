@@ -125,6 +125,14 @@ def test_killed_at_any_moment_the_file_is_a_complete_one(tmp_path):
     assert [r.bound for r in resumed.history] == [r.bound for r in whole.history]
 
 
+def test_a_longer_run_takes_the_warm_up_of_the_first(tmp_path):
+    path = tmp_path / "c"
+    first = fit(*make(), num_steps=30, checkpoint=path, checkpoint_steps=1)
+    longer = fit(*make(), num_steps=60, resume=path)
+    assert [r.bound for r in longer.history[:31]] == [r.bound for r in first.history]
+    assert longer.num_steps == 60
+
+
 def test_by_time(tmp_path):
     path = tmp_path / "c"
     fit(*make(), num_steps=5, checkpoint=path, checkpoint_seconds=1e9)
