@@ -35,6 +35,8 @@ class Checkpoints:
             raise ValueError(f"checkpoint_seconds must be 0 or more, but got {seconds!r}.")
         if not Path(path).absolute().parent.is_dir():
             raise ValueError(f"checkpoint: there is no folder {Path(path).absolute().parent}.")
+        if Path(path).is_dir():
+            raise ValueError(f"checkpoint must be a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._last = time.monotonic()
@@ -44,8 +46,11 @@ class Checkpoints:
         due = self.steps is not None and record.step % self.steps == 0
         due = due or (self.seconds is not None and time.monotonic() - self._last >= self.seconds)
         if due:
-            write_checkpoint(self.path, snapshot())
-            self._last = time.monotonic()
+            self.write(snapshot)
+
+    def write(self, snapshot: Callable[[], dict[str, Any]]) -> None:
+        write_checkpoint(self.path, snapshot())
+        self._last = time.monotonic()
 
 
 def write_checkpoint(path: str | os.PathLike[str], content: Any) -> None:

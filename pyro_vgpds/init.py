@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +43,10 @@ class Start:
         With sites of precision λ at x the mean is μ = S λ x, so mean_bar = K⁻¹ μ = λ (x − μ): no inverse of K_t.
         """
         with torch.no_grad():
-            lam = torch.full_like(self.x, _SITE_PRECISION)
-            prior = TemporalGP(model.temporal(), self.times, self.x.shape[1])
-            mean = prior.covariance.gain(lam, lam.sqrt() * self.x)
-            return lam * (self.x - mean), lam
+            x = self.x.to(model.inducing)
+            lam = torch.full_like(x, _SITE_PRECISION)
+            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1])
+            return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
 def start_model(model: VGPDS, data: Sequences, default_mapping: bool) -> None:
@@ -88,8 +89,8 @@ def pca(data: Sequences, latent_dim: int) -> tuple[Tensor, Tensor]:
         u, s = torch.nn.functional.pad(u, (0, latent_dim - rank)), torch.nn.functional.pad(s, (0, latent_dim - rank))
     biggest = u.abs().argmax(0, keepdim=True)
     u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
-    share = (s / s[0].clamp_min(1e-300)).square().clamp_min(1e-3)
-    return u * math.sqrt(n), share
+    share = (s / s[0].clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
+    return (u * math.sqrt(n)).contiguous(), share
 
 
 def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
@@ -99,9 +100,12 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
     # start from the components of the data with zeros for what is missing
     gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
-    blocks = [(where, torch.isfinite(block), block) for where, block in data.blocks()]
-    blocks = [(w, seen.to(data.dtype), torch.nan_to_num(block - mean[w], nan=0.0)) for w, seen, block in blocks]
-    for _, _, y in blocks:
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read again for every sweep: the data may be larger than memory
+        for where, block in data.blocks():
+            yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(block - mean[where], nan=0.0)
+
+    for _, y in blocks():
         gram.addmm_(y, y.mT)
     x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
     if x.shape[1] < rank:
@@ -109,7 +113,7 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
     for _ in range(_SWEEPS):
         pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
         left, right = x.new_zeros(n, rank * rank), x.new_zeros(n, rank)
-        for _, seen, y in blocks:
+        for seen, y in blocks():
             normal = (seen.mT @ pairs).unflatten(-1, (rank, rank))
             loadings = torch.linalg.solve(normal + 1e-3 * n * eye, (y.mT @ x).unsqueeze(-1)).squeeze(-1)
             left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
@@ -117,7 +121,7 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
         x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
         x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
     size = left.unflatten(-1, (rank, rank)).mean(0).diagonal().clamp_min(0.0).sqrt()
-    empty = torch.stack([seen.sum(1) for _, seen, _ in blocks]).sum(0) == 0
+    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(n)) == 0
     return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
 
 

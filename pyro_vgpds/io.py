@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -44,6 +45,16 @@ def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau,
 
     :raises TypeError: where a kernel or a prior is not one of the library's own; keep ``state_dict()`` of those.
     """
+    for name, value, kind in (
+        ("model", model, VGPDS),
+        ("guide", guide, AutoOpperArchambeau),
+        ("data", data, Sequences),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {kind.__name__}, but got {type(value).__name__}.")
+    shape = (data.num_frames, model.latent_dim)
+    if data.y is None or not hasattr(guide, "lam") or tuple(guide.lam.shape) != shape:
+        raise ValueError(f"the guide must be one of this model on this data, with outputs, for {shape} latent points.")
     header = {
         "model": {
             "temporal": _describe(model.temporal),
@@ -94,6 +105,8 @@ def _build(header: dict[str, Any], tensors: dict[str, Tensor], device: Any, dtyp
     ends = torch.tensor(header["data"]["lengths"]).cumsum(0)[:-1]
     t, y = (list(torch.tensor_split(part["data"][name], ends)) for name in ("t", "y"))
     data = Sequences(t, y, columns=header["data"]["columns"], dtype=dtype, device=device)
+    origin = header["data"]["time_origin"]
+    data.time_origin = None if origin is None else np.datetime64(origin)
     model.to(device=device, dtype=dtype)
     guide = AutoOpperArchambeau(
         model, mean_bar=part["guide"]["mean_bar_unconstrained"], lam=part["guide"]["lam_unconstrained"].exp()

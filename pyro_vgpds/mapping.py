@@ -21,11 +21,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.linalg import add_diagonal, cholesky
+from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
 from pyro_vgpds.psi import MappingValue, Psi, expect, observe
 from pyro_vgpds.sequences import ColumnGroups, Sequences
 
 __all__ = ["CollapsedGP", "SparseGP", "collapsed_bound"]
+
+_LOST = 0.1  # nats for each observation that rounding may add to the bound before it counts as lost
 
 
 def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -38,7 +40,13 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     per_output = noise.shape[-1] > 1
     a = _whiten(factor.unsqueeze(-3), psi.psi2)  # (..., C, M, M)
     v = solve_triangular(factor, psi.psi1_y, upper=False)  # L⁻¹ Ψ1ᵀ Y, (..., M, R)
-    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)  # (..., C): what Ψ2 leaves of Ψ0
+    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)  # (..., C): what Ψ2 leaves of Ψ0, never negative
+    # Where the kernel's variance is huge beside the noise, rounding alone makes it negative and the bound too high.
+    if bool((-slack / noise.amin(-1, keepdim=True) > _LOST * groups.rows).any()):
+        raise NumericalError(
+            f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound has lost its digits. "
+            "Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
+        )
     if per_output:
         return _bound_per_output(a, v, slack, noise, groups)
     beta = 1.0 / noise
@@ -168,8 +176,11 @@ class SparseGP(TorchDistribution):
         return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        if value.requires_grad:
+            raise NotImplementedError("SparseGP has no gradient in y: its data enter as constants.")
         if value.dim() > 2:  # a batch of outputs: each has its own groups
-            return torch.stack([self.log_prob(v) for v in value])
+            each = torch.stack([self.log_prob(v) for v in value])
+            return each.diagonal() if value.shape[:-2] == self.batch_shape else each
         groups = self.groups(value)
         bound = collapsed_bound(self._psi(groups), self.inducing_factor(), self.noise, groups)
         return bound.expand(self.batch_shape)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from typing import Any, NamedTuple
 
@@ -54,7 +55,9 @@ class VGPDS(PyroModule):
     """
 
     inducing: Any
+    inducing_unconstrained: Any
     noise: Any
+    noise_unconstrained: Any
     output_mean: Tensor
 
     def __init__(
@@ -77,6 +80,15 @@ class VGPDS(PyroModule):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
         if jitter is not None and not (jitter >= 0.0):
             raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
+        for name, kernel in (("temporal", temporal), ("mapping", mapping)):
+            if kernel._pyro_name:
+                raise ValueError(f"{name} is part of another model already; make a new kernel, or copy.deepcopy it.")
+        for leaf in mapping.leaves():
+            if "weight" in leaf._pyro_params and leaf.weight.numel() not in (1, inducing.shape[1]):
+                raise ValueError(
+                    f"the mapping's weight must be one number or {inducing.shape[1]}, one for each latent dimension, "
+                    f"but it has {leaf.weight.numel()}."
+                )
         super().__init__()
         self.temporal, self.mapping, self.jitter = temporal, mapping, jitter
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
@@ -89,14 +101,20 @@ class VGPDS(PyroModule):
         """Make the noise variance this: one number, (D,), or a distribution or ``PyroSample`` as its prior."""
         if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
             prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
-            event_dim = getattr(prior.prior, "event_dim", 0)
         else:
             value = positive("noise", noise)
             if value.dim() > 1 or (value.dim() == 1 and len(value) != self.num_outputs):
                 raise ValueError(f"noise must be one number or ({self.num_outputs},), but got {tuple(value.shape)}.")
-            prior, event_dim = PyroParam(value, constraints.positive, event_dim=value.dim()), value.dim()
-        self._noise_event_dim = event_dim
+            prior = PyroParam(value, constraints.positive, event_dim=value.dim())
         self.noise = prior
+
+    @property
+    def _noise_event_dim(self) -> int:
+        """1 where each output has its own noise; there may be batch dimensions of plates on its left."""
+        if "noise" in self._pyro_samples:
+            prior: Any = self._pyro_samples["noise"]
+            return int((prior if hasattr(prior, "sample") else prior(self)).event_dim)
+        return int(self.noise_unconstrained.dim()) if "noise" in self._pyro_params else int(self.noise.dim())
 
     @classmethod
     def from_data(
@@ -154,25 +172,20 @@ class VGPDS(PyroModule):
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._pyro_context.used:
-            self._warn_of_namesakes()
+        self._warn_of_namesakes()
         return super().__call__(*args, **kwargs)
 
     def _warn_of_namesakes(self) -> None:
         """Pyro fills a new module from parameters of the same name in its store: say so before it happens."""
-        if pyro.settings.get("module_local_params"):
+        held = pyro.get_param_store()._params.get("inducing")
+        if held is None or held is self.inducing_unconstrained or pyro.settings.get("module_local_params"):
             return
-        store = pyro.get_param_store()
-        for name, value in self.named_pyro_params():
-            name = name.removesuffix("_unconstrained")
-            if name in store._params and store._params[name] is not value:
-                warnings.warn(
-                    f"Pyro's parameter store holds {name!r} of an earlier model, which this model will now take over. "
-                    "Call pyro.clear_param_store() between models.",
-                    UserWarning,
-                    stacklevel=3,
-                )
-                return
+        warnings.warn(
+            "Pyro's parameter store holds parameters of an earlier model, which this model will now take over. "
+            "Call pyro.clear_param_store() between models.",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def forward(self, data: Sequences) -> Tensor:
         """Draw x and y, or condition on the y of ``data``.
@@ -183,6 +196,10 @@ class VGPDS(PyroModule):
             raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {data.num_outputs} outputs, but the model has {self.num_outputs}.")
+        if data.dtype != self.inducing_unconstrained.dtype:
+            raise TypeError(
+                f"data is {data.dtype}, but the model is {self.inducing_unconstrained.dtype}; make them alike."
+            )
         k_x, k_f = self.temporal(), self.mapping()
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=_INTEGRATED)
         likelihood = SparseGP(
@@ -200,8 +217,8 @@ class VGPDS(PyroModule):
 
         :raises ValueError: where the mapping kernel has no weights.
         """
-        weights = [leaf.weight.detach() for leaf in self.mapping.leaves() if hasattr(leaf, "weight")]
-        if not weights:
+        leaves = [leaf for leaf in self.mapping.leaves() if "weight" in leaf._names]
+        if not leaves:
             raise ValueError(f"the mapping kernel has no weights of latent dimensions: {self.mapping}.")
         with torch.no_grad():
             if guide is None or data is None:
@@ -209,6 +226,9 @@ class VGPDS(PyroModule):
             else:
                 q = guide.posterior(data)
                 spread = q.mean.var(0, correction=0) + q.variance.mean(0)
+            # a random weight counts by the mean of its prior: reading it would draw it
+            means: list[Any] = [getattr(leaf._pyro_samples.get("weight"), "mean", None) for leaf in leaves]
+            weights = [leaf.weight if w is None else w for w, leaf in zip(means, leaves, strict=True)]
             value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
         return Relevance(value, value >= 0.05 * value.max())
 
@@ -227,9 +247,9 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
         ("latent_dim", latent_dim, d, "outputs"),
         ("num_inducing", num_inducing, n, "frames"),
     ):
-        if value is None:
+        if value is None and name == "num_inducing":
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, but got {value!r}.")
         if value > limit:
             raise ValueError(f"{name} must be at most the number of {what}, {limit}, but got {value}.")

@@ -62,8 +62,10 @@ class NaturalGradient:
 
     def __exit__(self, *error: object) -> None:
         try:
+            self.write()  # on an error too: what was learned stays with the guide
+        except Exception:
             if error[0] is None:
-                self.write()
+                raise
         finally:
             self.guide._natural = None
             self.q = None

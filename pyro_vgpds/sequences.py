@@ -83,6 +83,8 @@ class Sequences:
         self.dtype, self.device = dtype, torch.device(device or "cpu")
         stamps, self.time_origin = _read_times(t)
         self._arrays, names = ([], None) if y is None else _read_outputs(y, stamps, several=_is_list(t))
+        if not any(isinstance(a, np.memmap) for a in self._arrays):  # a copy: what the caller does to theirs is theirs
+            self._arrays = [_to_tensor(a, dtype) for a in self._arrays]
         self.times = Times(torch.from_numpy(np.concatenate(stamps)).to(self.device, dtype), [len(s) for s in stamps])
         _check_resolution(self.times)
         self.columns = list(columns) if columns is not None else names
@@ -103,6 +105,8 @@ class Sequences:
         for name, value in (("time", time), ("sequence", sequence)):
             if value is not None and value not in frame.columns:
                 raise ValueError(f"{name}={value!r} is not a column; the columns are {list(frame.columns)}.")
+        if sequence is not None and bool(frame[sequence].isna().any()):
+            raise ValueError(f"sequence={sequence!r} has rows that name no sequence; fill or drop them.")
         parts = [frame] if sequence is None else [part for _, part in frame.groupby(sequence, sort=False)]
         t = [part.index if time is None else part[time] for part in parts]
         y = [part.drop(columns=[name for name in (time, sequence) if name is not None]) for part in parts]
@@ -146,7 +150,7 @@ class Sequences:
         """All outputs (N, D), sequences one after the other: the value of the model's site ``y``.
 
         Numbers in memory are in ``dtype``. A memmap stays on disk: this is then a view of it in its own dtype, or for
-        several of them a stand-in without storage, and the numbers are read through :meth:`read`.
+        several of them (or one in another byte order) a stand-in without storage; :meth:`read` has the numbers.
         """
         return self._y
 
@@ -155,7 +159,7 @@ class Sequences:
             return None
         if not any(isinstance(a, np.memmap) for a in self._arrays):
             return self.read()
-        if len(self._arrays) > 1:
+        if len(self._arrays) > 1 or not self._arrays[0].dtype.isnative:
             nan = torch.full((), float("nan"), dtype=self.dtype, device=self.device)
             return nan.expand(self.num_frames, self.num_outputs)
         return _view(self._arrays[0])
@@ -359,6 +363,8 @@ def _read_outputs(y: Any, stamps: list[np.ndarray], several: bool) -> tuple[list
 
 
 def _as_numpy(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        return np.ma.filled(value.astype(np.float64), np.nan)
     if isinstance(value, np.ndarray):  # keeps a memmap what it is
         return value
     if isinstance(value, Tensor):
@@ -383,5 +389,5 @@ def _view(array: np.ndarray) -> Tensor:
 
 def _to_tensor(array: Any, dtype: torch.dtype) -> Tensor:
     if isinstance(array, Tensor):
-        return array.to(dtype)
+        return array.to("cpu", dtype, copy=True)
     return torch.from_numpy(np.array(array, dtype=np.float64 if dtype == torch.float64 else np.float32))

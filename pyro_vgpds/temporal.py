@@ -105,7 +105,7 @@ class DenseCovariance:
         """S, (..., Q, N, N), zero between sequences."""
         blocks = []
         for block, part in zip(self.blocks, self.times.split(lam), strict=True):
-            v = torch.linalg.solve_triangular(_factor_b(block, part), part.sqrt().unsqueeze(-1) * block, upper=False)
+            v = torch.linalg.solve_triangular(_factor_b(block, part), _root(part).unsqueeze(-1) * block, upper=False)
             blocks.append(block - v.mT @ v)
         return self.times.block_diagonal(blocks)
 
@@ -114,7 +114,7 @@ class DenseCovariance:
         parts = []
         for block, rate, part in zip(self.blocks, self.times.split(lam), self.times.split(v), strict=True):
             solved = torch.cholesky_solve(part.unsqueeze(-1), _factor_b(block, rate)).squeeze(-1)
-            parts.append(_matvec(block, rate.sqrt() * solved))
+            parts.append(_matvec(block, _root(rate) * solved))
         return self.times.join(parts)
 
 
@@ -166,9 +166,15 @@ def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+def _root(lam: Tensor) -> Tensor:
+    """√λ, with a gradient of zero where there is padding, and so λ = 0."""
+    padded = lam == 0.0
+    return torch.where(padded, 0.0, torch.where(padded, 1.0, lam).sqrt())
+
+
 def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
     """L, with L Lᵀ = B = I + r K r."""
-    r = lam.sqrt()
+    r = _root(lam)
     b = r.unsqueeze(-1) * block * r.unsqueeze(-2)
     b.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return cholesky(b, "B = I + √λ K_t √λ of q(X)")
@@ -194,7 +200,7 @@ class _Posterior(torch.autograd.Function):
             scaled = (shift / r.clamp_min(torch.finfo(r.dtype).tiny)).unsqueeze(-1)
             mean_bar = r * torch.cholesky_solve(scaled, factor).squeeze(-1)
         mu = _matvec(block, mean_bar)
-        ctx.natural = natural
+        ctx.natural, ctx.shapes = natural, (shift.shape, lam.shape)
         ctx.save_for_backward(block, mean_bar, lam, mu, s, v)
         return mu, s, mean_bar.clone(), 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
@@ -216,6 +222,9 @@ class _Posterior(torch.autograd.Function):
         g_lam = None
         if ctx.needs_input_grad[2]:
             g_lam = g_logdet * s - _matvec(full.square(), g_s) - (g_shift * mu if ctx.natural else 0.0)
+            g_lam = g_lam.sum_to_size(ctx.shapes[1])
+        shape = full.shape[:-1]
+        mean_bar, g_mu, g_shift = mean_bar.expand(shape), g_mu.expand(shape), g_shift.sum_to_size(ctx.shapes[0])
         if not ctx.needs_input_grad[0]:
             return None, g_shift, g_lam, None
         w = full.mul_(-lam.unsqueeze(-2))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +112,8 @@ def fit(
     """Train ``model`` and ``guide`` on ``data``, in place, and leave them at the best parameters that were met.
 
     A step that lowers the bound badly, or runs into a failed Cholesky factorisation or a number that is not finite, is
-    undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step.
+    undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step. With
+    priors on hyperparameters the bound is an estimate from one draw of them, and the last parameters are kept.
 
     :param num_steps: steps at the most; each is one evaluation of the bound with all gradients.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
@@ -159,6 +161,8 @@ def fit(
                 break
         assert best is not None
         best[1].restore()
+        if not trainer.random:  # that of the parameters as they are, after η has become mean_bar
+            best[0].bound = -float(Collapsed_ELBO().loss(model, guide, data))
         for parameter in (*model.parameters(), *guide.parameters()):
             parameter.grad = None  # of a point that was left
     return best[0]
@@ -187,7 +191,7 @@ def _check(
         ("warmup", warmup, 0),
         ("num_restarts", num_restarts, 0),
     ):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least):
             raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
     if learning_rate is not None and not 0.0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate must be positive, but got {learning_rate!r}.")
@@ -261,6 +265,9 @@ class _Trainer:
         everything = [*model.parameters(), *guide.parameters()]
         self.parameters = [p for p in everything if p.requires_grad and id(p) not in own]
         self.noise = getattr(model, "noise_unconstrained", None)
+        # priors on hyperparameters make the bound an estimate from one draw: the best of many is only the luckiest
+        self.random = any(name.startswith("locs.") for name, _ in guide.named_parameters())
+        self.drop = math.inf if self.random else self.drop
         self.history: list[Record] = []
         self.num_undone = 0
         self.interrupted, self.stopped = False, "steps"
@@ -284,20 +291,34 @@ class _Trainer:
             if resume is not None:
                 self._restore(read_checkpoint(resume), own_warmup)
             start = time.perf_counter() - (self.history[-1].seconds if self.history else 0.0)
-            for bound, reason in steps(num_steps):
-                record = Record(len(self.history), time.perf_counter() - start, bound)
-                self.history.append(record)
-                if checkpoints is not None and self.loop is not None:
-                    checkpoints.offer(record, self._snapshot)
-                if callback is not None:
-                    callback(record)
-                if show:
-                    self._describe(bar, bound)
-                if reason is not None or self.interrupted:
-                    self.stopped = reason or "interrupted"
-                    break
-            self.best.restore()
+            try:
+                self._loop(steps(num_steps), start, bar if show else None, callback, checkpoints)
+            finally:
+                self.best.restore()
         return FitResult(self.best_bound, self.history, self.stopped, self.num_undone, self.method)
+
+    def _loop(
+        self,
+        steps: Iterator[tuple[float, str | None]],
+        start: float,
+        bar: tqdm | None,
+        callback: Callable[[Record], Any] | None,
+        checkpoints: Checkpoints | None,
+    ) -> None:
+        for bound, reason in steps:
+            record = Record(len(self.history), time.perf_counter() - start, bound)
+            self.history.append(record)
+            if checkpoints is not None and self.loop is not None:
+                checkpoints.offer(record, self._snapshot)
+            if callback is not None:
+                callback(record)
+            if bar is not None:
+                self._describe(bar, bound)
+            if reason is not None or self.interrupted:
+                self.stopped = reason or "interrupted"
+                break
+        if checkpoints is not None and self.loop is not None:
+            checkpoints.write(self._snapshot)
 
     def _state(self) -> _State:
         return _State(self.parameters, self.natural)
@@ -336,7 +357,7 @@ class _Trainer:
         facts = {"bound": f"{bound:.6g}"}
         if self.noise is not None:
             facts["noise"] = f"{self.noise.detach().exp().mean().item():.3g}"
-        if hasattr(self.model, "relevance"):
+        with suppress(AttributeError, ValueError):  # of a model that is not a VGPDS, or has no weights
             facts["active"] = str(int(self.model.relevance().active.sum()))
         bar.set_postfix(facts)
 
@@ -353,7 +374,7 @@ class _Trainer:
             gradients += self.natural.derivatives()
         if not math.isfinite(bound) or not all(bool(torch.isfinite(g).all()) for g in gradients):
             return None
-        if bound > self.best_bound:
+        if bound > self.best_bound or self.random:
             self.best, self.best_bound = self._state(), bound
         return bound
 

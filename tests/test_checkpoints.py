@@ -136,7 +136,8 @@ def test_a_longer_run_takes_the_warm_up_of_the_first(tmp_path):
 def test_by_time(tmp_path):
     path = tmp_path / "c"
     fit(*make(), num_steps=5, checkpoint=path, checkpoint_seconds=1e9)
-    assert not path.exists()
+    assert len(read_checkpoint(path)["history"]) == 6  # at the end in any case
+    path.unlink()
     fit(*make(), num_steps=5, checkpoint=path, checkpoint_seconds=0.0)
     assert len(read_checkpoint(path)["history"]) == 6
 
@@ -173,3 +174,5 @@ def test_bad_arguments(tmp_path, options, message):
         fit(*make(), num_steps=2, checkpoint=tmp_path / "c", **options)
     with pytest.raises(ValueError, match="checkpoint: there is no folder"):
         fit(*make(), num_steps=2, checkpoint=tmp_path / "none" / "c")
+    with pytest.raises(ValueError, match="checkpoint must be a file, but"):
+        fit(*make(), num_steps=2, checkpoint=tmp_path)

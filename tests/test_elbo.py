@@ -405,6 +405,49 @@ def test_a_second_model_is_warned_of_the_first_ones_parameters():
     assert third.noise.item() == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_padded_sequences_under_monte_carlo_elbos(elbo):
+    data = make_data((8, 9))  # one batch, with a frame of padding
+    assert data.times.batches[0].mask is not None
+    model, guide = make_model(data)
+    svi = SVI(model, guide, Adam({"lr": 0.01}), elbo())
+    for _ in range(3):
+        svi.step(data)
+    assert torch.isfinite(guide.lam).all()
+
+
+@pytest.mark.parametrize("elbo", [Collapsed_ELBO, Trace_ELBO])
+def test_vectorised_particles_have_gradients(elbo):
+    data = make_data((5, 3))
+    model = hyper_model(data)
+    guide = AutoOpperArchambeau(model)
+    elbo().loss(model, guide, data)
+    svi = SVI(model, guide, Adam({"lr": 0.01}), elbo(num_particles=4, vectorize_particles=True, max_plate_nesting=0))
+    svi.step(data)
+    svi.step(data)
+    assert torch.isfinite(guide.lam).all()
+
+
+def test_a_noise_prior_may_replace_any_noise():
+    data = make_data((5, 3))
+    each = VGPDS.from_data(data, 2, 4, noise_per_output=True)
+    each.noise = PyroSample(dist.LogNormal(-2.0, 1.0))
+    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(each, AutoOpperArchambeau(each), data)))
+    pyro.clear_param_store()
+    shared = VGPDS.from_data(data, 2, 4)
+    shared.noise = PyroSample(dist.LogNormal(torch.full((5,), -2.0), 1.0).to_event(1))
+    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(shared, AutoOpperArchambeau(shared), data)))
+
+
+def test_a_model_in_another_dtype_than_its_data_is_said():
+    data = make_data((5, 3))
+    model = VGPDS.from_data(data, 2, 4).to(torch.float32)
+    with pytest.raises(TypeError, match=r"data is torch\.float64, but the model is torch\.float32"):
+        Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), data)
+    small = Sequences([data.times.t[:5], data.times.t[5:]], [data.y[:5], data.y[5:]], dtype=torch.float32)
+    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), small)))
+
+
 def test_float32_trains():
     rows = make_data((30, 20), outputs=8)
     data = Sequences(

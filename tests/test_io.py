@@ -13,7 +13,7 @@ from problems import make_data, make_model
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FileFormatError, files, fit, load, save
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FileFormatError, Sequences, files, fit, load, save
 from pyro_vgpds.kernels import (
     ARDRBF,
     RBF,
@@ -119,6 +119,22 @@ def test_kernels_and_priors_that_cannot_be_saved(tmp_path):
     with pytest.raises(TypeError, match=r"save knows the priors Exponential.*'noise' has Chi2"):
         save(tmp_path / "m", model, guide, data)
     assert not list(tmp_path.iterdir())
+
+
+def test_save_checks_what_it_is_given(tmp_path):
+    model, guide, data = trained()
+    with pytest.raises(TypeError, match="model must be VGPDS, but got AutoOpperArchambeau"):
+        save(tmp_path / "m", guide, model, data)
+    with pytest.raises(ValueError, match="the guide must be one of this model on this data"):
+        save(tmp_path / "m", model, guide, make_data((3,)))
+
+
+def test_dates_round_trip(tmp_path):
+    t = np.array(["2024-01-01", "2024-01-02", "2024-01-04"], dtype="datetime64[ns]")
+    data = Sequences(t, np.random.default_rng(0).standard_normal((3, 2)))
+    model = VGPDS.from_data(data, 1, 2)
+    save(tmp_path / "m", model, AutoOpperArchambeau(model), data)
+    assert load(tmp_path / "m")[2].time_origin == np.datetime64("2024-01-01")
 
 
 @pytest.fixture

@@ -236,6 +236,17 @@ def test_batches():
     assert together.expand((4, 3)).batch_shape == (4, 3)
 
 
+def test_batches_of_outputs():
+    x, kernel = torch.randn(3, 4, 2), ARDRBF(**KERNEL)()
+    gp = SparseGP(x, kernel, torch.randn(3, 2), torch.tensor(0.3), torch.zeros(2))
+    y = gp.sample()
+    assert gp.log_prob(y).shape == (3,)
+    alone = SparseGP(x[1], kernel, gp.inducing, torch.tensor(0.3), torch.zeros(2))
+    torch.testing.assert_close(gp.log_prob(y)[1], alone.log_prob(y[1]))
+    with pytest.raises(NotImplementedError, match="no gradient in y"):
+        alone.log_prob(y[1].clone().requires_grad_())
+
+
 def test_samples_are_draws_of_the_gp():
     x, kernel = torch.randn(4, 2), ARDRBF(**KERNEL)()
     gp = SparseGP(x, kernel, x[:2], torch.tensor(0.3), torch.tensor([1.0, -2.0]))

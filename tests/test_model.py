@@ -207,6 +207,18 @@ def test_bad_parts(change, message):
         VGPDS(RBF(), ARDRBF(), **parts)
 
 
+def test_kernels_that_do_not_fit():
+    parts = {"inducing": torch.zeros(4, 2), "noise": 0.1, "output_mean": torch.zeros(3)}
+    with pytest.raises(ValueError, match="weight must be one number or 2, one for each latent dimension, but it has 3"):
+        VGPDS(RBF(), ARDRBF(1.0, torch.ones(3)), **parts)
+    with pytest.raises(ValueError, match=r"ARDRBF\.variance must be one number, but its shape is \(2,\)"):
+        ARDRBF(torch.ones(2))
+    kernel = RBF()
+    VGPDS(kernel, ARDRBF(), **parts)
+    with pytest.raises(ValueError, match="temporal is part of another model already; make a new kernel"):
+        VGPDS(kernel, ARDRBF(), **parts)
+
+
 def test_bayesian_gplvm():
     """White(1.0) as the temporal kernel: a factorised q(X), and no matrix of frames."""
     data = make_data((30,))

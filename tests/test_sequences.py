@@ -166,6 +166,23 @@ def test_frames():
         Sequences.from_frame(frame, time="t")
 
 
+def test_masked_arrays_are_missing_data():
+    assert Sequences(T, np.ma.masked_array(Y.astype(int), mask=Y > 6)).num_missing == 5
+
+
+def test_rows_of_no_sequence_are_refused():
+    frame = pd.DataFrame({"t": [0.0, 1.0, 2.0], "s": ["a", "a", None], "y": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="sequence='s' has rows that name no sequence"):
+        Sequences.from_frame(frame, "t", "s")
+
+
+def test_memmaps_of_another_byte_order(tmp_path):
+    Y.astype(">f8").tofile(tmp_path / "y")
+    data = Sequences(T, np.memmap(tmp_path / "y", dtype=">f8", mode="r", shape=Y.shape))
+    np.testing.assert_array_equal(data.read().numpy(), Y)
+    check_groups(data, Y, data.output_means)
+
+
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
 def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, dtype):
@@ -240,5 +257,8 @@ def test_what_was_given_is_not_changed():
     data = Sequences(t, y)
     data.groups(data.output_means)
     data.y.add_(1.0)
+    y[0, 0] = 50.0  # nor does the data follow what is done to it later
+    assert data.read()[0, 0] == 0.0
+    y[0, 0] = 0.0
     np.testing.assert_array_equal(y, kept)
     np.testing.assert_array_equal(t, T)

@@ -157,6 +157,8 @@ class ARDRBF(Kernel):
     def __init__(self, variance: Any = 1.0, weight: Any = 1.0) -> None:
         super().__init__()
         self._add("variance", variance)
+        if "variance" in self._pyro_params and self.variance.dim():
+            raise ValueError(f"ARDRBF.variance must be one number, but its shape is {tuple(self.variance.shape)}.")
         self._add("weight", weight)
 
     def forward(self) -> ARDRBFValue:
