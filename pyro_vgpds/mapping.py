@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
+from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
 from pyro_vgpds.psi import MappingValue, Psi, expect, observe
 from pyro_vgpds.sequences import ColumnGroups, Sequences
@@ -116,7 +117,7 @@ class _EigenTerms(torch.autograd.Function):
         return g_a, g_v, g_rate.sum(-2)
 
 
-class SparseGP(TorchDistribution):
+class SparseGP(Expandable):
     r"""p(y given x): D outputs of a GP with inducing inputs, event shape (N, D).
 
     ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood, so any Pyro
@@ -156,12 +157,6 @@ class SparseGP(TorchDistribution):
             raise ValueError(f"noise must be one number or {len(mean)}, but its shape is {tuple(noise.shape)}.")
         batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> SparseGP:
-        new = type(self).__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._batch_shape = torch.Size(batch_shape)
-        return new
 
     def groups(self, value: Tensor) -> ColumnGroups:
         """The column groups of ``value``: those of the data where it is the data's own ``y``."""
@@ -215,4 +210,4 @@ class CollapsedGP(SparseGP):
         return expect(self.kernel, self.x, self.x_variance, self.inducing, groups.mask, groups.factor)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself, or a Posterior.")
+        raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself.")

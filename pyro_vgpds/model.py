@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_vgpds.init import Start, start_model
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
-from pyro_vgpds.kernels.base import positive
+from pyro_vgpds.kernels.base import event_dim, positive
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.sequences import Sequences
@@ -108,14 +108,6 @@ class VGPDS(PyroModule):
             prior = PyroParam(value, constraints.positive, event_dim=value.dim())
         self.noise = prior
 
-    @property
-    def _noise_event_dim(self) -> int:
-        """1 where each output has its own noise; there may be batch dimensions of plates on its left."""
-        if "noise" in self._pyro_samples:
-            prior: Any = self._pyro_samples["noise"]
-            return int((prior if hasattr(prior, "sample") else prior(self)).event_dim)
-        return int(self.noise_unconstrained.dim()) if "noise" in self._pyro_params else int(self.noise.dim())
-
     @classmethod
     def from_data(
         cls,
@@ -203,7 +195,7 @@ class VGPDS(PyroModule):
         k_x, k_f = self.temporal(), self.mapping()
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=_INTEGRATED)
         likelihood = SparseGP(
-            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self._noise_event_dim
+            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, event_dim(self, "noise")
         )
         return pyro.sample("y", likelihood, obs=data.y, infer=_INTEGRATE)
 

@@ -92,9 +92,14 @@ class NaturalGradient:
         """
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate must be in (0, 1], but got {rate!r}.")
-        derivatives = self.derivatives()
+        d_mean, d_variance = self.derivatives()
+        q = self.q
+        assert q is not None
         with torch.no_grad():
-            self.eta, self.lam = self.target(rate, *derivatives)
+            wanted = torch.maximum(-2.0 * d_variance, _FLOOR / q.prior.variance)
+            self.eta = (1.0 - rate) * self.eta + rate * (d_mean + wanted * q.mean)
+            self.lam = (1.0 - rate) * self.lam + rate * wanted
+        self.q = None  # its derivatives are used up
 
     def derivatives(self) -> tuple[Tensor, Tensor]:
         """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
@@ -102,17 +107,6 @@ class NaturalGradient:
         if q is None or q.tracked_mean is None or q.tracked_mean.grad is None or q.tracked_variance.grad is None:
             raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
         return -q.tracked_mean.grad, -q.tracked_variance.grad
-
-    def target(self, rate: float, d_mean: Tensor, d_variance: Tensor) -> tuple[Tensor, Tensor]:
-        """η and λ after a step of length ``rate``."""
-        q = self.q
-        assert q is not None
-        floor = _FLOOR / q.prior.variance
-        wanted = torch.maximum(-2.0 * d_variance, floor)
-        eta = (1.0 - rate) * self.eta + rate * (d_mean + wanted * q.mean)
-        lam = (1.0 - rate) * self.lam + rate * wanted
-        self.q = None
-        return eta, lam
 
 
 class _Tracked(OpperArchambeau):

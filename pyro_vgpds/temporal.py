@@ -15,11 +15,12 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import constraints
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, register_kl
 
+from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.times import Times
@@ -240,7 +241,7 @@ class _Posterior(torch.autograd.Function):
         return (left @ right).sum_to_size(block.shape), g_shift, g_lam, None
 
 
-class TemporalGP(TorchDistribution):
+class TemporalGP(Expandable):
     r"""p(X given t) = ∏_q N(x_q given 0, k_x(t, t)), block-diagonal over sequences (the paper's eq. 6, section 2.3).
 
     Event shape (N, Q). Sampling and ``log_prob`` factorise K_t, with jitter by the rule of
@@ -270,12 +271,6 @@ class TemporalGP(TorchDistribution):
             )
         super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> TemporalGP:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._batch_shape = torch.Size(batch_shape)
-        return new
-
     @property
     def mean(self) -> Tensor:
         return self.covariance.diag().new_zeros(self._extended_shape())
@@ -302,7 +297,7 @@ class TemporalGP(TorchDistribution):
         return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
 
 
-class OpperArchambeau(TorchDistribution):
+class OpperArchambeau(Expandable):
     r"""q(X) = ∏_q N(x_q given K_t \bar μ_q, (K_t⁻¹ + diag λ_q)⁻¹) (the paper's eq. 13), event shape (N, Q).
 
     Only 2QN numbers parametrise it. Its density is the prior's times Gaussian sites in each x_nq, so
@@ -329,12 +324,6 @@ class OpperArchambeau(TorchDistribution):
         self._moments: _Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> OpperArchambeau:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._batch_shape = torch.Size(batch_shape)
-        return new
 
     @classmethod
     def from_natural(cls, prior: TemporalGP, eta: Tensor, lam: Tensor) -> OpperArchambeau:

@@ -259,7 +259,6 @@ class _Trainer:
         self.rate, self.natural_rate, self.warmup, self.tolerance = rate, natural_rate, warmup, tolerance
         self.elbo = Collapsed_ELBO()
         self.observed = data.num_frames * data.num_outputs - data.num_missing
-        self.drop = math.inf if method == "adam" else _BAD_DROP * self.observed  # Adam goes down on its way up
         self.natural = NaturalGradient(guide, data) if method == "natural" else None
         own = {id(guide.mean_bar_unconstrained), id(guide.lam_unconstrained)} if self.natural else set()
         everything = [*model.parameters(), *guide.parameters()]
@@ -267,7 +266,8 @@ class _Trainer:
         self.noise = getattr(model, "noise_unconstrained", None)
         # priors on hyperparameters make the bound an estimate from one draw: the best of many is only the luckiest
         self.random = any(name.startswith("locs.") for name, _ in guide.named_parameters())
-        self.drop = math.inf if self.random else self.drop
+        # nor is its fall a bad step; and Adam goes down on its way up
+        self.drop = math.inf if self.random or method == "adam" else _BAD_DROP * self.observed
         self.history: list[Record] = []
         self.num_undone = 0
         self.interrupted, self.stopped = False, "steps"
@@ -323,11 +323,14 @@ class _Trainer:
     def _state(self) -> _State:
         return _State(self.parameters, self.natural)
 
+    def _settings(self) -> list[float]:
+        return [self.rate, self.natural_rate, self.warmup, self.tolerance]
+
     def _snapshot(self) -> dict[str, Any]:
         """All that :meth:`_restore` needs to go on as if nothing had happened."""
         return {
             "method": self.method,
-            "settings": [self.rate, self.natural_rate, self.warmup, self.tolerance],
+            "settings": self._settings(),
             "state": self._state().values(),
             "best": self.best.values(),
             "best_bound": self.best_bound,
@@ -339,7 +342,7 @@ class _Trainer:
     def _restore(self, snapshot: dict[str, Any], own_warmup: bool) -> None:
         if not own_warmup:  # the default depends on num_steps, which may be larger now
             self.warmup = snapshot["settings"][2]
-        settings = [self.rate, self.natural_rate, self.warmup, self.tolerance]
+        settings = self._settings()
         if snapshot["method"] != self.method or snapshot["settings"] != settings:
             raise ValueError(
                 f"resume: the run was {snapshot['method']!r} with rates, warm-up and tolerance {snapshot['settings']}, "

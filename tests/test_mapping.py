@@ -20,7 +20,7 @@ def collapsed(data, jitter=1e-8, noise=0.07, num_inducing=6, **options):
     model, guide = make_model(data, noise=noise, jitter=jitter, num_inducing=num_inducing, **options)
     prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
     q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
-    event_dim = model._noise_event_dim
+    event_dim = model.noise_unconstrained.dim()
     likelihood = SparseGP(
         q.mean, model.mapping(), model.inducing, model.noise, model.output_mean, data, jitter, event_dim
     )
@@ -203,7 +203,14 @@ def test_gradients(missing, noise):
         prior = TemporalGP(model.temporal(), data.times, 2)
         q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
         likelihood = SparseGP(
-            q.mean, model.mapping(), model.inducing, model.noise, model.output_mean, data, 1e-6, model._noise_event_dim
+            q.mean,
+            model.mapping(),
+            model.inducing,
+            model.noise,
+            model.output_mean,
+            data,
+            1e-6,
+            model.noise_unconstrained.dim(),
         )
         return likelihood.integrate(q).log_prob(data.y)
 

@@ -117,14 +117,7 @@ class Kernel(PyroModule):
     def _read(self, name: str) -> Tensor:
         """The parameter with a last axis for the latent dimensions, of size 1 where they share it."""
         value = getattr(self, name)
-        return value if self._event_dim(name, value) else value.unsqueeze(-1)
-
-    def _event_dim(self, name: str, value: Tensor) -> int:
-        if name in self._pyro_samples:  # the sample may have batch dimensions of plates on its left
-            prior: Any = self._pyro_samples[name]
-            prior = prior if hasattr(prior, "sample") else prior(self)
-            return 0 if isinstance(prior, Tensor) else prior.event_dim
-        return value.dim()
+        return value if event_dim(self, name) else value.unsqueeze(-1)
 
     def leaves(self) -> Iterator[Kernel]:
         """The kernels that this one is made of, in the order written."""
@@ -149,6 +142,15 @@ class Kernel(PyroModule):
             return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
 
         return f"{type(self).__name__}({', '.join(map(show, self._names))})"
+
+
+def event_dim(module: PyroModule, name: str) -> int:
+    """Dimensions of the parameter ``name`` itself; a random one may have those of plates on its left."""
+    if name in module._pyro_samples:
+        prior: Any = module._pyro_samples[name]
+        prior = prior if hasattr(prior, "sample") else prior(module)
+        return 0 if isinstance(prior, Tensor) else int(prior.event_dim)
+    return int(getattr(module, f"{name}_unconstrained" if name in module._pyro_params else name).dim())
 
 
 def _clear(module: PyroModule, name: str) -> None:
