@@ -12,10 +12,11 @@ S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import constraints
+from pyro.distributions import MultivariateNormal, TorchDistribution, constraints
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, register_kl
@@ -25,7 +26,7 @@ from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.times import Times
 
-__all__ = ["OpperArchambeau", "TemporalGP"]
+__all__ = ["GaussianPath", "OpperArchambeau", "Rows", "TemporalGP"]
 
 
 class _Moments(NamedTuple):
@@ -41,7 +42,7 @@ class DenseCovariance:
     """K_t as one dense block a sequence, (..., K, B, n, n) for each batch of B sequences of similar length."""
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        self.times, self.jitter = times, jitter
+        self.kernel, self.times, self.jitter = kernel, times, jitter
         self.blocks = [kernel.gram(batch.t) for batch in times.batches]
         self._factors: list[Tensor] | None = None
 
@@ -118,6 +119,18 @@ class DenseCovariance:
             parts.append(_matvec(block, _root(rate) * solved))
         return self.times.join(parts)
 
+    def forecast(self, q: OpperArchambeau, t: Tensor, sequence: int) -> GaussianPath:
+        """q(X*) at new times of a sequence; the factor of its B is made once and kept by ``q``."""
+        rows = self.times.slices()[sequence]
+        old, rate = self.times.t[rows], q.lam[..., rows, :].mT  # (..., Q, n)
+        if sequence not in q.kept:
+            q.kept[sequence] = _factor_b(self.kernel.gram(old), rate)
+        cross = self.kernel.gram(old, t)  # (..., K, n, T): without white noise, also where a time is the same
+        mean = cross.mT @ q.mean_bar[..., rows, :].mT.unsqueeze(-1)
+        v = torch.linalg.solve_triangular(q.kept[sequence], _root(rate).unsqueeze(-1) * cross, upper=False)
+        variance = (self.kernel.diag(t) - v.square().sum(-2)).clamp_min(0.0)
+        return GaussianPath(mean.squeeze(-1).mT, variance.mT, lambda: self.kernel.gram(t) - v.mT @ v)
+
 
 class DiagonalCovariance:
     """K_t of a kernel that is white noise: everything is O(N)."""
@@ -161,6 +174,10 @@ class DiagonalCovariance:
 
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
+
+    def forecast(self, q: OpperArchambeau, t: Tensor, sequence: int) -> TemporalGP:
+        """q(X*) at new times: white noise says nothing of other times, so it is the prior."""
+        return TemporalGP(q.prior.kernel, t, q.event_shape[-1])
 
 
 def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -320,6 +337,7 @@ class OpperArchambeau(Expandable):
                     f"but its shape is {tuple(value.shape)}."
                 )
         self.prior, self.lam = prior, lam
+        self.kept: dict[int, Tensor] = {}  # what forecasts of each sequence use again
         self._shift, self._natural = mean_bar, False
         self._moments: _Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
@@ -366,6 +384,18 @@ class OpperArchambeau(Expandable):
         n, q = self.event_shape
         return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
 
+    def forecast(self, t: Tensor, sequence: int | None) -> TorchDistribution:
+        r"""q(X*) at new times (T,) of a sequence, or of a new one (None), for which it is the prior.
+
+        .. math:: \mu_* = K_{*N} \bar\mu, \qquad \Sigma_* = K_{**} - K_{*N} (K_t + \Lambda^{-1})^{-1} K_{N*}
+
+        Event shape (T, Q), with ``mean``, ``variance``, ``covariance_matrix`` (Q, T, T) and ``rsample``. White noise of
+        the temporal kernel is part of K_** and not of K_*N.
+        """
+        if sequence is None:
+            return TemporalGP(self.prior.kernel, t, self.event_shape[-1])
+        return self.prior.covariance.forecast(self, t, sequence)
+
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         # Matheron's rule: a draw of the prior, corrected by what pseudo-observations of it with noise 1/λ would say
         draw = self.prior.expand(self.batch_shape).rsample(sample_shape)
@@ -378,6 +408,90 @@ class OpperArchambeau(Expandable):
         mu, logdet = self._posterior().mu, self._posterior().logdet
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
+
+
+class GaussianPath(Expandable):
+    """Gaussian paths, independent over the latent dimensions: event shape (T, Q).
+
+    :param mean: (..., T, Q).
+    :param variance: likewise.
+    :param covariance: makes the covariances (..., Q, T, T), which are large, when they are asked for.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, variance: Tensor, covariance: Callable[[], Tensor]) -> None:
+        self._mean, self._variance, self._covariance = mean, variance, covariance
+        super().__init__(mean.shape[:-2], mean.shape[-2:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._mean.expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        return self._variance.expand(self._extended_shape())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """(..., Q, T, T)."""
+        return self._covariance()
+
+    def _factor(self) -> Tensor:
+        return cholesky(self._covariance(), "the covariance of the path at new times", None)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=self._mean.dtype, device=self._mean.device)
+        return self.mean + _matvec(self._factor(), noise.mT).mT
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return _log_normal(value, self.mean, self._factor())
+
+
+def _log_normal(value: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    """Log-density of paths (..., T, Q) whose covariances (..., Q, T, T) have these factors."""
+    return MultivariateNormal(mean.mT, scale_tril=factor, validate_args=False).log_prob(value.mT).sum(-1)
+
+
+class Rows(TorchDistribution):
+    """Some rows of a path, as a distribution of their own: event shape (T, Q).
+
+    :param path: an :class:`OpperArchambeau`, for one.
+    :param rows: their indices, (T,).
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, path: TorchDistribution, rows: Tensor) -> None:
+        self.path, self.rows = path, rows
+        shape = torch.Size((len(rows), path.event_shape[-1]))
+        super().__init__(path.batch_shape, shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.path.mean[..., self.rows, :]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.path.variance[..., self.rows, :]
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """(..., Q, T, T). Large: made only when asked for."""
+        return self.path.covariance_matrix[..., self.rows, :][..., self.rows]
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Rows:
+        return Rows(self.path.expand(batch_shape), self.rows)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.path.rsample(sample_shape)[..., self.rows, :]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return _log_normal(value, self.mean, cholesky(self.covariance_matrix, "the covariance of a path's rows", None))
 
 
 @register_kl(OpperArchambeau, TemporalGP)  # type: ignore[untyped-decorator]
