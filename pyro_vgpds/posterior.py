@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -331,7 +332,9 @@ def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
             "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
             f"{type(prior).__name__} and {type(likelihood).__name__}."
         )
-    return Training(OpperArchambeau(prior, guide.mean_bar.detach(), guide.lam.detach()), likelihood, data)
+    likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
+    likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
+    return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
 
 
 def _check_steps(num_starts: int, num_steps: int, natural_rate: float, tolerance: float) -> None:

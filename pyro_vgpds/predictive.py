@@ -193,24 +193,21 @@ class PosteriorGP(Expandable):
         super().__init__(x.shape[:-2], torch.Size((x.shape[-2], inducing.num_outputs)), validate_args=False)
 
     def _whitened(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """L⁻¹K_M* as (T, M), and what it leaves of K_**, (T, T)."""
+        """L⁻¹K_M* as (..., T, M), and what it leaves of K_**, (..., T, T)."""
         u = self.inducing
-        k = solve_triangular(u.factor, u.kernel.cov(u.inducing, x), upper=False).mT
+        k = solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
         return k, u.kernel.cov(x, x) - k @ k.mT
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         u = self.inducing
         mean = self.x.new_empty(self._extended_shape())
         variance = torch.empty_like(mean)
-        x = self.x.expand(self.batch_shape + self.x.shape[-2:]).flatten(0, -3) if self.batch_shape else self.x[None]
-        flat_mean, flat_variance = mean.view((-1, *self.event_shape)), variance.view((-1, *self.event_shape))
-        for i, points in enumerate(x):
-            k = solve_triangular(u.factor, u.kernel.cov(u.inducing, points), upper=False).mT
-            rest = (u.kernel.cov_diag(points) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
-            for part in u.columns():
-                flat_mean[i][:, part.outputs] = k @ part.mean + u.output_mean[part.outputs]
-                own = (k @ part.basis).square() @ part.shrink + rest
-                flat_variance[i][:, part.outputs] = own + u.noise_of(part.outputs) if self.noise else own
+        k = solve_triangular(u.factor, u.kernel.cov(self.x, u.inducing).mT, upper=False).mT
+        rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
+        for part in u.columns():
+            mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]
+            own = (k @ part.basis).square() @ part.shrink + rest
+            variance[..., part.outputs] = own + u.noise_of(part.outputs) if self.noise else own
         return mean, variance
 
     @property
@@ -222,22 +219,27 @@ class PosteriorGP(Expandable):
         return self._moments()[1]
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        u = self.inducing
         with torch.no_grad():
             y = self.x.new_empty(self._extended_shape(sample_shape))
-            x = self.x.expand(y.shape[:-2] + self.x.shape[-2:])
-            points, draws = x.reshape((-1, *x.shape[-2:])), y.view((-1, *self.event_shape))
-            for one, out in zip(points, draws, strict=True):
-                k, rest = self._whitened(one)
-                root = cholesky(rest, "the mapping's covariance given the inducing variables", None)
-                for part in u.columns():
-                    v = part.mean + part.basis @ (part.shrink.sqrt() * torch.randn_like(part.shrink))
-                    shape = (len(k), len(part.outputs))
-                    f = k @ v + root @ torch.randn(shape, dtype=k.dtype, device=k.device)
-                    if self.noise:
-                        f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
-                    out[:, part.outputs] = f + u.output_mean[part.outputs]
+            x = self.x.expand(y.shape[:-2] + self.x.shape[-2:]).reshape((-1, *self.x.shape[-2:]))
+            size = x.shape[-2] * max(x.shape[-2], len(self.inducing.inducing), min(y.shape[-1], _BLOCK))
+            step = max(1, _BLOCK // size)
+            for points, out in zip(x.split(step), y.view((-1, *self.event_shape)).split(step), strict=True):
+                self._draw(points, out)
         return y
+
+    def _draw(self, x: Tensor, out: Tensor) -> None:
+        """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
+        u = self.inducing
+        k, rest = self._whitened(x)
+        root = cholesky(rest, "the mapping's covariance given the inducing variables", None)
+        options: Any = {"dtype": x.dtype, "device": x.device}
+        for part in u.columns():
+            v = part.mean + part.basis @ (part.shrink.sqrt() * torch.randn((len(x), *part.shrink.shape), **options))
+            f = k @ v + root @ torch.randn((*x.shape[:2], len(part.outputs)), **options)
+            if self.noise:
+                f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
+            out[..., part.outputs] = f + u.output_mean[part.outputs]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density of whole sequences given x: a T × T covariance for each output."""
@@ -247,24 +249,20 @@ class PosteriorGP(Expandable):
             )
         if not bool(torch.isfinite(value).all()):
             raise ValueError("PosteriorGP.log_prob needs finite values; Posterior.log_density takes NaN.")
-        shape = torch.broadcast_shapes(value.shape[:-2], self.batch_shape)
-        y = value.expand(shape + value.shape[-2:]).reshape((-1, *self.event_shape))
-        x = self.x.expand(shape + self.x.shape[-2:]).reshape((-1, *self.x.shape[-2:]))
-        return torch.stack([self._log_prob(a, b) for a, b in zip(x, y, strict=True)]).reshape(shape)
-
-    def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        u, total = self.inducing, y.new_zeros(())
-        k, rest = self._whitened(x)
+        u = self.inducing
+        k, rest = self._whitened(self.x)
+        total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
         for part in u.columns():
             noise, rotated = u.noise_of(part.outputs), k @ part.basis
-            residual = y[:, part.outputs] - u.output_mean[part.outputs] - k @ part.mean
+            residual = value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean
             same = 1 if len(u.noise) > 1 else len(part.outputs)  # outputs that share a covariance
             for start in range(0, len(part.outputs), same):
                 covariance = rest + (rotated * part.shrink[:, start]) @ rotated.mT
                 factor = cholesky(add_diagonal(covariance, noise[start]), "the covariance of an output at new points")
-                white = solve_triangular(factor, residual[:, start : start + same], upper=False)
-                logdet = 2.0 * factor.diagonal().log().sum() + len(x) * math.log(2.0 * math.pi)
-                total = total - 0.5 * (white.square().sum() + white.shape[1] * logdet)
+                white = solve_triangular(factor, residual[..., start : start + same], upper=False)
+                logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+                constant = value.shape[-2] * math.log(2.0 * math.pi)
+                total = total - 0.5 * (white.square().sum((-2, -1)) + white.shape[-1] * (logdet + constant))
         return total
 
 

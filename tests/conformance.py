@@ -84,7 +84,7 @@ def mapping_kernel(file: Any) -> Kernel:
 def build(file: Any) -> tuple[VGPDS, AutoOpperArchambeau, Sequences, Tensor]:
     """The model, guide and data of a reference file, and where each of its rows is among ours."""
     seq_id = file["seq_id"]
-    rows = [seq_id == i for i in dict.fromkeys(seq_id.tolist())]
+    rows = [seq_id == i for i in np.unique(seq_id)]
     data = Sequences([file["times"][r] for r in rows], [file["Y"][r] for r in rows])
     order = np.concatenate([np.flatnonzero(r) for r in rows])
     model = VGPDS(
