@@ -119,7 +119,7 @@ MAPPINGS = {
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-@pytest.mark.parametrize("missing, noise", [(0.0, 0.07), (0.3, 0.07), (0.3, [0.05, 0.2, 0.1, 0.02, 0.4])])
+@pytest.mark.parametrize(("missing", "noise"), [(0.0, 0.07), (0.3, 0.07), (0.3, [0.05, 0.2, 0.1, 0.02, 0.4])])
 def test_moments_against_monte_carlo(mapping, missing, noise):
     """F* and its D × D covariance against draws of x*, u and f given both, made with explicit inverses."""
     posterior, model = make_posterior(missing, noise=noise, mapping=MAPPINGS[mapping]())
@@ -158,7 +158,7 @@ def test_noise_is_added_once_and_to_the_diagonal_only():
     assert y.with_noise(True) is y
 
 
-@pytest.mark.parametrize("missing, noise", [(0.0, 0.07), (0.3, [0.05, 0.2, 0.1, 0.02, 0.4])])
+@pytest.mark.parametrize(("missing", "noise"), [(0.0, 0.07), (0.3, [0.05, 0.2, 0.1, 0.02, 0.4])])
 def test_draws_have_the_moments(missing, noise):
     posterior, _ = make_posterior(missing, noise=noise)
     prediction = posterior.forecast(T_NEW, 0)
