@@ -6,6 +6,7 @@ from pyro_vgpds.kernels.base import Kernel, KernelValue, Product, Sum
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
 from pyro_vgpds.kernels.temporal import RBF, Linear, Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.kernels.text import parse_kernel
 
 __all__ = [
     "ARDRBF",
@@ -23,4 +24,5 @@ __all__ = [
     "Sum",
     "White",
     "from_pyro",
+    "parse_kernel",
 ]
