@@ -206,7 +206,7 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
     for ax, output in zip(axes[:, 0], chosen, strict=True):
         _draw_fit(trained, output, ax, args.sequence)
-    return figure
+    return _stacked(figure, axes[:, 0])
 
 
 def _draw_fit(trained: Trained, output: int, ax: Any, sequence: str | None = None) -> None:
@@ -239,6 +239,16 @@ def _forecast(trained: Trained, args: argparse.Namespace) -> Any:
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
     for ax, output in zip(axes[:, 0], chosen, strict=True):
         plot_forecast(said, output, ax, history=history)
+    return _stacked(figure, axes[:, 0])
+
+
+def _stacked(figure: Any, axes: Any) -> Any:
+    """Panels that share a time axis say once what all of them show."""
+    for ax in axes[:-1]:
+        ax.set_xlabel("")
+    for ax in axes[1:]:
+        ax.get_legend().remove()
+        ax.set_title("", loc="right")
     return figure
 
 

@@ -13,7 +13,7 @@ import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.reading import Layout, Table, read_table
-from pyro_vgpds.cli.trained import Trained
+from pyro_vgpds.cli.trained import Trained, describe
 from pyro_vgpds.cli.writing import check_output
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
@@ -24,7 +24,6 @@ from pyro_vgpds.training import FitResult, fit
 __all__ = ["layout_of", "run_fit", "say"]
 
 _LATENT = 9  # dimensions to begin with, where the data have as many
-_HISTORY = 2000  # records that are kept for the plot of training
 
 
 def say(args: argparse.Namespace, text: str) -> None:
@@ -57,7 +56,10 @@ def run_fit(args: argparse.Namespace) -> int:
         model, guide, data, args.steps, args.method, num_restarts=args.restarts,
         progress=False if args.quiet else None, checkpoint=args.checkpoint, resume=_resume(args),
     )  # fmt: skip
-    about = _metadata(args, table, scale, before, result)
+    about = describe(
+        result, before, source=args.file.name, scale=scale, names=table.names, shape=table.shape, fps=table.fps,
+        seed=args.seed,
+    )  # fmt: skip
     trained = Trained(args.output, model, guide, data, about)
     trained.write()
     say(args, _summary(trained, result))
@@ -101,29 +103,6 @@ def _resume(args: argparse.Namespace) -> Any:
         say(args, f"there is no checkpoint {args.checkpoint} yet: training begins at the start.")
         return None
     return args.checkpoint
-
-
-def _metadata(
-    args: argparse.Namespace, table: Table, scale: torch.Tensor | None, before: torch.Tensor, result: FitResult
-) -> dict[str, Any]:
-    every = -(-len(result.history) // _HISTORY)
-    history = result.history[::every]
-    return {
-        "source": args.file.name,
-        "scale": scale,
-        "names": table.names,
-        "shape": table.shape,
-        "fps": table.fps,
-        "relevance_before": before.tolist(),
-        "training": {
-            "history": [[record.step, record.seconds, record.bound] for record in history],
-            "bound": result.bound,
-            "stopped": result.stopped,
-            "num_undone": result.num_undone,
-            "method": result.method,
-            "seed": args.seed,
-        },
-    }
 
 
 def _summary(trained: Trained, result: FitResult) -> str:

@@ -28,9 +28,10 @@ from pyro_vgpds.prediction import Prediction
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.training import FitResult, Record
 
-__all__ = ["NEW", "Trained"]
+__all__ = ["NEW", "Trained", "describe"]
 
 NEW = "new"  # the name of a sequence that is none of training
+_HISTORY = 2000  # records that are kept for the plot of training
 
 
 @dataclass
@@ -212,3 +213,38 @@ class Trained:
         sd = data.output_variances.sqrt()
         rounding = 8.0 * torch.finfo(data.dtype).eps * data.output_means.abs()
         return torch.where(sd > rounding, sd, torch.ones_like(sd))
+
+
+def describe(
+    result: FitResult,
+    before: torch.Tensor,
+    *,
+    source: str,
+    scale: torch.Tensor | None = None,
+    names: list[str] | None = None,
+    shape: tuple[int, int] | None = None,
+    fps: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The metadata of a model file.
+
+    :param before: relevance of the latent dimensions before training, (Q,).
+    :param scale: what the outputs were divided by, (D,).
+    """
+    every = -(-len(result.history) // _HISTORY)
+    return {
+        "source": source,
+        "scale": scale,
+        "names": names,
+        "shape": shape,
+        "fps": fps,
+        "relevance_before": before.tolist(),
+        "training": {
+            "history": [[record.step, record.seconds, record.bound] for record in result.history[::every]],
+            "bound": result.bound,
+            "stopped": result.stopped,
+            "num_undone": result.num_undone,
+            "method": result.method,
+            "seed": seed,
+        },
+    }

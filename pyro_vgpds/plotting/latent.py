@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import array, color, new_axes, tidy
+from pyro_vgpds.plotting.style import array, color, new_axes, tidy, time_axis
 
 __all__ = ["plot_latent", "plot_plane"]
 
@@ -45,8 +45,7 @@ def plot_latent(
             ax.plot(t, middle, color=color(s), linewidth=1.4, label=_name(names, s))
             ax.fill_between(t, middle - width, middle + width, color=color(s), alpha=0.25, linewidth=0)
         ax.set_ylabel(f"latent {q}")
-        ax.margins(x=0.01)
-    axes[-1].set_xlabel("time")
+        time_axis(ax, times, label=ax is axes[-1])
     if 1 < len(slices) <= _NAMED:
         axes[0].legend(frameon=False, ncols=3, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
     return axes

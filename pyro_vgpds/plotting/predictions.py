@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, tint
+from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
 
 __all__ = ["plot_forecast", "plot_reconstruction"]
 
@@ -42,7 +42,7 @@ def plot_forecast(
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
     if truth is not None:
         _dots(ax, _times(truth[0]), array(truth[1])[:, column], "what came")
-    _finish(ax, name)
+    _finish(ax, name, t)
     return ax
 
 
@@ -82,7 +82,7 @@ def plot_reconstruction(
     if baseline is not None:
         ax.plot(t, array(baseline)[:, column], "--", color=BASELINE, linewidth=1.3, label="baseline")
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
-    _finish(ax, name)
+    _finish(ax, name, t)
     return ax
 
 
@@ -134,9 +134,9 @@ def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray) -> None:
         ax.axvspan(ends[first], ends[after], color=HIDDEN, linewidth=0, zorder=0, label=label)
 
 
-def _finish(ax: Any, name: str) -> None:
-    ax.set(xlabel="time", ylabel=name)
-    ax.margins(x=0.01)
+def _finish(ax: Any, name: str, t: np.ndarray) -> None:
+    ax.set_ylabel(name)
+    time_axis(ax, t)
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(
         handles, labels, frameon=False, fontsize="small", ncols=len(labels), loc="lower left", bbox_to_anchor=(0, 1),

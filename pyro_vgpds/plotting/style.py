@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["BASELINE", "HIDDEN", "LEARNED", "MUTED", "TRUTH", "array", "color", "new_axes", "tidy", "tint"]
+__all__ = ["BASELINE", "HIDDEN", "LEARNED", "MUTED", "TRUTH", "array", "color", "new_axes", "tidy", "time_axis", "tint"]
 
 #: the colours of Okabe and Ito (2008), the darkest first
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A6A00")
@@ -32,6 +32,19 @@ def tidy(ax: Any) -> Any:
     """Without the two spines that carry nothing."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def time_axis(ax: Any, t: np.ndarray, label: bool = True) -> None:
+    """Name the axis; dates are written short, so that they do not run into each other."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    if label:
+        ax.set_xlabel("time")
+    ax.margins(x=0.01)
+    if t.dtype.kind == "M":
+        locator = AutoDateLocator(minticks=3, maxticks=7)
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
 
 
 def array(value: Any) -> np.ndarray:
