@@ -77,7 +77,7 @@ def video_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any]
             Figure(gif, "Left: the film. Middle: what the model was given; coloured is what it never saw. Right: what "
                    "the model says of every frame. It leaves the noise away."),
             f"Every pixel is a number that changes in time, but only one thing moves. The model began with "
-            f"{len(relevance.value)} hidden dimensions and has kept {int(relevance.active.sum())} on. It was told that the "
+            f"{len(relevance.value)} hidden dimensions and kept {int(relevance.active.sum())} on. It was told that the "
             f"movement repeats, and found from the frames that it does so every {period:.1f} frames (the truth is 24).",
             Figure(learned_picture(trained, output / "video_learned.png"),
                    "Left: how much each hidden dimension matters, before and after training. Right: the path of the "

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.animation import AbstractMovieWriter, FuncAnimation
 
 from pyro_vgpds.film import write_film
 from pyro_vgpds.plotting.frames import check_films, gray
@@ -91,19 +93,29 @@ def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float =
     """
     import matplotlib.pyplot as plt
 
-    figure, draw = animation._fig, animation._func
-    figure.set_dpi(dpi)
-    pictures = []
-    for frame in range(animation._save_count):
-        draw(frame)
-        figure.canvas.draw()
-        pictures.append(np.asarray(figure.canvas.buffer_rgba())[..., :3].copy())
-    animation._draw_was_started = True  # it was drawn, by us: matplotlib need not warn that it never was
-    plt.close(figure)
-    return write_film(path, np.stack(pictures), fps)
+    writer: Any = _FilmWriter(fps=fps)  # type: ignore[arg-type, unused-ignore]
+    animation.save(os.fspath(path), writer=writer, dpi=dpi)
+    plt.close(writer.fig)
+    return Path(path)
+
+
+class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
+    """Takes the frames that matplotlib draws to :func:`~pyro_vgpds.film.write_film`."""
+
+    def setup(self, fig: Any, outfile: Any, dpi: float | None = None) -> None:
+        super().setup(fig, outfile, dpi)
+        self.pictures: list[np.ndarray] = []
+
+    def grab_frame(self, **savefig_kwargs: Any) -> None:
+        buffer = io.BytesIO()
+        self.fig.savefig(buffer, **{**savefig_kwargs, "format": "rgba", "dpi": self.dpi})
+        width, height = self.frame_size
+        pixels = np.frombuffer(buffer.getbuffer(), dtype=np.uint8).reshape(height, width, 4)
+        self.pictures.append(pixels[..., :3].copy())
+
+    def finish(self) -> None:
+        write_film(self.outfile, np.stack(self.pictures), self.fps)
 
 
 def _animation(figure: Any, update: Any, count: int, fps: float) -> Any:
-    from matplotlib.animation import FuncAnimation
-
     return FuncAnimation(figure, update, frames=count, interval=1000.0 / fps, blit=False)

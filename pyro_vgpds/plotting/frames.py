@@ -54,10 +54,9 @@ def plot_frames(
 def gray() -> Any:
     """Grey, with a colour for what is NaN."""
     import matplotlib as mpl
+    from matplotlib.colors import to_rgb
 
-    palette = mpl.colormaps["gray"].copy()
-    palette.set_bad(BASELINE, alpha=0.4)
-    return palette
+    return mpl.colormaps["gray"].with_extremes(bad=(*to_rgb(BASELINE), 0.4))
 
 
 def check_films(films: Mapping[str, Any]) -> dict[str, np.ndarray]:
