@@ -161,7 +161,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if not rows:
         raise CommandError(f"{path} is empty.")
     header = rows[0]
-    if all(_is_value(cell) for cell in header):
+    if header[0] and all(_is_value(cell) for cell in header):
         header = [f"y{i}" for i in range(len(header))]
     else:
         rows, lines = rows[1:], lines[1:]
@@ -170,11 +170,12 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
             raise CommandError(f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns.")
+    if not header[0] and "time" not in header:
+        header[0] = "time"  # as pandas writes an index that has no name
     for i, name in enumerate(header):
         if not name or name in header[:i]:
-            raise CommandError(
-                f"{path}: column {i + 1} has " + (f"the name {name!r} again" if name else "no name") + "."
-            )
+            fault = f"the name {name!r} again" if name else "no name"
+            raise CommandError(f"{path}: column {i + 1} has {fault}.")
     return header, rows, lines
 
 

@@ -152,9 +152,7 @@ class Trained:
         ahead = steps_to(start, stop, width, "--until", include=sequence is None) if stop >= start else np.empty(0)
         if not len(ahead):
             first = self.dated(np.array([start]))[0]
-            raise UsageError(
-                f"--until {until} leaves nothing to do: the times begin after {first}, in steps of {width:g}."
-            )
+            raise UsageError(f"--until {until} leaves nothing to do: times begin after {first}, in steps of {width:g}.")
         return self.dated(ahead)
 
     def _same_kind(self, t: np.ndarray, argument: str) -> np.ndarray:

@@ -104,6 +104,8 @@ class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
 
     def setup(self, fig: Any, outfile: Any, dpi: float | None = None) -> None:
         super().setup(fig, outfile, dpi)
+        fig.canvas.draw()
+        fig.set_layout_engine("none")  # things stay where they are, and need not be laid out for every frame
         self.pictures: list[np.ndarray] = []
 
     def grab_frame(self, **savefig_kwargs: Any) -> None:
