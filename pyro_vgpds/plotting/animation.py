@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FuncAnimation
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from pyro_vgpds.film import write_film
 from pyro_vgpds.plotting.frames import check_films, gray
@@ -104,16 +104,17 @@ class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
 
     def setup(self, fig: Any, outfile: Any, dpi: float | None = None) -> None:
         super().setup(fig, outfile, dpi)
+        fig.set_dpi(self.dpi)
         fig.canvas.draw()
         fig.set_layout_engine("none")  # things stay where they are, and need not be laid out for every frame
         self.pictures: list[np.ndarray] = []
 
     def grab_frame(self, **savefig_kwargs: Any) -> None:
-        buffer = io.BytesIO()
-        self.fig.savefig(buffer, **{**savefig_kwargs, "format": "rgba", "dpi": self.dpi})
-        width, height = self.frame_size
-        pixels = np.frombuffer(buffer.getbuffer(), dtype=np.uint8).reshape(height, width, 4)
-        self.pictures.append(pixels[..., :3].copy())
+        canvas = self.fig.canvas
+        if type(canvas) is not FigureCanvasAgg:  # of a window, which draws when it finds the time
+            canvas = FigureCanvasAgg(self.fig)
+            canvas.draw()
+        self.pictures.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
     def finish(self) -> None:
         write_film(self.outfile, np.stack(self.pictures), self.fps)
