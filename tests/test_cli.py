@@ -266,6 +266,20 @@ def test_reconstruct_a_film(film, folder):
     assert load_video(folder / "whole.mp4").shape == (8, 10)
 
 
+def test_films_are_read_and_written(film, folder):
+    pytest.importorskip("av", reason="the [video] extra is not installed")
+    for suffix in ("gif", "mp4"):
+        clip, model = folder / f"clip.{suffix}", folder / f"clip_{suffix}.safetensors"
+        assert main(["generate", film.model, "--until", "11", "--no-noise", "--fps", "8", "-o", str(clip), "-q"]) == 0
+        assert (
+            main(["fit", str(clip), "-o", str(model), "--shrink", "2", "--steps", "1", "--latent-dim", "2", "-q"]) == 0
+        )
+        assert load(model)[2].num_outputs == 20
+        assert load_metadata(model)["shape"] == [4, 5]
+        assert main(["forecast", str(model), "--until", "14", "-o", str(folder / f"next.{suffix}"), "-q"]) == 0
+        assert len(load_video(folder / f"next.{suffix}").frames) == 3
+
+
 # generate
 
 
@@ -385,6 +399,11 @@ def test_help_has_examples(command, capsys):
     assert f"examples:\n  pyro-vgpds {command}" in text
     assert "Exit codes: 0 done" in text
     assert "--debug" not in text
+
+
+def test_entry_point():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert '[project.scripts]\npyro-vgpds = "pyro_vgpds.cli:main"\n' in text
 
 
 def test_program(plain, tmp_path):

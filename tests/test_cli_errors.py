@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from types import SimpleNamespace
@@ -103,6 +104,15 @@ def test_usage_with_a_model(models, model, arguments, message, capsys):
     assert code == 2
     assert text.startswith(f"pyro-vgpds {command}: error: ")
     assert message in text
+
+
+def test_what_is_read_is_not_replaced(models, capsys):
+    data = models.folder / "plain.npz"
+    for arguments in (["fit", data], ["reconstruct", models.plain, data]):
+        code, text = error_of(capsys, *arguments, "-o", data, "--force")
+        assert code == 2
+        assert "is what is to be read; give another name" in text
+    assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
 def test_wide_answers_need_a_file(models, capsys, monkeypatch):
@@ -292,6 +302,14 @@ def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
     assert out.is_file()
 
 
+def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    data = str(models.folder / "plain.npz")
+    assert main(["reconstruct", str(models.plain), data, "--hide", "a", "--steps", "1"]) == 0
+    text = capsys.readouterr().err
+    assert re.search(r"12 of 36 numbers are hidden; looking for them \.\.\. \d+\.\d s\n", text)
+
+
 def test_no_half_a_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("old")
@@ -340,6 +358,8 @@ def test_sequences_of_a_table_may_be_mixed(tmp_path):
     assert table.names == ["v", "u"]
     assert [part.ravel().tolist() for part in table.y] == [[1, 3], [2, 4]]
     assert [part.tolist() for part in table.t] == [[0, 1], [0, 2]]
+    path.write_text("sequence,when,a\nv,5,1\nv,6,2\n")
+    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first column is taken
     path.write_text("sequence,a,b\nv,1,1\nu,2,2\nv,3,3\n")
     table = read_table(path, Layout(no_time=True))
     assert [part.tolist() for part in table.t] == [[0, 1], [0]]
@@ -394,6 +414,6 @@ def test_ranges_and_steps():
         2.0, 0.5, 180.0, 7200.0, 86400.0, 604800.0]  # fmt: skip
     with pytest.raises(UsageError, match="--step must be a positive number"):
         parse_step("1 fortnight", "--step")
-    assert format_times(np.array([0.1 + 0.2, 1e-5])) == ["0.3", "1e-05"]
+    assert format_times(np.array([0.1 + 0.2, 1600000000.125])) == ["0.3", "1600000000.125"]
     assert format_times(np.array(["2024-01-01", "2024-01-02T03:00"], dtype="datetime64[ns]")) == [
         "2024-01-01T00:00:00", "2024-01-02T03:00:00"]  # fmt: skip

@@ -95,9 +95,9 @@ def parse_step(text: str, argument: str) -> float:
 
 
 def format_times(times: np.ndarray) -> list[str]:
-    """Numbers in ten digits; dates as short as they all allow."""
+    """Numbers in all the digits that they are sure of; dates as short as they all allow."""
     if times.dtype.kind != "M":
-        return [f"{t:.10g}" for t in times]
+        return [f"{t:.15g}" for t in times]
     for unit in ("D", "s", "ms", "ns"):
         if (times.astype(f"datetime64[{unit}]") == times).all():
             break

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,7 @@ from pyro_vgpds.model import VGPDS
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.training import FitResult, fit
 
-__all__ = ["layout_of", "run_fit", "say"]
+__all__ = ["layout_of", "run_fit", "say", "working"]
 
 _LATENT = 9  # dimensions to begin with, where the data have as many
 
@@ -32,12 +36,36 @@ def say(args: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def working(args: argparse.Namespace, text: str) -> Iterator[None]:
+    """Say what is being done; on a terminal, the seconds that it takes are counted."""
+    if args.quiet or not sys.stderr.isatty():
+        say(args, text)
+        yield
+        return
+    done, start = threading.Event(), time.monotonic()
+
+    def count() -> None:
+        while not done.wait(0.5):
+            print(f"\r{text} {time.monotonic() - start:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    print(text, end="", file=sys.stderr, flush=True)
+    ticker = threading.Thread(target=count, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+        print(f"\r{text} {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+
+
 def layout_of(args: argparse.Namespace) -> Layout:
     return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink)
 
 
 def run_fit(args: argparse.Namespace) -> int:
-    check_output(args.output, args.force, ())
+    check_output(args.output, args.force, (), inputs=(args.file,))
     if args.resume and args.checkpoint is None:
         raise UsageError("--resume needs --checkpoint FILE, the file to go on from.")
     kernel = _temporal(args.temporal)

@@ -10,7 +10,7 @@ import pyro
 import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
-from pyro_vgpds.cli.fitting import layout_of, say
+from pyro_vgpds.cli.fitting import layout_of, say, working
 from pyro_vgpds.cli.reading import read_table, select
 from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
@@ -66,12 +66,19 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     ends = np.cumsum([len(t) for t in table.t])[:-1]
     several = len(table.t) > 1
     parts = np.split(seen / trained.scale, ends)
-    say(args, f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} numbers are hidden; looking for them ...")
+    note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} numbers are hidden; looking for them ..."
     try:
-        found = trained.posterior.reconstruct(
-            table.t if several else table.t[0], parts if several else parts[0], sequence, fill=not args.smooth,
-            noise=not args.no_noise, factorised=args.factorised, num_starts=args.starts, num_steps=args.steps,
-        )  # fmt: skip
+        with working(args, note):
+            found = trained.posterior.reconstruct(
+                table.t if several else table.t[0],
+                parts if several else parts[0],
+                sequence,
+                fill=not args.smooth,
+                noise=not args.no_noise,
+                factorised=args.factorised,
+                num_starts=args.starts,
+                num_steps=args.steps,
+            )
     except ValueError as error:
         raise CommandError(f"{args.file}: {error}") from None
     names = None if table.names is None else [n for n, t in zip(table.names, table.t, strict=True) for _ in t]
@@ -91,7 +98,7 @@ def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> No
 
 def _open(args: argparse.Namespace) -> Trained:
     torch.set_num_threads(args.threads)
-    check_output(args.output, args.force, ())
+    check_output(args.output, args.force, (), inputs=(args.model, getattr(args, "file", None)))
     trained = Trained.read(args.model)
     check_output(args.output, True, film_suffixes(trained.shape))
     if args.output is None and trained.model.num_outputs > _WIDEST:

@@ -118,10 +118,10 @@ def _check_times(table: Table) -> None:
 
 def _read_csv(path: Path, layout: Layout) -> Table:
     header, rows, lines = _read_rows(path)
+    sequence = _find(header, layout.sequence, ("sequence",), "--sequence-column", path)
     time = None if layout.no_time else _find(header, layout.time, _TIME_NAMES, "--time", path)
     if time is None and not layout.no_time:
-        time = 0
-    sequence = _find(header, layout.sequence, ("sequence",), "--sequence-column", path)
+        time = 1 if sequence == 0 and len(header) > 1 else 0  # the first that is not taken
     outputs = [i for i in range(len(header)) if i not in (time, sequence)]
     if not outputs:
         raise CommandError(f"{path} has no column of outputs beside time and sequence; its columns are {header}.")

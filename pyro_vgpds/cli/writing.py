@@ -37,9 +37,16 @@ class Answer:
     fps: float | None = None
 
 
-def check_output(path: Path | None, force: bool, suffixes: Sequence[str], argument: str = "-o/--output") -> None:
+def check_output(
+    path: Path | None,
+    force: bool,
+    suffixes: Sequence[str],
+    argument: str = "-o/--output",
+    inputs: Sequence[Path | None] = (),
+) -> None:
     """Refuse, before any work is done, what could not be written at the end.
 
+    :param inputs: files that are read, which are not replaced whatever ``force`` says.
     :raises UsageError: where the suffix is unknown, or the file is there already and ``force`` is not given.
     :raises CommandError: where there is no folder for it.
     """
@@ -49,6 +56,8 @@ def check_output(path: Path | None, force: bool, suffixes: Sequence[str], argume
         raise UsageError(f"{argument} must end in one of {', '.join(suffixes)}, but got {path}.")
     if path.is_dir():
         raise UsageError(f"{argument} must be a file, but {path} is a folder.")
+    if any(other is not None and other.resolve() == path.resolve() for other in inputs):
+        raise UsageError(f"{argument}: {path} is what is to be read; give another name.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} is there already. Give another name, or --force to replace it.")
     if not path.absolute().parent.is_dir():
