@@ -374,7 +374,7 @@ def test_experiment(monkeypatch, tmp_path, capsys):
     assert main(["experiment", "cmu35"]) == 0
     assert calls == [
         (("missa", tmp_path), {"seeds": 3, "quick": True}),
-        (("cmu35", Path("experiments")), {"seeds": None, "quick": False}),
+        (("cmu35", Path("experiment_output")), {"seeds": None, "quick": False}),
     ]
     assert main(["experiment"]) == 0
     assert "cmu35, missa" in capsys.readouterr().out

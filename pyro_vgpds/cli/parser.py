@@ -244,9 +244,9 @@ def _experiment(commands: Any) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("experiments"),
+        default=Path("experiment_output"),
         metavar="DIR",
-        help="folder of tables, figures and models; a second run uses what is there (experiments)",
+        help="folder of tables, figures and models; a second run uses what is there (experiment_output)",
     )
     parser.add_argument("--seeds", type=count, metavar="N", help="runs from different starts")
     parser.add_argument("--quick", action="store_true", help="a small version, to see that it works")

@@ -37,7 +37,8 @@ def plot_forecast(
         raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
     ax = tidy(new_axes(ax))
     if history is not None:
-        ax.plot(_times(history[0]), array(history[1])[:, column], color=TRUTH, linewidth=1.2, label="history")
+        before = array(history[1])[:, column]  # with small dots, as a line alone would lose a point between two gaps
+        ax.plot(_times(history[0]), before, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
     _bands(ax, t, mean, sd, levels)
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
     if truth is not None:
