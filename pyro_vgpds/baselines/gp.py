@@ -30,7 +30,7 @@ def gp_interpolation(
     a ratio ρ of noise to signal, with R_ℓ = U Λ Uᵀ the correlations of the observed times and p = Uᵀ(y − μ), the
     marginal likelihood is greatest at the variance σ² = Σ p²/(λ + ρ) / n, where it is
     −½ (n log σ² + Σ log(λ + ρ)) + constant. So one eigendecomposition for each ℓ serves all outputs that were observed
-    at the same times and all ρ; ℓ and ρ are the best of a grid of 24 x 25, about a factor of 1.5 and of 2 apart.
+    at the same times, and all ρ; ℓ and ρ are the best of a grid of 24 x 25, about a factor of 1.5 and of 2 apart.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
@@ -45,17 +45,19 @@ def gp_interpolation(
         names = ", ".join(known.__name__ for known in _KERNELS)
         raise TypeError(f"kernel must be one of the classes {names}, but got {kernel!r}.")
     gaps = Gaps(t, y)
-    values, variances = gaps.y.clone(), torch.zeros_like(gaps.y)
-    scales = _lengthscales(gaps)
+    values, variances = gaps.means.expand_as(gaps.y).clone(), torch.zeros_like(gaps.y)
     masks, group_of = patterns(gaps.seen.mT.contiguous())
+    scales = _lengthscales(gaps)
     with torch.no_grad():
         for group, mask in enumerate(masks):
             if bool(mask.all()):
                 continue
             columns = (group_of == group).nonzero().squeeze(-1)
-            process = _Process(kernel, gaps, mask, scales)
-            for block in columns.split(_BLOCK):
-                values[:, block], variances[:, block] = process.predict(gaps.y[:, block], gaps.means[block])
+            evidence = torch.full((len(columns),), -math.inf, dtype=torch.float64)
+            for scale in scales:
+                process = _Process(kernel, scale, gaps, mask)
+                for block, best in zip(columns.split(_BLOCK), evidence.split(_BLOCK), strict=True):
+                    process.improve(block, best, values, variances)
     variances = torch.where(gaps.seen, 0.0, variances)
     return (gaps.fill(values), gaps.shape(variances)) if return_variance else gaps.fill(values)
 
@@ -70,49 +72,41 @@ def _lengthscales(gaps: Gaps) -> Tensor:
 
 
 class _Process:
-    """The processes of outputs that were observed in the same rows, at every lengthscale of the grid."""
+    """The processes with one lengthscale of outputs that were observed in the same rows, ``mask`` (N,)."""
 
-    def __init__(self, kernel: _Kernel, gaps: Gaps, mask: Tensor, scales: Tensor) -> None:
-        value = kernel(1.0, scales)()
-        self.mask = mask
+    def __init__(self, kernel: _Kernel, scale: Tensor, gaps: Gaps, mask: Tensor) -> None:
+        value = kernel(1.0, scale)()
+        self.gaps, self.mask = gaps, mask
         self.least = 1e-12 * float((gaps.y - gaps.means).square().nanmean()) or 1e-300
         self.rows = [rows for rows in gaps.rows if bool(mask[rows].any())]
-        self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # rows, eigenvalues, vectors, to every row
+        self.eigenvalues, self.project, self.cross = [], [], []
         for rows in self.rows:
-            seen = mask[rows].nonzero().squeeze(-1)
-            times = gaps.t[rows]
-            cross = value.gram(times, times[seen])  # (L, n, n_seen)
-            eigenvalues, vectors = torch.linalg.eigh(cross[:, seen])
-            self.parts.append((seen + rows.start, eigenvalues.clamp_min(0.0), vectors, cross @ vectors))
+            seen, times = mask[rows], gaps.t[rows]
+            cross = value.gram(times, times[seen]).squeeze(0)  # (n, n_seen)
+            eigenvalues, vectors = torch.linalg.eigh(cross[seen])
+            self.eigenvalues.append(eigenvalues.clamp_min(0.0))
+            self.project.append(vectors.mT)
+            self.cross.append(cross @ vectors)
+        every = torch.cat(self.eigenvalues)
+        self.weights = 1.0 / (every + _RATIOS.unsqueeze(-1))  # (R, n_seen)
+        self.logdet = -self.weights.log().sum(-1, keepdim=True)  # (R, 1)
 
-    def predict(self, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictive means and variances (N, D) at every row, of outputs y (N, D) with means (D,)."""
-        count = int(self.mask.sum())
-        projected = [vectors.mT @ (y[rows] - mean) for rows, _, vectors, _ in self.parts]  # (L, n, D) each
-        square = torch.stack([self._square(projected, ratio) for ratio in _RATIOS], 1) / count  # (L, R, D)
-        spread = (y[self.mask] - mean).square().mean(0)
+    def improve(self, columns: Tensor, best: Tensor, means: Tensor, variances: Tensor) -> None:
+        """Outputs more likely under this lengthscale than ``best`` (D,) get its evidence and predictions, in place."""
+        centre, count = self.gaps.means[columns], int(self.mask.sum())
+        y = self.gaps.y[:, columns] - centre
+        projected = [u @ y[rows][self.mask[rows]] for u, rows in zip(self.project, self.rows, strict=True)]
         # constant outputs: any parameters will do, but a variance of zero would have no logarithm
-        square = square.clamp_min(1e-12 * spread.clamp_min(self.least))
-        logdet = sum(
-            torch.log(values.unsqueeze(1) + _RATIOS.unsqueeze(-1)).sum(-1) for _, values, _, _ in self.parts
-        )  # (L, R)
-        evidence = -0.5 * (count * square.log() + torch.as_tensor(logdet).unsqueeze(-1))
-        best = evidence.flatten(0, 1).argmax(0)
-        scale, ratio = best // len(_RATIOS), _RATIOS[best % len(_RATIOS)]
-        variance = square.flatten(0, 1).gather(0, best.unsqueeze(0)).squeeze(0)
-        means, variances = mean.expand_as(y).clone(), (variance * (1.0 + ratio)).expand_as(y).clone()
-        for at in scale.unique():
-            mine = (scale == at).nonzero().squeeze(-1)
-            for rows, (_, values, _, cross), p in zip(self.rows, self.parts, projected, strict=True):
-                weight = 1.0 / (values[at].unsqueeze(-1) + ratio[mine])  # (n, D)
-                means[rows, mine] += cross[at] @ (weight * p[at][:, mine])
-                variances[rows, mine] -= variance[mine] * (cross[at].square() @ weight)
-        return means, variances.clamp_min(0.0)
-
-    def _square(self, projected: list[Tensor], ratio: Tensor) -> Tensor:
-        """Σ p²/(λ + ρ) over all sequences, (L, D)."""
-        total = [
-            (p.square() / (values + ratio).unsqueeze(-1)).sum(1)
-            for (_, values, _, _), p in zip(self.parts, projected, strict=True)
-        ]
-        return torch.stack(total).sum(0)
+        floor = 1e-12 * y[self.mask].square().mean(0).clamp_min(self.least)
+        variance = torch.maximum(self.weights @ torch.cat(projected).square() / count, floor)  # (R, D)
+        evidence, ratio = (-0.5 * (count * variance.log() + self.logdet)).max(0)
+        mine = evidence > best
+        best[mine] = evidence[mine]
+        at, ratio = columns[mine], ratio[mine]
+        variance = variance[ratio, torch.arange(len(columns))[mine]]
+        means[:, at] = centre[mine]
+        variances[:, at] = variance * (1.0 + _RATIOS[ratio])
+        for rows, values, cross, p in zip(self.rows, self.eigenvalues, self.cross, projected, strict=True):
+            weights = 1.0 / (values.unsqueeze(-1) + _RATIOS[ratio])  # (n_seen, D)
+            means[rows, at] += cross @ (weights * p[:, mine])
+            variances[rows, at] = (variances[rows, at] - variance * (cross.square() @ weights)).clamp_min(0.0)
