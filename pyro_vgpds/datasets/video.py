@@ -74,9 +74,7 @@ class Video(Dataset):
 
     def _split(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.train is None or self.test is None or self.hidden is None:
-            raise ValueError(
-                "this video has no split: dataclasses.replace(video, train=, test=, hidden=) gives it one."
-            )
+            raise ValueError("this video has no split; dataclasses.replace(video, train=, test=, hidden=) makes one.")
         return self.train, self.test, self.hidden
 
 
