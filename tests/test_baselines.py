@@ -60,6 +60,15 @@ def test_forms(impute):
 
 
 @pytest.mark.parametrize("impute", IMPUTERS)
+def test_default_dtype_does_not_matter(impute):
+    t, y, _ = make_problem()
+    expected = impute(t, y)
+    torch.set_default_dtype(torch.float32)  # as most users have it; each test begins with float64 again
+    for part, other in zip(impute(t, y), expected, strict=True):
+        torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impute", IMPUTERS)
 def test_single_frames(impute):
     y = [np.array([[1.0, np.nan]]), np.array([[3.0, 5.0]])]
     filled = impute([[0.0], [0.0]], y)

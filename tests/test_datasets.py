@@ -248,9 +248,10 @@ def test_bad_video(tmp_path):
         datasets.load_video(tmp_path / "good.npy", start=2)
     with pytest.raises(ValueError, match="nothing is left of"):
         datasets.load_video(tmp_path / "good.npy", factor=5)
-    (tmp_path / "text.mp4").write_text("no film")
-    with pytest.raises(ValueError, match=r"text.mp4 cannot be read as a video"):
-        datasets.load_video(tmp_path / "text.mp4")
+    for content in (b"no film", b""):
+        (tmp_path / "text.mp4").write_bytes(content)
+        with pytest.raises(ValueError, match=r"text.mp4 cannot be read as a video"):
+            datasets.load_video(tmp_path / "text.mp4")
     video = datasets.load_video(tmp_path / "good.npy")
     with pytest.raises(ValueError, match=r"y must have 12 pixels in a row, but got \(5,\)"):
         video.to_frames(np.zeros(5))
@@ -287,6 +288,20 @@ def test_split():
     np.testing.assert_array_equal(t, [1, 3])
     np.testing.assert_array_equal(np.isnan(partial), np.tile(hidden, (2, 1)))
     np.testing.assert_array_equal(np.where(hidden, video.truth(), partial), video.y[0][[1, 3]])
+
+
+def test_clips_from_small_files(tmp_path):
+    for folder, name in (("missa_qcif", "missa_qcif"), ("ocean64", "ocean64_gray")):
+        (tmp_path / folder).mkdir()
+        np.savez_compressed(tmp_path / folder / f"{name}.npz", frames=np.zeros((150, 144, 176), dtype=np.uint8), fps=25)
+    video = datasets.load_missa(data_home=tmp_path)
+    assert (len(video.train), len(video.test)) == (85, 65)
+    assert video.partial()[1].shape == (65, 144 * 176)
+    assert np.isnan(video.to_frames(video.partial()[1])[0, :78]).all()
+    assert datasets.load_clip("ocean", data_home=tmp_path).description == "water, 150 x 144 x 176"
+    np.savez(tmp_path / "missa_qcif" / "missa_qcif.npz", frames=np.zeros((3, 4, 5)))
+    with pytest.raises(ValueError, match=r"must hold frames \(150, 144, 176\), but they are \(3, 4, 5\)"):
+        datasets.load_missa(data_home=tmp_path)
 
 
 @pytest.mark.data

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from pyro_vgpds.datasets import (
     Skeleton,
@@ -268,6 +269,9 @@ def test_cmu35(data_home):
     assert np.isnan(data.hide(data.test_y, "body")[62:, 20:50]).all()
     with pytest.raises(ValueError, match="block must be one of legs, body, but got 'arms'"):
         data.hide(data.test_y, "arms")
+    with pytest.raises(ValueError, match=r"truth and prediction must be \(N, 59\), but got \(124, 59\) and \(3, 59\)"):
+        data.score(data.test_y, data.test_y[:3], "legs")
+    assert data.score(data.test_y, torch.tensor(data.test_y, requires_grad=True), "legs") == {"SC": 0.0, "RA": 0.0}
     np.testing.assert_allclose(bone_lengths(data.skeleton, data.positions(5)).std(0), 0, atol=1e-10)
     # the first training sequence is every fourth frame of 35_01.amc, without the first
     motion = load_cmu_mocap(35, [1], every=4, data_home=data_home)
@@ -276,6 +280,34 @@ def test_cmu35(data_home):
     back = channels_from_features(data.y[0], start=motion.channels[0][0])
     kept = data.skeleton.joints.index("head")
     np.testing.assert_allclose(data.skeleton.positions(back)[:, kept], data.positions(0)[:, kept], atol=1e-6)
+
+
+def test_cmu35_from_small_files(tmp_path):
+    io = pytest.importorskip("scipy.io")
+    home = tmp_path / "cmu35"
+    home.mkdir()
+    rng = np.random.default_rng(0)
+    rows, test = rng.standard_normal((9, 62)), rng.standard_normal((7, 62))
+    labels = np.repeat(np.eye(2), [5, 4], 0)
+    io.savemat(
+        home / "cmu35WalkJog.mat", {"Y": rows, "lbls": labels, "Ytest": test, "lblstest": np.eye(2)[[0, 0] + [1] * 5]}
+    )
+    io.savemat(home / "cmu35TaylorScaleBias.mat", {"scale": np.arange(59.0)[None], "bias": np.zeros((1, 59))})
+    with pytest.raises(FileNotFoundError, match=r"cmu35/35.asf is not in the data folder .* Pass download=True"):
+        load_cmu35(data_home=tmp_path)
+    (home / "35.asf").write_text(ASF)
+    data = load_cmu35(data_home=tmp_path)
+    assert [part.shape for part in data.y] == [(4, 59), (3, 59)]
+    np.testing.assert_allclose(data.y[1], features_from_channels(rows[5:]))
+    np.testing.assert_allclose(data.test_y, features_from_channels(test[2:]))
+    np.testing.assert_array_equal(data.channels[0], rows[1:5])
+    np.testing.assert_array_equal(data.scale, np.arange(9, 59))
+    guess = np.array(data.test_y)
+    guess[2:, 7:14] += 0.1  # the second half of four rows
+    score = data.score(data.test_y, guess, "legs")
+    assert score["RA"] == pytest.approx(np.degrees(0.1))
+    assert score["SC"] == pytest.approx(2 * np.sum((np.degrees(0.1) * np.arange(16, 23)) ** 2) / 7)
+    assert data.score(data.test_y, guess, "body") == {"SC": 0.0, "RA": 0.0}
 
 
 def test_features_round_trip():
