@@ -26,7 +26,7 @@ from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import GaussianPath, OpperArchambeau, Rows, TemporalGP
 from pyro_vgpds.times import Times
 
-__all__ = ["Joint", "Solution", "Training", "nearest_starts"]
+__all__ = ["Joint", "Solution", "Training", "nearest_frames", "nearest_starts"]
 
 _LEAST_RATE = 1e-4  # a step that must be shorter than this has nowhere left to go
 _PATIENCE = 3  # steps in a row with a small change that end the iteration
@@ -261,26 +261,30 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
 def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Sites (η, λ) of the new frames: those of their nearest training frames.
 
-    Near are frames whose outputs differ little where both were seen. The first start takes outputs as they are, the
-    second divides them by their spread, and more look at random halves of the training frames only.
+    The first start takes outputs as they are, the second divides them by their spread, and more look at random halves
+    of the training frames only.
     """
     q, _, data = training
-    candidates = torch.arange(data.num_frames, device=data.device)
-    if len(candidates) > _CANDIDATES:
-        candidates = torch.randperm(data.num_frames, device=data.device)[:_CANDIDATES]
-    seen = new.mask().any(1)
-    distances: dict[bool, Tensor] = {}
     for i in range(num_starts):
-        scaled = i % 2 == 1
-        if scaled not in distances:
-            distances[scaled] = _distances(data, new, candidates, scaled)
-        distance = distances[scaled]
-        if i >= 2:
-            distance = distance.masked_fill(torch.rand(len(candidates), device=data.device) < 0.5, torch.inf)
-        near = candidates[distance.argmin(1)]
-        known = (seen & torch.isfinite(distance).any(1)).unsqueeze(-1)
+        near, known = nearest_frames(data, new, scaled=i % 2 == 1, share=1.0 if i < 2 else 0.5)
         lam = q.lam[near] * known
         yield lam * q.mean[near], lam
+
+
+def nearest_frames(data: Sequences, new: Sequences, scaled: bool = False, share: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The training frame (T,) nearest to each new one, and whether there is any, (T, 1).
+
+    Near are frames whose outputs differ little where both were seen.
+
+    :param scaled: divide outputs by their standard deviations.
+    :param share: of the training frames that are looked at, drawn at random.
+    """
+    candidates = torch.arange(data.num_frames, device=data.device)
+    wanted = min(_CANDIDATES, max(1, round(share * data.num_frames)))
+    if wanted < data.num_frames:
+        candidates = torch.randperm(data.num_frames, device=data.device)[:wanted]
+    distance = _distances(data, new, candidates, scaled)
+    return candidates[distance.argmin(1)], torch.isfinite(distance).any(1, keepdim=True)
 
 
 def _distances(data: Sequences, new: Sequences, candidates: Tensor, scaled: bool) -> Tensor:

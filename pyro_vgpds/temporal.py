@@ -79,17 +79,20 @@ class DenseCovariance:
         parts = zip(self.factors(), self.times.split(noise), strict=True)
         return self.times.join([_matvec(factor, part) for factor, part in parts])
 
-    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
-        square, logdet = [], []
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`correlate`."""
+        parts = []
         for factor, part in zip(self.factors(), self.times.split(x), strict=True):
             factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
-            white = torch.linalg.solve_triangular(
-                factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False
-            )
-            square.append(white.square().sum((-3, -2, -1)))
-            logdet.append(2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)))
-        return torch.stack(square).sum(0), torch.stack(logdet).sum(0)
+            part = part.unsqueeze(-1).expand(factor.shape[:-1] + (1,))
+            parts.append(torch.linalg.solve_triangular(factor, part, upper=False).squeeze(-1))
+        return self.times.join(parts)
+
+    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
+        square = self.uncorrelate(x).square().sum(-2)
+        logdet = [2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)) for factor in self.factors()]
+        return square, torch.stack(logdet).sum(0)
 
     def inverse_diag(self) -> Tensor:
         """The diagonal of K_t⁻¹, (..., N, K)."""
@@ -157,6 +160,9 @@ class DiagonalCovariance:
 
     def correlate(self, noise: Tensor) -> Tensor:
         return self.k.sqrt() * noise
+
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        return x / self.k.sqrt()
 
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return (x.square() / self.k).sum(-2), self.k.log().sum(-2)

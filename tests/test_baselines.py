@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds import Sequences, baselines, metrics
+from pyro_vgpds import VGPDS, Sequences, baselines, metrics
 from pyro_vgpds.baselines.pca import _em
-from pyro_vgpds.datasets import load_clip, load_cmu35, load_missa, make_gait, make_pendulum_video
-from pyro_vgpds.kernels import RBF, Linear, Matern32
+from pyro_vgpds.datasets import load_clip, load_cmu35, load_missa, make_gait, make_pendulum_video, make_sequences
+from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Linear, Matern32, White
 
 IMPUTERS = [
     baselines.column_mean,
@@ -340,3 +340,29 @@ def test_periodic_clips(name, period, data_home):
         v[60:] for v in (video.y[0], baselines.column_mean(video.t, [y])[0], baselines.repeat_cycle(video.t, [y])[0])
     )
     assert metrics.mae(truth, cycle) < metrics.mae(truth, mean)
+
+
+def test_arrays_in_any_memory_order():
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random((12, 9)) < 0.2, np.nan, rng.standard_normal((12, 9)))
+    t = np.arange(12.0)
+    for impute in (baselines.ppca, baselines.pca, baselines.linear_interpolation, baselines.gp_interpolation):
+        torch.testing.assert_close(impute(t, np.asfortranarray(y)), impute(t, y))
+
+
+def test_the_map_model_reconstructs_and_names_what_it_needs():
+    data = make_sequences(num_sequences=4, num_outputs=12, length=(25, 35), seed=1).sequences()
+    t, y = ([v[s] for s in data.times.slices()] for v in (data.times.t, data.y))
+    train = Sequences(t[:-1], y[:-1])
+    model = VGPDS.from_data(train, 3, 25, temporal=Matern32().fix("variance") + White(1e-2) + Bias(0.1))
+    first = model.noise.item()
+    rival = baselines.MapGPLVM.fit(model, train, 150)
+    assert model.noise.item() != first
+    partly = y[-1].clone()
+    partly[len(partly) // 2 :, :6] = torch.nan
+    hidden = torch.isnan(partly)
+    error = (rival.reconstruct(t[-1], partly) - y[-1])[hidden].square().mean().sqrt()
+    assert error < 0.5 * y[-1][hidden].std()
+    by_hand = VGPDS(RBF(1.0, 1.0), ARDRBF(1.0, 1.0), torch.zeros(2, 1), 0.1, torch.zeros(12))
+    with pytest.raises(ValueError, match="needs a model made by VGPDS"):
+        baselines.MapGPLVM.fit(by_hand, train)

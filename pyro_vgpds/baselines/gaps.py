@@ -68,7 +68,7 @@ def around(seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def patterns(seen: Tensor) -> tuple[Tensor, Tensor]:
     """The different rows of ``seen`` (n, m) as (P, m), and which of them each row is, (n,)."""
-    packed = np.packbits(seen.numpy(), axis=1)
+    packed = np.ascontiguousarray(np.packbits(seen.numpy(), axis=1))
     keys = packed.view([("", packed.dtype)] * packed.shape[1]).ravel()
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
     return seen[torch.from_numpy(first)], torch.from_numpy(place.ravel())
