@@ -13,7 +13,7 @@ import pyro
 import torch
 
 from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern32, Matern52, Periodic, White
+from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.posterior import Posterior
 from pyro_vgpds.prediction import Prediction
@@ -22,14 +22,14 @@ from pyro_vgpds.training import fit
 
 __all__ = ["Recipe", "Trained"]
 
-_SMOOTH: dict[str, Any] = {"rbf": RBF, "matern32": Matern32, "matern52": Matern52}
+_SMOOTH: dict[str, Any] = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything that is chosen about a model and its training."""
 
-    temporal: str  #: "rbf", "matern32", "matern52", or one of them and "+periodic"
+    temporal: str  #: "rbf", "matern12", "matern32" or "matern52", or one of them and "+periodic"
     latent_dim: int
     num_inducing: int
     num_steps: int
@@ -47,8 +47,8 @@ class Recipe:
     def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int) -> Trained:
         """A model of these sequences. Deterministic: the same seed gives the same model."""
         start = time.perf_counter()
-        scale = np.concatenate(list(y)).std(0) if self.scale else np.ones(y[0].shape[1])
-        scale = np.where(scale > 0, scale, 1.0)
+        scale = np.nanstd(np.concatenate(list(y)), 0) if self.scale else np.ones(y[0].shape[1])
+        scale = np.where(scale > 1e-9, scale, 1.0)
         data = Sequences(list(t), [part / scale for part in y])
         pyro.clear_param_store()
         pyro.set_rng_seed(seed)
@@ -94,5 +94,11 @@ class Trained:
         return self.mean(self.posterior.reconstruct(t, y / self.scale, sequence, **options))
 
     def mean(self, prediction: Prediction) -> np.ndarray:
+        """Means (T, D) in the units of the data."""
         mean: np.ndarray = prediction.mean.numpy() * self.scale
         return mean
+
+    def variance(self, prediction: Prediction) -> np.ndarray:
+        """Variances (T, D) in the units of the data."""
+        variance: np.ndarray = prediction.variance.numpy() * self.scale**2
+        return variance
