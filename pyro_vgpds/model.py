@@ -7,6 +7,7 @@ import numbers
 import warnings
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import torch
 from pyro.distributions import constraints
@@ -117,6 +118,7 @@ class VGPDS(PyroModule):
         temporal: Kernel | None = None,
         mapping: Kernel | None = None,
         *,
+        static_dim: int = 0,
         noise_per_output: bool = False,
         jitter: float | None = None,
     ) -> VGPDS:
@@ -132,10 +134,15 @@ class VGPDS(PyroModule):
         :param temporal: k_x; left out, ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF held at 1, as
             it is redundant with the weights of the mapping.
         :param mapping: k_f; left out, :class:`~pyro_vgpds.kernels.ARDRBF`.
+        :param static_dim: of the latent dimensions, so many start as constants of each sequence: what sets sequences
+            apart, such as the style of a walk. The others start from what varies within sequences, so that all begin
+            in one space. Each dimension then has temporal parameters of its own. For several sequences; often a
+            higher bound and better reconstruction.
         :param noise_per_output: one noise variance for each output; the cost of a step then grows with D.
         :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
         """
         check_sizes(data, latent_dim, num_inducing, noise_per_output)
+        _check_static(static_dim, latent_dim, data)
         if temporal is None:
             temporal = RBF().fix("variance") + White(1e-2) + Bias(0.1)
         num_inducing = min(100, data.num_frames) if num_inducing is None else num_inducing
@@ -148,7 +155,7 @@ class VGPDS(PyroModule):
             output_mean=data.output_means,
             jitter=jitter,
         ).to(**options)
-        start_model(model, data, default_mapping=mapping is None)
+        start_model(model, data, default_mapping=mapping is None, static_dim=static_dim)
         return model
 
     @property
@@ -254,6 +261,20 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
     if noise_per_output and constant:
         raise ValueError(
             f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant: drop them."
+        )
+
+
+def _check_static(static_dim: Any, latent_dim: int, data: Sequences) -> None:
+    if (
+        isinstance(static_dim, bool)
+        or not isinstance(static_dim, (int, np.integer))
+        or not 0 <= static_dim < latent_dim
+    ):
+        raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
+    if static_dim >= max(1, data.num_sequences):
+        raise ValueError(
+            f"static_dim={static_dim} needs more than {static_dim} sequences that can differ, but data has "
+            f"{data.num_sequences}."
         )
 
 

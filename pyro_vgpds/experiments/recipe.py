@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyro
-import torch
 
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
@@ -35,7 +34,7 @@ class Recipe:
     num_steps: int
     scale: bool = False  #: divide outputs by their standard deviation
     noise_per_output: bool = False
-    per_dimension: bool = False  #: temporal parameters of its own for each latent dimension
+    static_dim: int = 0  #: latent dimensions that start constant in each sequence
     period: float | None = None  #: to begin with
 
     def kernel(self) -> Kernel:
@@ -57,25 +56,15 @@ class Recipe:
             self.latent_dim,
             min(self.num_inducing, data.num_frames),
             self.kernel(),
+            static_dim=self.static_dim,
             noise_per_output=self.noise_per_output,
         )
-        if self.per_dimension:
-            _spread_over_dimensions(model)
         guide = AutoOpperArchambeau(model)
         result = fit(model, guide, data, self.num_steps)
         return Trained(Posterior(model, guide, data), model, guide, scale, result.bound, time.perf_counter() - start)
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _spread_over_dimensions(model: VGPDS) -> None:
-    """Give each latent dimension temporal parameters of its own, where they are learned."""
-    ones = torch.ones(model.latent_dim, dtype=model.output_mean.dtype)
-    for leaf in model.temporal.leaves():
-        for name in leaf._names:
-            if name in leaf._pyro_params:
-                leaf.set(name, getattr(leaf, name).detach() * ones)
 
 
 @dataclass(frozen=True)
