@@ -187,15 +187,20 @@ class Prediction(Outputs):
                 raise ValueError(
                     f"{name} must be an array of shape {self.shape}, but its shape is {tuple(array.shape)}."
                 )
+        for rows, index, *moments in self.blocks():
+            for array, block in zip((mean, variance), moments, strict=True):
+                if array is not None:
+                    _put(array, rows, index, block)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Rows, outputs' indices (d,), and mean and variance (rows, d), block by block until all are done."""
         with torch.no_grad():
-            for rows, index, *moments in predict(self._inducing, self._path, self.noise):
-                seen = None if self._observed is None else self._observed[rows, index]
-                if seen is not None:
+            for rows, index, mean, variance in predict(self._inducing, self._path, self.noise):
+                if self._observed is not None:
+                    seen = self._observed[rows, index]
                     known = torch.isfinite(seen)
-                    moments = [torch.where(known, seen, moments[0]), moments[1].masked_fill(known, 0.0)]
-                for array, block in zip((mean, variance), moments, strict=True):
-                    if array is not None:
-                        _put(array, rows, index, block)
+                    mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
+                yield rows, index, mean, variance
 
     @property
     def covariance(self) -> Tensor:
