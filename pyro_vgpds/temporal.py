@@ -12,7 +12,7 @@ S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro.distributions import constraints
@@ -23,22 +23,20 @@ from torch.distributions import Independent, Normal, register_kl
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.markov import MarkovCovariance, Moments
 from pyro_vgpds.times import Times
 
-__all__ = ["OpperArchambeau", "TemporalGP"]
+__all__ = ["STRUCTURES", "OpperArchambeau", "TemporalGP"]
 
-
-class _Moments(NamedTuple):
-    """μ, diag S and mean_bar (..., N, Q), and log|B| summed over sequences (..., Q)."""
-
-    mu: Tensor
-    s: Tensor
-    mean_bar: Tensor
-    logdet: Tensor
+#: what K_t can be computed as
+STRUCTURES = ("dense", "markov")
+_MARKOV_FRAMES = 40  # for each number of the state: with a longest sequence of more, Markov is the faster one
 
 
 class DenseCovariance:
     """K_t as one dense block a sequence, (..., K, B, n, n) for each batch of B sequences of similar length."""
+
+    name = "dense"
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
         self.times, self.jitter = times, jitter
@@ -94,13 +92,13 @@ class DenseCovariance:
         """The diagonal of K_t⁻¹, (..., N, K)."""
         return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> Moments:
         """``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ."""
         parts = zip(self.blocks, self.times.split(shift), self.times.split(lam), strict=True)
         results = [_Posterior.apply(*part, natural) for part in parts]
         mu, s, mean_bar, logdet = (list(x) for x in zip(*results, strict=True))
         join = self.times.join
-        return _Moments(join(mu), join(s), join(mean_bar), torch.stack([d.sum(-1) for d in logdet]).sum(0))
+        return Moments(join(mu), join(s), join(mean_bar), torch.stack([d.sum(-1) for d in logdet]).sum(0))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         """S, (..., Q, N, N), zero between sequences."""
@@ -121,6 +119,8 @@ class DenseCovariance:
 
 class DiagonalCovariance:
     """K_t of a kernel that is white noise: everything is O(N)."""
+
+    name = "diagonal"
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
         self.times = times
@@ -151,16 +151,43 @@ class DiagonalCovariance:
     def inverse_diag(self) -> Tensor:
         return 1.0 / self.k
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> Moments:
         spread = 1.0 + self.k * lam
         mean_bar = shift / spread if natural else shift
-        return _Moments(self.k * mean_bar, self.k / spread, mean_bar, torch.log1p(self.k * lam).sum(-2))
+        return Moments(self.k * mean_bar, self.k / spread, mean_bar, torch.log1p(self.k * lam).sum(-2))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
 
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
+
+
+def check_structure(structure: str | None) -> str | None:
+    """``structure`` itself.
+
+    :raises ValueError: where it is none of those there are.
+    """
+    if structure is not None and structure not in STRUCTURES:
+        raise ValueError(f"structure must be one of {', '.join(map(repr, STRUCTURES))} or None, but got {structure!r}.")
+    return structure
+
+
+def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -> str:
+    """``"diagonal"``, ``"markov"`` or ``"dense"``: as asked for, or else the fastest that the kernel has."""
+    check_structure(structure)
+    if kernel.is_diagonal:
+        return "diagonal"
+    d = kernel.state_dim
+    if structure == "markov" and d is None:
+        raise ValueError(
+            "structure='markov' needs a kernel with a state-space form: Matern12, Matern32, Matern52, Linear, Bias, "
+            "White, Periodic, MarkovRBF, and their sums and products. For an RBF that is nearly one, take MarkovRBF; "
+            "otherwise leave structure out."
+        )
+    if structure is None:
+        structure = "dense" if d is None or max(times.lengths) < _MARKOV_FRAMES * d else "markov"
+    return structure
 
 
 def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -251,6 +278,10 @@ class TemporalGP(Expandable):
     :param times: a :class:`~pyro_vgpds.times.Times` (``data.times``), or a tensor (N,) for one sequence.
     :param latent_dim: Q.
     :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
+    :param structure: ``"dense"`` makes one n × n block for each sequence, at a cost of O(n³); ``"markov"`` goes through
+        the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and the
+        longest sequence is long enough for it to be the faster one. The results are the same.
+    :raises ValueError: where ``"markov"`` is asked of a kernel without a state-space form.
     """
 
     arg_constraints: dict[str, Any] = {}
@@ -258,11 +289,17 @@ class TemporalGP(Expandable):
     has_rsample = True
 
     def __init__(
-        self, kernel: KernelValue, times: Times | Tensor, latent_dim: int, jitter: float | None = None
+        self,
+        kernel: KernelValue,
+        times: Times | Tensor,
+        latent_dim: int,
+        jitter: float | None = None,
+        structure: str | None = None,
     ) -> None:
         times = times if isinstance(times, Times) else Times(times)
-        structure = DiagonalCovariance if kernel.is_diagonal else DenseCovariance
-        self.covariance: DenseCovariance | DiagonalCovariance = structure(kernel, times, jitter)
+        structures = {"diagonal": DiagonalCovariance, "markov": MarkovCovariance, "dense": DenseCovariance}
+        make: Any = structures[choose_structure(kernel, times, structure)]
+        self.covariance: DenseCovariance | DiagonalCovariance | MarkovCovariance = make(kernel, times, jitter)
         self.kernel, self.times = kernel, times
         own = self.covariance.diag().shape[-1]
         if own not in (1, latent_dim):
@@ -270,6 +307,15 @@ class TemporalGP(Expandable):
                 f"the temporal kernel has parameters for {own} latent dimensions, but latent_dim is {latent_dim}."
             )
         super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
+
+    @property
+    def structure(self) -> str:
+        """``"dense"``, ``"markov"``, or ``"diagonal"`` for white noise alone."""
+        return self.covariance.name
+
+    def __repr__(self) -> str:
+        n, q = self.event_shape
+        return f"TemporalGP(frames={n}, latent_dim={q}, structure={self.structure!r})"
 
     @property
     def mean(self) -> Tensor:
@@ -321,7 +367,7 @@ class OpperArchambeau(Expandable):
                 )
         self.prior, self.lam = prior, lam
         self._shift, self._natural = mean_bar, False
-        self._moments: _Moments | None = None
+        self._moments: Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
 
@@ -335,7 +381,11 @@ class OpperArchambeau(Expandable):
         new._natural = True
         return new
 
-    def _posterior(self) -> _Moments:
+    def __repr__(self) -> str:
+        n, q = self.event_shape
+        return f"OpperArchambeau(frames={n}, latent_dim={q}, structure={self.prior.structure!r})"
+
+    def _posterior(self) -> Moments:
         if self._moments is None:
             self._moments = self.prior.covariance.posterior(self._shift, self.lam, self._natural)
         return self._moments
