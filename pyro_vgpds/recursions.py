@@ -36,14 +36,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds import scan
+from pyro_vgpds import chains, scan
 
 __all__ = ["draw", "matmul", "solve", "variance"]
 
 
 def _route(a: Tensor) -> Any:
     """The module with the recursions."""
-    return scan
+    return chains if a.device.type == "cpu" and chains.available() else scan
 
 
 def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The recursions of recursions.py, which has the equations, as loops over the frames.
+//
+// Layout: the lanes of a SIMD vector are LANES chains, which all take the same steps. a and q are (K, N, d, d), h (N, d),
+// everything that is one number a frame (C, N); index (C,) says which of the K kernels a chain has.
+//
+// What the way back needs of the way forward is kept for a segment of frames that fits a fixed budget of memory; with
+// more segments than one, a first pass keeps only the states between them, and each segment is run again.
+//
+// The file includes itself: once for every instruction set (the part under #ifdef TARGET), and there once for every
+// small size of the state, for which the compiler unrolls all loops (the part under #ifdef DIM; 0 is any size).
+
+#if defined(DIM)
+
+#if DIM
+#define D DIM
+#define MATRIX(name, place) vec name[D * D]
+#define VECTOR(name, place) vec name[D]
+#else
+#define D (g->d)
+#define MATRIX(name, place) vec *name = g->scratch + (place) * D * D
+#define VECTOR(name, place) vec *name = g->scratch + SCRATCH * D * D + (place) * D
+#endif
+#define EACH(i) for (long i = 0; i < D; i++)
+
+// X Y, Xᵀ Y or X Yᵀ
+INLINE void NAME(times)(const group *g, const vec *x, const vec *y, vec *out) {
+    EACH(i) EACH(j) {
+        vec total = x[i * D] * y[j];
+        for (long k = 1; k < D; k++) total += x[i * D + k] * y[k * D + j];
+        out[i * D + j] = total;
+    }
+}
+INLINE void NAME(left_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
+    EACH(i) EACH(j) {
+        vec total = x[i] * y[j];
+        for (long k = 1; k < D; k++) total += x[k * D + i] * y[k * D + j];
+        out[i * D + j] = total;
+    }
+}
+// The same for a symmetric result
+INLINE void NAME(right_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
+    EACH(i) for (long j = 0; j <= i; j++) {
+        vec total = x[i * D] * y[j * D];
+        for (long k = 1; k < D; k++) total += x[i * D + k] * y[j * D + k];
+        out[i * D + j] = total;
+        out[j * D + i] = total;
+    }
+}
+INLINE void NAME(apply)(const group *g, const vec *x, const vec *y, vec *out) {
+    EACH(i) {
+        vec total = x[i * D] * y[0];
+        for (long k = 1; k < D; k++) total += x[i * D + k] * y[k];
+        out[i] = total;
+    }
+}
+INLINE void NAME(apply_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
+    EACH(i) {
+        vec total = x[i] * y[0];
+        for (long k = 1; k < D; k++) total += x[k * D + i] * y[k];
+        out[i] = total;
+    }
+}
+INLINE vec NAME(dot)(const group *g, const vec *x, const vec *y) {
+    vec total = x[0] * y[0];
+    for (long k = 1; k < D; k++) total += x[k] * y[k];
+    return total;
+}
+INLINE void NAME(read_matrix)(const group *g, const double *const *from, long k, vec *out) {
+    for (long i = 0; i < D * D; i++) out[i] = ISA(load)(g, from, k * D * D + i);
+}
+INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = splat(g->h[k * D + i]); }
+
+// What a frame leaves for the way back: w, v, then f and e of the mean, or v̇, ẇ, P and Ṗ of the frame before
+#define KEPT_V D
+#define KEPT_F (D + 1)
+#define KEPT_E (D + 2)
+#define KEPT_DV (D + 1)
+#define KEPT_DW (D + 2)
+#define KEPT_P (2 * D + 2)
+#define KEPT_DP (2 * D + 2 + D * D)
+
+// Frames k0 <= k < k1 forwards, from P, m and Ṗ in ``state``, which are left as they are after them
+INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kept, long stride, int mean, int tangent) {
+    vec *P = state, *m = state + D * D, *dP = state + D * D + D;
+    MATRIX(A, 0); MATRIX(X, 1); MATRIX(M, 2); MATRIX(dM, 3);
+    VECTOR(w, 0); VECTOR(dw, 1); VECTOR(h, 2); VECTOR(moved, 3); VECTOR(rest, 4);
+    for (long k = k0; k < k1; k++, kept += kept ? stride : 0) {
+        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_row)(g, k, h);
+        NAME(times)(g, A, P, X);
+        NAME(right_transposed)(g, X, A, M);
+        for (long i = 0; i < D * D; i++) M[i] += ISA(load)(g, g->q, k * D * D + i);
+        NAME(apply)(g, M, h, w);
+        const vec v = NAME(dot)(g, h, w), lam = ISA(load_frame)(g, g->in[0], k), u = 1.0 / (1.0 + lam * v), c = lam * u;
+        if (kept) {
+            EACH(i) kept[i] = w[i];
+            kept[KEPT_V] = v;
+        }
+        if (tangent) {
+            const vec d_lam = ISA(load_frame)(g, g->in[1], k);
+            if (kept) for (long i = 0; i < D * D; i++) {
+                kept[KEPT_P + i] = P[i];
+                kept[KEPT_DP + i] = dP[i];
+            }
+            NAME(times)(g, A, dP, X);
+            NAME(right_transposed)(g, X, A, dM);
+            NAME(apply)(g, dM, h, dw);
+            const vec dv = NAME(dot)(g, h, dw), scale = c * c * dv - d_lam * u * u;
+            if (kept) {
+                EACH(i) kept[KEPT_DW + i] = dw[i];
+                kept[KEPT_DV] = dv;
+            }
+            EACH(i) EACH(j) dP[i * D + j] = dM[i * D + j] - c * (w[i] * dw[j] + dw[i] * w[j]) + scale * w[i] * w[j];
+        }
+        if (mean) {
+            const vec eta = ISA(load_frame)(g, g->in[1], k);
+            NAME(apply)(g, A, m, moved);
+            const vec f = NAME(dot)(g, h, moved), e = u * (eta - lam * f);
+            EACH(i) m[i] = moved[i] + w[i] * e;
+            if (kept) {
+                kept[KEPT_F] = f;
+                kept[KEPT_E] = e;
+            }
+        }
+        // P h = u w holds exactly; what rounding leaves of it is taken out again, as Joseph's form would
+        EACH(i) EACH(j) P[i * D + j] = M[i * D + j] - c * w[i] * w[j];
+        NAME(apply)(g, P, h, rest);
+        EACH(i) rest[i] -= u * w[i];
+        const vec last = c * NAME(dot)(g, h, rest);
+        EACH(i) EACH(j) P[i * D + j] -= c * (rest[i] * w[j] + w[i] * rest[j] - last * w[i] * w[j]);
+    }
+}
+
+NOINLINE void NAME(forward_plain)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
+    NAME(forward)(g, k0, k1, state, kept, stride, 0, 0);
+}
+NOINLINE void NAME(forward_mean)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
+    NAME(forward)(g, k0, k1, state, kept, stride, 1, 0);
+}
+NOINLINE void NAME(forward_tangent)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
+    NAME(forward)(g, k0, k1, state, kept, stride, 0, 1);
+}
+
+// X ← Gᵀ X G with G = I − c w h, of y = X w and n = w·y, plus extra h hᵀ
+INLINE void NAME(pull)(const group *g, vec *x, const vec *y, const vec *h, vec c, vec n, vec extra) {
+    const vec scale = c * c * n + extra;
+    EACH(i) EACH(j) x[i * D + j] += scale * h[i] * h[j] - c * (h[i] * y[j] + y[i] * h[j]);
+}
+
+INLINE void NAME(back_variance)(const group *g, long k, vec *N, const vec *kept) {
+    MATRIX(A, 0); MATRIX(X, 1);
+    VECTOR(y, 0); VECTOR(h, 1);
+    const vec lam = ISA(load_frame)(g, g->in[0], k), v = kept[KEPT_V], u = 1.0 / (1.0 + lam * v), c = lam * u;
+    NAME(read_row)(g, k, h);
+    NAME(apply)(g, N, kept, y);
+    const vec n = NAME(dot)(g, kept, y), filtered = u * v, s = filtered - u * u * n, least = filtered * 0x1p-52;
+    ISA(store)(g, g->out[0], k, ISA(larger)(s, least));  // never below zero, whatever is lost
+    ISA(store)(g, g->out[1], k, c + c * c * n);
+    ISA(store)(g, g->out[2], k, v);
+    NAME(pull)(g, N, y, h, c, n, c);
+    NAME(read_matrix)(g, g->a, k, A);
+    NAME(times)(g, N, A, X);
+    NAME(left_transposed)(g, A, X, N);
+}
+
+INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
+    MATRIX(A, 0);
+    VECTOR(h, 0); VECTOR(moved, 1);
+    const vec lam = ISA(load_frame)(g, g->in[0], k), v = kept[KEPT_V], u = 1.0 / (1.0 + lam * v);
+    const vec e = kept[KEPT_E], n = NAME(dot)(g, kept, r), b = e - lam * u * n;
+    ISA(store)(g, g->out[0], k, kept[KEPT_F] + v * e + u * n);
+    ISA(store)(g, g->out[1], k, b);
+    NAME(read_row)(g, k, h);
+    EACH(i) moved[i] = r[i] + h[i] * b;
+    NAME(read_matrix)(g, g->a, k, A);
+    NAME(apply_transposed)(g, A, moved, r);
+}
+
+INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const vec *kept) {
+    MATRIX(A, 0); MATRIX(X, 1); MATRIX(dX, 2); MATRIX(G, 3);
+    VECTOR(y, 0); VECTOR(dy, 1); VECTOR(h, 2); VECTOR(turn, 3); VECTOR(x, 4);
+    const vec *w = kept, *dw = kept + KEPT_DW, v = kept[KEPT_V], dv = kept[KEPT_DV];
+    const vec lam = ISA(load_frame)(g, g->in[0], k), d_lam = ISA(load_frame)(g, g->in[1], k);
+    const vec u = 1.0 / (1.0 + lam * v), c = lam * u;
+    const vec du = -u * u * (d_lam * v + lam * dv), dc = d_lam * u * u - c * c * dv;
+    NAME(read_row)(g, k, h);
+    NAME(apply)(g, N, w, y);
+    NAME(apply)(g, dN, w, dy);
+    EACH(i) turn[i] = dc * w[i] + c * dw[i];
+    NAME(apply)(g, N, turn, x);
+    const vec lost = c * NAME(dot)(g, w, x);
+    EACH(i) x[i] -= lost * h[i];
+    const vec n = NAME(dot)(g, w, y), moved = NAME(dot)(g, w, dy), dn = moved + 2.0 * NAME(dot)(g, y, dw);
+    ISA(store)(g, g->out[0], k, du * v + u * dv - 2.0 * u * du * n - u * u * dn);
+    NAME(pull)(g, N, y, h, c, n, c);
+    NAME(pull)(g, dN, dy, h, c, moved, dc);
+    EACH(i) EACH(j) {
+        dN[i * D + j] -= x[i] * h[j] + h[i] * x[j];
+        G[i * D + j] = dN[i * D + j] + g->weight * N[i * D + j];
+    }
+    NAME(read_matrix)(g, g->a, k, A);
+    NAME(times)(g, N, A, X);
+    NAME(times)(g, dN, A, dX);
+    NAME(left_transposed)(g, A, X, N);
+    NAME(left_transposed)(g, A, dX, dN);
+    for (long i = 0; i < D * D; i++) {
+        ISA(add)(g, g->g_q, k * D * D + i, G[i]);
+        dX[i] += g->weight * X[i];
+    }
+    NAME(times)(g, dX, kept + KEPT_P, A);
+    NAME(times)(g, X, kept + KEPT_DP, G);
+    for (long i = 0; i < D * D; i++) ISA(add)(g, g->g_a, k * D * D + i, 2.0 * (A[i] + G[i]));
+}
+
+// A filter and the way back, in segments
+NOINLINE int NAME(there_and_back)(const group *g, int task) {
+    const int mean = task == SOLVE, tangent = task == GRADIENT;
+    const long size = 2 * D * D + D, stride = tangent ? KEPT_DP + D * D : mean ? KEPT_E + 1 : KEPT_V + 1;
+    long length = BUDGET / (stride * (long)sizeof(vec));
+    length = length < 1 ? 1 : length > g->n ? g->n : length;
+    const long segments = (g->n + length - 1) / length;
+    vec *states = allocate((segments + 2) * size), *kept = allocate(length * stride);
+    if (!states || !kept) {
+        free(states);
+        free(kept);
+        return 1;
+    }
+    vec *state = states + segments * size, *back = state + size;
+    void (*forward)(const group *, long, long, vec *, vec *, long) =
+        mean ? NAME(forward_mean) : tangent ? NAME(forward_tangent) : NAME(forward_plain);
+    for (long i = 0; i < 2 * size; i++) state[i] = splat(0.0);
+    for (long i = 0; i < segments; i++) {
+        memcpy(states + i * size, state, size * sizeof(vec));
+        if (i + 1 < segments) forward(g, i * length, (i + 1) * length, state, NULL, stride);
+    }
+    for (long i = segments - 1; i >= 0; i--) {
+        const long k0 = i * length, k1 = k0 + length < g->n ? k0 + length : g->n;
+        forward(g, k0, k1, states + i * size, kept, stride);
+        for (long k = k1 - 1; k >= k0; k--) {
+            const vec *own = kept + (k - k0) * stride;
+            if (mean) NAME(back_mean)(g, k, back, own);
+            else if (tangent) NAME(back_gradient)(g, k, back, back + D * D, own);
+            else NAME(back_variance)(g, k, back, own);
+        }
+    }
+    free(states);
+    free(kept);
+    return 0;
+}
+
+// r_k = h b_k + A_{k+1}ᵀ r_{k+1} for all frames
+NOINLINE void NAME(future)(const group *g, const double *const *b, vec *r) {
+    MATRIX(A, 0);
+    VECTOR(moved, 0);
+    EACH(i) moved[i] = splat(0.0);
+    for (long k = g->n - 1; k >= 0; k--) {
+        const vec own = ISA(load_frame)(g, b, k);
+        EACH(i) r[k * D + i] = moved[i] + own * g->h[k * D + i];
+        NAME(read_matrix)(g, g->a, k, A);
+        NAME(apply_transposed)(g, A, r + k * D, moved);
+    }
+}
+
+// z ← A_k z + Q_k r_k
+INLINE void NAME(path)(const group *g, const vec *A, const vec *Q, const vec *r, vec *z, vec *moved, vec *added) {
+    NAME(apply)(g, A, z, moved);
+    NAME(apply)(g, Q, r, added);
+    EACH(i) z[i] = moved[i] + added[i];
+}
+
+NOINLINE int NAME(matmul)(const group *g) {
+    vec *r = allocate((g->n + 1) * D);
+    if (!r) return 1;
+    NAME(future)(g, g->in[0], r);
+    vec *z = r + g->n * D;
+    MATRIX(A, 0); MATRIX(Q, 1);
+    VECTOR(h, 0); VECTOR(moved, 1); VECTOR(added, 2);
+    EACH(i) z[i] = splat(0.0);
+    for (long k = 0; k < g->n; k++) {
+        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_matrix)(g, g->q, k, Q);
+        NAME(read_row)(g, k, h);
+        NAME(path)(g, A, Q, r + k * D, z, moved, added);
+        ISA(store)(g, g->out[0], k, NAME(dot)(g, h, z));
+    }
+    free(r);
+    return 0;
+}
+
+NOINLINE int NAME(quadratic)(const group *g) {
+    vec *r = allocate(2 * (g->n + 1) * D);
+    if (!r) return 1;
+    vec *s = r + g->n * D, *y = s + g->n * D, *z = y + D;
+    NAME(future)(g, g->in[0], r);
+    NAME(future)(g, g->in[1], s);
+    MATRIX(A, 0); MATRIX(Q, 1);
+    VECTOR(moved, 0); VECTOR(added, 1);
+    for (long i = 0; i < 2 * D; i++) y[i] = splat(0.0);
+    for (long k = 0; k < g->n; k++) {
+        const vec *a = r + k * D, *b = s + k * D;
+        EACH(i) EACH(j) {
+            ISA(add)(g, g->g_a, k * D * D + i * D + j, a[i] * z[j] + b[i] * y[j]);
+            ISA(add)(g, g->g_q, k * D * D + i * D + j, 0.5 * (a[i] * b[j] + b[i] * a[j]));
+        }
+        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_matrix)(g, g->q, k, Q);
+        NAME(path)(g, A, Q, a, y, moved, added);
+        NAME(path)(g, A, Q, b, z, moved, added);
+    }
+    free(r);
+    return 0;
+}
+
+NOINLINE int NAME(draw)(const group *g) {
+    const long size = 2 * D * D + D;
+    vec *state = allocate(size + D + 1), *kept = state + size;
+    if (!state) return 1;
+    for (long i = 0; i < size; i++) state[i] = splat(0.0);
+    vec *m = state + D * D;
+    MATRIX(A, 0);
+    VECTOR(h, 0); VECTOR(moved, 1);
+    for (long k = 0; k < g->n; k++) {
+        NAME(forward_plain)(g, k, k + 1, state, kept, D + 1);
+        const vec noise = ISA(load_frame)(g, g->in[1], k), lam = ISA(load_frame)(g, g->in[0], k);
+        const vec scale = ISA(root)(kept[KEPT_V] + 1.0 / lam);
+        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_row)(g, k, h);
+        NAME(apply)(g, A, m, moved);
+        ISA(store)(g, g->out[0], k, NAME(dot)(g, h, moved) + scale * noise);
+        EACH(i) m[i] = moved[i] + kept[i] * noise / scale;
+    }
+    free(state);
+    return 0;
+}
+
+NOINLINE int NAME(run)(const group *g, int task) {
+    switch (task) {
+        case VARIANCE:
+        case SOLVE:
+        case GRADIENT: return NAME(there_and_back)(g, task);
+        case MATMUL: return NAME(matmul)(g);
+        case QUADRATIC: return NAME(quadratic)(g);
+        default: return NAME(draw)(g);
+    }
+}
+
+#undef D
+#undef MATRIX
+#undef VECTOR
+#undef EACH
+#undef KEPT_V
+#undef KEPT_F
+#undef KEPT_E
+#undef KEPT_DV
+#undef KEPT_DW
+#undef KEPT_P
+#undef KEPT_DP
+#undef DIM
+
+#elif defined(TARGET)
+
+INLINE vec ISA(load)(const group *g, const double *const *from, long i) {
+    if (g->shared) return splat(from[0][i]);
+    return (vec){from[0][i], from[1][i], from[2][i], from[3][i]};
+}
+INLINE vec ISA(load_frame)(const group *g, const double *const *from, long i) {
+    return (vec){from[0][i], from[1][i], from[2][i], from[3][i]};
+}
+INLINE void ISA(store)(const group *g, double *const *to, long i, vec x) {
+    for (int lane = 0; lane < g->lanes; lane++) to[lane][i] = x[lane];
+}
+INLINE void ISA(add)(const group *g, double *const *to, long i, vec x) {
+    if (g->shared && g->lanes == LANES) {
+        to[0][i] += (x[0] + x[1]) + (x[2] + x[3]);
+        return;
+    }
+    for (int lane = 0; lane < g->lanes; lane++) to[lane][i] += x[lane];
+}
+INLINE vec ISA(larger)(vec x, vec y) {
+    for (int lane = 0; lane < LANES; lane++) x[lane] = x[lane] < y[lane] ? y[lane] : x[lane];  // a NaN stays
+    return x;
+}
+INLINE vec ISA(root)(vec x) {
+    for (int lane = 0; lane < LANES; lane++) x[lane] = sqrt(x[lane]);
+    return x;
+}
+
+#define DIM 0
+#include "_chains.c"
+#ifndef ANY_SIZE
+#define DIM 1
+#include "_chains.c"
+#define DIM 2
+#include "_chains.c"
+#define DIM 3
+#include "_chains.c"
+#define DIM 4
+#include "_chains.c"
+#endif
+
+TARGET static int ISA(run)(const group *g, int task) {
+    switch (g->d) {
+#ifndef ANY_SIZE
+        case 1: return PASTE(run, SET, 1)(g, task);
+        case 2: return PASTE(run, SET, 2)(g, task);
+        case 3: return PASTE(run, SET, 3)(g, task);
+        case 4: return PASTE(run, SET, 4)(g, task);
+#endif
+        default: return PASTE(run, SET, 0)(g, task);
+    }
+}
+#undef TARGET
+#undef SET
+
+#else
+
+#include <Python.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // no function with vectors is called from another file
+#endif
+
+#define LANES 4
+#define BUDGET (1L << 26)  // bytes that the way back may keep of the way forward
+#define SCRATCH 4          // matrices, and VECTORS vectors, of any size that a step works with
+#define VECTORS 5
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define NOINLINE TARGET static __attribute__((noinline))
+#define splat(x) ((x) - (vec){0})
+#define PASTED(x, set, dim) x##_##set##_##dim
+#define PASTE(x, set, dim) PASTED(x, set, dim)
+#define NAME(x) PASTE(x, SET, DIM)
+#define JOINED(x, set) x##_##set
+#define JOIN(x, set) JOINED(x, set)
+#define ISA(x) JOIN(x, SET)
+
+enum { VARIANCE, SOLVE, GRADIENT, MATMUL, QUADRATIC, DRAW };
+
+typedef double vec __attribute__((vector_size(8 * LANES)));
+
+// LANES chains; where there are fewer, the last lanes repeat the first and are never written
+typedef struct {
+    long n, d, lanes;
+    int shared;  // all have the same kernel
+    const double *a[LANES], *q[LANES], *h, *in[2][LANES];
+    double *out[3][LANES], *g_a[LANES], *g_q[LANES];
+    vec weight, *scratch;
+} group;
+
+static vec *allocate(long count) {
+    void *memory = NULL;
+    return posix_memalign(&memory, sizeof(vec), count * sizeof(vec)) ? NULL : memory;
+}
+
+#ifdef __x86_64__
+#define TARGET __attribute__((target("avx2,fma")))
+#define SET avx2
+#include "_chains.c"
+#define ANY_SIZE  // old processors do without unrolled code, which takes long to compile
+#define RUN(g, task) \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? run_avx2(g, task) : run_generic(g, task))
+#else
+#define RUN(g, task) run_generic(g, task)
+#endif
+#define TARGET
+#define SET generic
+#include "_chains.c"
+
+// Chains c0 <= c < c1. in0 and in1 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
+// are added to. Returns nonzero where memory ran out.
+int chains_run(int task, long n, long d, long c0, long c1, const long *index, const double *a, const double *q,
+               const double *h, const double *in0, const double *in1, const double *weight, double *out0, double *out1,
+               double *out2, double *g_a, double *g_q) {
+    group g = {.n = n, .d = d, .h = h};
+    const double *inputs[2] = {in0, in1};
+    double *outputs[3] = {out0, out1, out2};
+    g.scratch = allocate(SCRATCH * d * d + VECTORS * d);
+    if (!g.scratch) return 1;
+    int status = 0;
+    for (long c = c0; c < c1 && !status; c += LANES) {
+        g.lanes = c1 - c < LANES ? c1 - c : LANES;
+        g.shared = 1;
+        for (long lane = 0; lane < LANES; lane++) {
+            const long chain = lane < g.lanes ? c + lane : c, kernel = index[chain] * n * d * d;
+            g.shared &= index[chain] == index[c];
+            g.a[lane] = a + kernel;
+            g.q[lane] = q + kernel;
+            if (g_a) {
+                g.g_a[lane] = g_a + kernel;
+                g.g_q[lane] = g_q + kernel;
+            }
+            for (int i = 0; i < 2; i++) if (inputs[i]) g.in[i][lane] = inputs[i] + chain * n;
+            for (int i = 0; i < 3; i++) if (outputs[i]) g.out[i][lane] = outputs[i] + chain * n;
+            g.weight[lane] = weight ? weight[chain] : 0.0;
+        }
+        status = RUN(&g, task);
+    }
+    free(g.scratch);
+    return status;
+}
+
+#ifdef Py_LIMITED_API
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_chains", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__chains(void) { return PyModule_Create(&definition); }
+#endif
+
+#endif
