@@ -45,7 +45,7 @@ class Start:
         with torch.no_grad():
             x = self.x.to(model.inducing)
             lam = torch.full_like(x, _SITE_PRECISION)
-            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1])
+            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1], structure=model.structure)
             return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 

@@ -61,6 +61,7 @@ def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau,
             "mapping": _describe(model.mapping),
             "noise": _describe_parameter(model, "noise"),
             "jitter": model.jitter,
+            "structure": model.structure,
             "latent_dim": model.latent_dim,
             "num_inducing": model.num_inducing,
             "num_outputs": model.num_outputs,
@@ -100,6 +101,7 @@ def _build(header: dict[str, Any], tensors: dict[str, Tensor], device: Any, dtyp
         noise=_parameter(about["noise"], part["model"], "noise"),
         output_mean=part["model"]["output_mean"],
         jitter=about["jitter"],
+        structure=about.get("structure"),  # files of before there was a choice have none
     )
     model.load_state_dict(part["model"])
     ends = torch.tensor(header["data"]["lengths"]).cumsum(0)[:-1]

@@ -38,12 +38,17 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds import chains, scan
 
-__all__ = ["draw", "matmul", "solve", "variance"]
+__all__ = ["draw", "is_compiled", "matmul", "solve", "variance"]
+
+
+def is_compiled(x: Tensor) -> bool:
+    """Whether there are compiled loops for tensors on the device of ``x``."""
+    return x.device.type == "cpu" and chains.available()
 
 
 def _route(a: Tensor) -> Any:
-    """The module with the recursions."""
-    return chains if a.device.type == "cpu" and chains.available() else scan
+    """The module that has the recursions: loops over the frames on a CPU; elsewhere, and without a compiler, scans."""
+    return chains if is_compiled(a) else scan
 
 
 def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:

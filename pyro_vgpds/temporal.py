@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, register_kl
 
+from pyro_vgpds import recursions
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import cholesky
@@ -30,7 +31,11 @@ __all__ = ["STRUCTURES", "OpperArchambeau", "TemporalGP"]
 
 #: what K_t can be computed as
 STRUCTURES = ("dense", "markov")
-_MARKOV_FRAMES = 40  # for each number of the state: with a longest sequence of more, Markov is the faster one
+# Where the squared lengths of the sequences add up to this times the square of the state's size (at least that of 2.5
+# numbers), Markov is the faster one: from about 80 frames of a Matérn on, or 32 for each number of a large state. The
+# scans, which stand in for the compiled loops, pay off four times later.
+_MARKOV_SQUARES = 1000
+_SCAN_SQUARES = 16 * _MARKOV_SQUARES
 
 
 class DenseCovariance:
@@ -185,9 +190,12 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -
             "White, Periodic, MarkovRBF, and their sums and products. For an RBF that is nearly one, take MarkovRBF; "
             "otherwise leave structure out."
         )
-    if structure is None:
-        structure = "dense" if d is None or max(times.lengths) < _MARKOV_FRAMES * d else "markov"
-    return structure
+    if structure is not None:
+        return structure
+    squares = _MARKOV_SQUARES if recursions.is_compiled(times.t) else _SCAN_SQUARES
+    if d is None or sum(n * n for n in times.lengths) < squares * max(d, 2.5) ** 2:
+        return "dense"
+    return "markov"
 
 
 def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -279,8 +287,8 @@ class TemporalGP(Expandable):
     :param latent_dim: Q.
     :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
     :param structure: ``"dense"`` makes one n × n block for each sequence, at a cost of O(n³); ``"markov"`` goes through
-        the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and the
-        longest sequence is long enough for it to be the faster one. The results are the same.
+        the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and there
+        are frames enough for it to be the faster one. The results are the same.
     :raises ValueError: where ``"markov"`` is asked of a kernel without a state-space form.
     """
 
