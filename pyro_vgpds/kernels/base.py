@@ -54,6 +54,9 @@ class Kernel(PyroModule):
     reads them by ``self._read(name)`` and returns your ``KernelValue``.
     """
 
+    #: names of settings that the constructor takes besides parameters
+    _options: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self) -> None:
         super().__init__()
         self._names: list[str] = []
@@ -143,7 +146,8 @@ class Kernel(PyroModule):
             )
             return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
 
-        return f"{type(self).__name__}({', '.join(map(show, self._names))})"
+        options = [f"{name}={getattr(self, name)}" for name in self._options]
+        return f"{type(self).__name__}({', '.join([*map(show, self._names), *options])})"
 
 
 def event_dim(module: PyroModule, name: str) -> int:

@@ -131,6 +131,8 @@ class _Scaled(Kernel):
 class RBF(_Scaled):
     r"""Squared exponential: :math:`\sigma^2 \exp(-\tfrac12 d^2 / \ell^2)`.
 
+    It has no state-space form, so that a sequence of n frames costs O(n³); :class:`MarkovRBF` is nearly the same at O(n).
+
     :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
     :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
     """
