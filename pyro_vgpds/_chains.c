@@ -72,7 +72,8 @@ INLINE void NAME(read_matrix)(const group *g, const double *const *from, long k,
 }
 INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = splat(g->h[k * D + i]); }
 
-// What a frame leaves for the way back: w, v, then f and e of the mean, or v̇, ẇ, P and Ṗ of the frame before
+// What a frame leaves for the way back: w, v, then f and e of the mean; or v̇, ẇ, P and Ṗ of the frame before; or of a
+// draw m and P of the frame before
 #define KEPT_V D
 #define KEPT_F (D + 1)
 #define KEPT_E (D + 2)
@@ -80,9 +81,11 @@ INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = 
 #define KEPT_DW (D + 2)
 #define KEPT_P (2 * D + 2)
 #define KEPT_DP (2 * D + 2 + D * D)
+#define KEPT_M (D + 1)
 
 // Frames k0 <= k < k1 forwards, from P, m and Ṗ in ``state``, which are left as they are after them
-INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kept, long stride, int mean, int tangent) {
+INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kept, long stride, int task) {
+    const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW;
     vec *P = state, *m = state + D * D, *dP = state + D * D + D;
     MATRIX(A, 0); MATRIX(X, 1); MATRIX(M, 2); MATRIX(dM, 3);
     VECTOR(w, 0); VECTOR(dw, 1); VECTOR(h, 2); VECTOR(moved, 3); VECTOR(rest, 4);
@@ -124,6 +127,17 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
                 kept[KEPT_E] = e;
             }
         }
+        if (draw) {
+            const vec noise = ISA(load_frame)(g, g->in[1], k), scale = ISA(root)(v + 1.0 / lam);
+            NAME(apply)(g, A, m, moved);
+            if (kept) {
+                EACH(i) kept[KEPT_M + i] = m[i];
+                for (long i = 0; i < D * D; i++) kept[KEPT_P + i] = P[i];
+            } else {
+                ISA(store)(g, g->out[0], k, NAME(dot)(g, h, moved) + scale * noise);
+            }
+            EACH(i) m[i] = moved[i] + w[i] * noise / scale;
+        }
         // P h = u w holds exactly; what rounding leaves of it is taken out again, as Joseph's form would
         EACH(i) EACH(j) P[i * D + j] = M[i * D + j] - c * w[i] * w[j];
         NAME(apply)(g, P, h, rest);
@@ -134,13 +148,16 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
 }
 
 NOINLINE void NAME(forward_plain)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
-    NAME(forward)(g, k0, k1, state, kept, stride, 0, 0);
+    NAME(forward)(g, k0, k1, state, kept, stride, VARIANCE);
 }
 NOINLINE void NAME(forward_mean)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
-    NAME(forward)(g, k0, k1, state, kept, stride, 1, 0);
+    NAME(forward)(g, k0, k1, state, kept, stride, SOLVE);
 }
 NOINLINE void NAME(forward_tangent)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
-    NAME(forward)(g, k0, k1, state, kept, stride, 0, 1);
+    NAME(forward)(g, k0, k1, state, kept, stride, GRADIENT);
+}
+NOINLINE void NAME(forward_draw)(const group *g, long k0, long k1, vec *state, vec *kept, long stride) {
+    NAME(forward)(g, k0, k1, state, kept, stride, DRAW);
 }
 
 // X ← Gᵀ X G with G = I − c w h, of y = X w and n = w·y, plus extra h hᵀ
@@ -214,10 +231,37 @@ INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const v
     for (long i = 0; i < D * D; i++) ISA(add)(g, g->g_a, k * D * D + i, 2.0 * (A[i] + G[i]));
 }
 
-// A filter and the way back, in segments
+INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *kept) {
+    MATRIX(A, 0); MATRIX(X, 1); MATRIX(G, 2);
+    VECTOR(y, 0); VECTOR(h, 1); VECTOR(moved, 2); VECTOR(x, 3);
+    const vec *w = kept, v = kept[KEPT_V], white = 1.0 / ISA(load_frame)(g, g->in[0], k), c = 1.0 / (v + white);
+    const vec grad = ISA(load_frame)(g, g->in[2], k), rate = ISA(load_frame)(g, g->in[1], k) * ISA(root)(c);
+    const vec dv = 0.5 * rate * (grad - c * NAME(dot)(g, r, w));
+    NAME(read_row)(g, k, h);
+    NAME(apply)(g, N, w, y);
+    const vec n = NAME(dot)(g, w, y);
+    ISA(store)(g, g->out[0], k, dv + c * c * n);
+    NAME(pull)(g, N, y, h, c, n, dv);
+    EACH(i) x[i] = 0.5 * rate * r[i];
+    EACH(i) EACH(j) {
+        N[i * D + j] += x[i] * h[j] + h[i] * x[j];
+        ISA(add)(g, g->g_q, k * D * D + i * D + j, N[i * D + j]);
+    }
+    EACH(i) moved[i] = r[i] + h[i] * grad;
+    NAME(read_matrix)(g, g->a, k, A);
+    NAME(times)(g, N, A, X);
+    NAME(times)(g, X, kept + KEPT_P, G);
+    EACH(i) EACH(j)
+        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * G[i * D + j] + moved[i] * kept[KEPT_M + j]);
+    NAME(left_transposed)(g, A, X, N);
+    NAME(apply_transposed)(g, A, moved, r);
+}
+
+// A filter and the way back, in segments; a draw has no way back
 NOINLINE int NAME(there_and_back)(const group *g, int task) {
-    const int mean = task == SOLVE, tangent = task == GRADIENT;
-    const long size = 2 * D * D + D, stride = tangent ? KEPT_DP + D * D : mean ? KEPT_E + 1 : KEPT_V + 1;
+    const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW || task == DRAW_GRADIENT;
+    const long size = 2 * D * D + D;
+    const long stride = tangent ? KEPT_DP + D * D : draw ? KEPT_P + D * D : mean ? KEPT_E + 1 : KEPT_V + 1;
     long length = BUDGET / (stride * (long)sizeof(vec));
     length = length < 1 ? 1 : length > g->n ? g->n : length;
     const long segments = (g->n + length - 1) / length;
@@ -229,18 +273,20 @@ NOINLINE int NAME(there_and_back)(const group *g, int task) {
     }
     vec *state = states + segments * size, *back = state + size;
     void (*forward)(const group *, long, long, vec *, vec *, long) =
-        mean ? NAME(forward_mean) : tangent ? NAME(forward_tangent) : NAME(forward_plain);
+        mean ? NAME(forward_mean) : tangent ? NAME(forward_tangent) : draw ? NAME(forward_draw) : NAME(forward_plain);
     for (long i = 0; i < 2 * size; i++) state[i] = splat(0.0);
-    for (long i = 0; i < segments; i++) {
+    if (task == DRAW) forward(g, 0, g->n, state, NULL, stride);
+    for (long i = 0; i < segments && task != DRAW; i++) {
         memcpy(states + i * size, state, size * sizeof(vec));
         if (i + 1 < segments) forward(g, i * length, (i + 1) * length, state, NULL, stride);
     }
-    for (long i = segments - 1; i >= 0; i--) {
+    for (long i = segments - 1; i >= 0 && task != DRAW; i--) {
         const long k0 = i * length, k1 = k0 + length < g->n ? k0 + length : g->n;
         forward(g, k0, k1, states + i * size, kept, stride);
         for (long k = k1 - 1; k >= k0; k--) {
             const vec *own = kept + (k - k0) * stride;
             if (mean) NAME(back_mean)(g, k, back, own);
+            else if (draw) NAME(back_draw)(g, k, back, back + D * D, own);
             else if (tangent) NAME(back_gradient)(g, k, back, back + D * D, own);
             else NAME(back_variance)(g, k, back, own);
         }
@@ -313,36 +359,11 @@ NOINLINE int NAME(quadratic)(const group *g) {
     return 0;
 }
 
-NOINLINE int NAME(draw)(const group *g) {
-    const long size = 2 * D * D + D;
-    vec *state = allocate(size + D + 1), *kept = state + size;
-    if (!state) return 1;
-    for (long i = 0; i < size; i++) state[i] = splat(0.0);
-    vec *m = state + D * D;
-    MATRIX(A, 0);
-    VECTOR(h, 0); VECTOR(moved, 1);
-    for (long k = 0; k < g->n; k++) {
-        NAME(forward_plain)(g, k, k + 1, state, kept, D + 1);
-        const vec noise = ISA(load_frame)(g, g->in[1], k), lam = ISA(load_frame)(g, g->in[0], k);
-        const vec scale = ISA(root)(kept[KEPT_V] + 1.0 / lam);
-        NAME(read_matrix)(g, g->a, k, A);
-        NAME(read_row)(g, k, h);
-        NAME(apply)(g, A, m, moved);
-        ISA(store)(g, g->out[0], k, NAME(dot)(g, h, moved) + scale * noise);
-        EACH(i) m[i] = moved[i] + kept[i] * noise / scale;
-    }
-    free(state);
-    return 0;
-}
-
 NOINLINE int NAME(run)(const group *g, int task) {
     switch (task) {
-        case VARIANCE:
-        case SOLVE:
-        case GRADIENT: return NAME(there_and_back)(g, task);
         case MATMUL: return NAME(matmul)(g);
         case QUADRATIC: return NAME(quadratic)(g);
-        default: return NAME(draw)(g);
+        default: return NAME(there_and_back)(g, task);
     }
 }
 
@@ -357,6 +378,7 @@ NOINLINE int NAME(run)(const group *g, int task) {
 #undef KEPT_DW
 #undef KEPT_P
 #undef KEPT_DP
+#undef KEPT_M
 #undef DIM
 
 #elif defined(TARGET)
@@ -440,7 +462,7 @@ TARGET static int ISA(run)(const group *g, int task) {
 #define JOIN(x, set) JOINED(x, set)
 #define ISA(x) JOIN(x, SET)
 
-enum { VARIANCE, SOLVE, GRADIENT, MATMUL, QUADRATIC, DRAW };
+enum { VARIANCE, SOLVE, GRADIENT, DRAW_GRADIENT, DRAW, MATMUL, QUADRATIC };
 
 typedef double vec __attribute__((vector_size(8 * LANES)));
 
@@ -448,7 +470,7 @@ typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef struct {
     long n, d, lanes;
     int shared;  // all have the same kernel
-    const double *a[LANES], *q[LANES], *h, *in[2][LANES];
+    const double *a[LANES], *q[LANES], *h, *in[3][LANES];
     double *out[3][LANES], *g_a[LANES], *g_q[LANES];
     vec weight, *scratch;
 } group;
@@ -472,13 +494,13 @@ static vec *allocate(long count) {
 #define SET generic
 #include "_chains.c"
 
-// Chains c0 <= c < c1. in0 and in1 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
+// Chains c0 <= c < c1. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
 // are added to. Returns nonzero where memory ran out.
 int chains_run(int task, long n, long d, long c0, long c1, const long *index, const double *a, const double *q,
-               const double *h, const double *in0, const double *in1, const double *weight, double *out0, double *out1,
-               double *out2, double *g_a, double *g_q) {
+               const double *h, const double *in0, const double *in1, const double *in2, const double *weight, double *out0,
+               double *out1, double *out2, double *g_a, double *g_q) {
     group g = {.n = n, .d = d, .h = h};
-    const double *inputs[2] = {in0, in1};
+    const double *inputs[3] = {in0, in1, in2};
     double *outputs[3] = {out0, out1, out2};
     g.scratch = allocate(SCRATCH * d * d + VECTORS * d);
     if (!g.scratch) return 1;
@@ -495,7 +517,7 @@ int chains_run(int task, long n, long d, long c0, long c1, const long *index, co
                 g.g_a[lane] = g_a + kernel;
                 g.g_q[lane] = g_q + kernel;
             }
-            for (int i = 0; i < 2; i++) if (inputs[i]) g.in[i][lane] = inputs[i] + chain * n;
+            for (int i = 0; i < 3; i++) if (inputs[i]) g.in[i][lane] = inputs[i] + chain * n;
             for (int i = 0; i < 3; i++) if (outputs[i]) g.out[i][lane] = outputs[i] + chain * n;
             g.weight[lane] = weight ? weight[chain] : 0.0;
         }

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from pyro_vgpds.native import _pool
 
-__all__ = ["available", "draw", "matmul", "quadratic", "solve", "variance", "variance_grad"]
+__all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "variance", "variance_grad"]
 
 _LANES = 4  # chains that the compiled code takes at once
-_VARIANCE, _SOLVE, _GRADIENT, _MATMUL, _QUADRATIC, _DRAW = range(6)
+_VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(spec.origin)
-        library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 12
+        library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 13
         library.chains_run.restype = ctypes.c_int
     except (OSError, AttributeError):
         return None
@@ -78,12 +78,13 @@ def _run(
     padded = (None,) * 3
     fixed = [
         None if x is None else x.data_ptr()
-        for x in (index, a, q, h, *(*inputs, *padded)[:2], weight, *(*outputs, *padded)[:3])
+        for x in (index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
     ]
     function = _library().chains_run  # type: ignore[union-attr]
 
     def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
-        return function(task, n, d, *range_, *fixed, *([x.data_ptr() for x in own] or [None, None]))
+        pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
+        return function(task, n, d, *range_, *fixed, *pointers)
 
     if len(edges) == 1:
         status = [call(edges[0], totals[0])]
@@ -124,3 +125,9 @@ def quadratic(a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, righ
 
 def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
     return _run(_DRAW, (a, q, h, index), (1.0 / white, noise), 1)[0]
+
+
+def draw_grad(
+    a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor, grad: Tensor
+) -> tuple[Tensor, ...]:
+    return _run(_DRAW_GRADIENT, (a, q, h, index), (1.0 / white, noise, grad), 1, gradients=True)

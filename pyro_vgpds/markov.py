@@ -51,18 +51,25 @@ class MarkovCovariance:
         first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
         first[list(times.starts)] = True
         dt = torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
-        self.h = kernel.observation_model(t).detach()
+        self.h = kernel.observation_model(t)  # (N, d)
+        if self.h.requires_grad:
+            raise ValueError(
+                "observation_model must not depend on parameters, or on times with a gradient: put scales into "
+                "stationary_covariance, or take structure='dense'."
+            )
         begins = first[:, None, None]
         stationary = kernel.stationary_covariance().double().unsqueeze(-3)
         self.a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())  # (..., K, N, d, d)
         self.q = torch.where(begins, stationary, kernel.process_noise(dt).double())
         white = kernel.white(t)
         self.white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)  # (..., N, K)
-        self.k = kernel.diag(times.t).mT  # (..., N, K)
+        diag = kernel.diag(times.t)
+        self.kernels = torch.broadcast_shapes(self.a.shape[:-3], self.q.shape[:-3], diag.shape[:-1])  # (..., K)
+        self.k = diag.expand(self.kernels + (len(t),)).mT  # (..., N, K)
 
     @property
     def batch_shape(self) -> torch.Size:
-        return self.k.shape[:-2]
+        return self.kernels[:-1]
 
     def equals(self, other: Any) -> bool:
         def tensors(x: MarkovCovariance) -> tuple[Tensor, ...]:
@@ -71,7 +78,9 @@ class MarkovCovariance:
         return self is other or (
             isinstance(other, MarkovCovariance)
             and self.times.lengths == other.times.lengths
-            and all(x.shape == y.shape and torch.equal(x, y) for x, y in zip(tensors(self), tensors(other), strict=True))
+            and all(
+                x.shape == y.shape and torch.equal(x, y) for x, y in zip(tensors(self), tensors(other), strict=True)
+            )
         )
 
     def diag(self) -> Tensor:
@@ -91,11 +100,10 @@ class MarkovCovariance:
 
     def _run(self, recursion: Callable[..., Any], *inputs: Tensor) -> tuple[Tensor, ...]:
         """A recursion on inputs (..., N, Q), all of which are brought to one shape; results likewise, or (..., Q)."""
-        kernels = torch.broadcast_shapes(self.a.shape[:-3], self.q.shape[:-3], self.k.shape[:-2] + self.k.shape[-1:])
-        chains = torch.broadcast_shapes(kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
-        rows = kernels.numel()
-        index = torch.arange(rows, device=self.a.device).reshape(kernels).expand(chains).flatten()
-        a, q = (x.expand(kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (self.a, self.q))
+        chains = torch.broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
+        rows = self.kernels.numel()
+        index = torch.arange(rows, device=self.a.device).reshape(self.kernels).expand(chains).flatten()
+        a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (self.a, self.q))
         n = len(self.times)
         flat = [x.double().mT.expand(chains + (n,)).reshape(-1, n) for x in inputs]
         results = recursion(a, q, self.h, index, *flat)

@@ -73,8 +73,8 @@ class VGPDS(PyroModule):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        check_structure(structure)
         check_temporal(temporal)
+        check_structure(structure, temporal())
         check_mapping(mapping)
         inducing = torch.as_tensor(inducing)
         output_mean = torch.as_tensor(output_mean)

@@ -23,6 +23,9 @@ gradient of the log-determinant: one forward and one backward recursion of tange
 bilinear form a·K_f b, which is r(a)_k r(b)_kᵀ in Q_k, and r(a)_k z(b)_{k−1}ᵀ + r(b)_k z(a)_{k−1}ᵀ in A_k, where
 r(b)_k = h b_k + A_{k+1}ᵀ r(b)_{k+1} and z(b)_k = A_k z(b)_{k−1} + Q_k r(b)_k = Cov(z_k, b·f).
 
+*Draws.* With white noise ω = 1/λ and τ² = v + ω, the filter is the Cholesky factor of K_f + ω row by row:
+x_k = h·A_k m_{k−1} + τ ε_k and m_k = A_k m_{k−1} + w ε_k/τ. Its gradient runs the same steps backwards.
+
 Shapes: ``a`` and ``q`` (K, N, d, d), ``h`` (N, d), ``index`` (C,) which says the kernel of each of C chains, and (C, N)
 for everything that is one number a frame. All of it is float64, whatever the model is in: a filter in float32 cannot
 hold λ K = 1e8.
@@ -52,7 +55,7 @@ def _route(a: Tensor) -> Any:
 
 
 def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """diag S and the diagonal of (K_f + Λ⁻¹)⁻¹, each (C, N), and log|I + Λ K_f|, (C,)."""
+    """The diagonal of S and that of (K_f + Λ⁻¹)⁻¹, each (C, N), and log|I + Λ K_f|, (C,)."""
     return _Variance.apply(a, q, h, index, lam)
 
 
@@ -67,11 +70,7 @@ def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
 
 
 def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
-    """L ε, (C, N), for standard normal ``noise`` ε and the Cholesky factor L of K_f + diag(white), white > 0.
-
-    Its gradient is that of a draw along dx = ½ dK K⁻¹ x, which moves N(0, K) to N(0, K + dK) as the derivative of L
-    would, and needs none.
-    """
+    """L ε, (C, N), for standard normal ``noise`` ε and the Cholesky factor L of K_f + diag(white), white > 0."""
     return _Draw.apply(a, q, h, index, white, noise)
 
 
@@ -130,17 +129,13 @@ class _MatMul(torch.autograd.Function):
 
 class _Draw(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor
-    ) -> Tensor:
-        x = _route(a).draw(a, q, h, index, white, noise)
-        ctx.save_for_backward(a, q, h, index, white, x)
-        return x
+    def forward(ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
+        ctx.save_for_backward(a, q, h, index, white, noise)
+        return _route(a).draw(a, q, h, index, white, noise)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, q, h, index, white, x = ctx.saved_tensors
-        b = _route(a).solve(a, q, h, index, x / white, 1.0 / white)[1]  # K⁻¹ x
-        g_a, g_q = _route(a).quadratic(a, q, h, index, 0.5 * grad, b)
-        return g_a, g_q, None, None, 0.5 * grad * b, None
+        a, q, h, index, white, noise = ctx.saved_tensors
+        g_a, g_q, g_white = _route(a).draw_grad(a, q, h, index, white, noise, grad)
+        return g_a, g_q, None, None, g_white, None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["draw", "matmul", "quadratic", "solve", "variance", "variance_grad"]
+__all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "variance", "variance_grad"]
 
 Elements = tuple[Tensor, ...]
 
@@ -173,7 +173,7 @@ def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tens
     after = _affine(f.phi, (f.w * (f.u * eta).unsqueeze(-1)).unsqueeze(-1))
     mean = ((a @ _later(after)).squeeze(-1) * h).sum(-1)
     surprise = f.u * (eta - lam * mean)
-    pull = (a.mT @ (h * surprise.unsqueeze(-1)).unsqueeze(-1))
+    pull = a.mT @ (h * surprise.unsqueeze(-1)).unsqueeze(-1)
     n = (f.w * _earlier(_affine(f.phi, pull, back=True)).squeeze(-1)).sum(-1)
     return mean + f.v * surprise + f.u * n, surprise - f.c * n
 
@@ -189,9 +189,7 @@ def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
     return (_path(_spread(a, index), _spread(q, index), h, b)[1].squeeze(-1) * h).sum(-1)
 
 
-def quadratic(
-    a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
+def quadratic(a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     rows, a, q = len(a), _spread(a, index), _spread(q, index)
     (r, z), (r_new, z_new) = _path(a, q, h, left), _path(a, q, h, right)
     g_a, g_q = r @ _later(z_new).mT + r_new @ _later(z).mT, r @ r_new.mT
@@ -200,8 +198,29 @@ def quadratic(
 
 def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
     a, q = _spread(a, index), _spread(q, index)
-    # The Cholesky factor of K_f + ω row by row: x_k = h·A m_{k−1} + √(v + ω) ε and m_k = A m_{k−1} + w ε/√(v + ω)
     f = _filter(a, q, h, 1.0 / white)
     size = (f.v + white).sqrt()
     after = _affine(a, (f.w * (noise / size).unsqueeze(-1)).unsqueeze(-1))
     return ((a @ _later(after)).squeeze(-1) * h).sum(-1) + size * noise
+
+
+def draw_grad(
+    a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, a, q = len(a), _spread(a, index), _spread(q, index)
+    f = _filter(a, q, h, 1.0 / white)
+    size = (f.v + white).sqrt()
+    rate = noise / size
+    before = _later(_affine(a, (f.w * rate.unsqueeze(-1)).unsqueeze(-1)))  # m of the frame before
+    own = h * grad.unsqueeze(-1)
+    g_moved = own.unsqueeze(-1) + _earlier(_affine(a, a.mT @ own.unsqueeze(-1), back=True))  # of A m
+    g_m = g_moved.squeeze(-1) - own
+    g_v = 0.5 * rate * (grad - (g_m * f.w).sum(-1) / size.square())  # through τ, where ω enters as v does
+    half = 0.5 * _outer(g_m * rate.unsqueeze(-1), h.expand_as(g_m))
+    source = half + half.mT + g_v[..., None, None] * _outer(h, h)
+    future = _earlier(_affine(f.phi, a.mT @ source @ a, square=True, back=True))
+    y = (future @ f.w.unsqueeze(-1)).squeeze(-1)
+    n = (f.w * y).sum(-1)
+    g_q = _pull(future, y, h, f.c, n) + source
+    g_a = 2.0 * g_q @ a @ f.before + g_moved @ before.mT
+    return _collect(g_a, index, rows), _collect(g_q, index, rows), g_v + f.c.square() * n

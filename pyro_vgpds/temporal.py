@@ -168,31 +168,27 @@ class DiagonalCovariance:
         return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
 
 
-def check_structure(structure: str | None) -> str | None:
-    """``structure`` itself.
-
-    :raises ValueError: where it is none of those there are.
-    """
+def check_structure(structure: str | None, kernel: KernelValue) -> None:
+    """Raise a ValueError where ``structure`` is none of those there are, or ``kernel`` cannot have it."""
     if structure is not None and structure not in STRUCTURES:
         raise ValueError(f"structure must be one of {', '.join(map(repr, STRUCTURES))} or None, but got {structure!r}.")
-    return structure
+    if structure == "markov" and kernel.state_dim is None:
+        raise ValueError(
+            "structure='markov' needs a kernel with a state-space form: Matern12, Matern32, Matern52, Linear, Bias, "
+            "White, Periodic (of no tiny lengthscale), MarkovRBF, and their sums and products. MarkovRBF is nearly an "
+            "RBF; with any other kernel leave structure out."
+        )
 
 
 def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -> str:
     """``"diagonal"``, ``"markov"`` or ``"dense"``: as asked for, or else the fastest that the kernel has."""
-    check_structure(structure)
+    check_structure(structure, kernel)
     if kernel.is_diagonal:
         return "diagonal"
-    d = kernel.state_dim
-    if structure == "markov" and d is None:
-        raise ValueError(
-            "structure='markov' needs a kernel with a state-space form: Matern12, Matern32, Matern52, Linear, Bias, "
-            "White, Periodic, MarkovRBF, and their sums and products. For an RBF that is nearly one, take MarkovRBF; "
-            "otherwise leave structure out."
-        )
     if structure is not None:
         return structure
     squares = _MARKOV_SQUARES if recursions.is_compiled(times.t) else _SCAN_SQUARES
+    d = kernel.state_dim
     if d is None or sum(n * n for n in times.lengths) < squares * max(d, 2.5) ** 2:
         return "dense"
     return "markov"

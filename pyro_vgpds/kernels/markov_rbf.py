@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""A Markov kernel that is close to the squared exponential one.
 
-The spectral density of the RBF is :math:`e^{-x}` with :math:`x = \omega^2\ell^2/2`. With the exponential series cut after
-p terms, :math:`1 / \sum_{n \le p} x^n/n!` is a rational function of ω² (Hartikainen and Särkkä 2010), whose p stable poles
-:math:`s_j` make the kernel :math:`\mathrm{Re} \sum_j w_j e^{s_j d/\ell}`, scaled to 1 at d = 0, and a state of p numbers.
+The spectral density of the RBF is :math:`e^{-x}` with :math:`x = \omega^2\ell^2/2`. With the exponential series cut
+after p terms, :math:`1 / \sum_{n \le p} x^n/n!` is a rational function of ω² (Hartikainen and Särkkä 2010), whose p
+stable poles :math:`s_j` make the kernel :math:`\mathrm{Re} \sum_j w_j e^{s_j d/\ell}`, scaled to 1 at d = 0, and a
+state of p numbers.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ def _poles(order: int) -> tuple[np.ndarray, np.ndarray]:
 def _design(order: int) -> np.ndarray:
     """F (p, p) for ℓ = 1 in Schwarz's form, a damped chain of springs: f is the first state, and P = I.
 
-    In it the state is as well-conditioned as it can be: every A is a contraction. Its entries are square roots of ratios
-    in the first column of the Routh array of ∏ (s − s_j).
+    In it the state is as well-conditioned as it can be: every A is a contraction. Its entries are square roots of
+    ratios in the first column of the Routh array of ∏ (s − s_j).
     """
-    polynomial = np.ones(1, dtype=np.clongdouble)
+    polynomial: np.ndarray = np.ones(1, dtype=np.clongdouble)
     for s in _poles(order)[0]:
         polynomial = np.convolve(polynomial, [1.0, -s])
     rows = [list(polynomial.real[0::2]), list(polynomial.real[1::2])]
@@ -61,6 +62,8 @@ def _design(order: int) -> np.ndarray:
 
 
 class MarkovRBFValue(_ScaledValue):
+    state_dim: int
+
     def __init__(self, variance: Tensor, lengthscale: Tensor, order: int) -> None:
         super().__init__(variance, lengthscale)
         self.state_dim = order
@@ -93,10 +96,10 @@ class MarkovRBFValue(_ScaledValue):
 
 
 class MarkovRBF(_Scaled):
-    r"""Nearly the squared exponential :math:`\sigma^2 \exp(-\tfrac12 d^2/\ell^2)`, at O(N) where :class:`RBF` has O(N³).
+    r"""Nearly the squared exponential :math:`\sigma^2 \exp(-\tfrac12 d^2/\ell^2)`: O(N) where :class:`RBF` is O(N³).
 
-    It is a kernel of its own, by the cut series of the RBF's spectral density: paths have ``order`` − 1 derivatives. The
-    largest difference from the RBF, in units of the variance, is
+    It is a kernel of its own, by the cut series of the RBF's spectral density: paths have ``order`` − 1 derivatives.
+    The largest difference from the RBF, in units of the variance, is
 
     ===== ===== ===== ===== ===== =====
     order 2     4     6     8     10
@@ -110,6 +113,7 @@ class MarkovRBF(_Scaled):
     """
 
     _options = ("order",)
+    order: int
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = None, order: int = 6) -> None:
         if isinstance(order, bool) or not isinstance(order, numbers.Integral) or order not in _ORDERS:

@@ -27,9 +27,7 @@ def _constants(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """F, P of unit variance, (F + I)^j / j! (d, d, d), and what γ(m + 1, 2a) is multiplied by in Q (2d − 1, d, d)."""
     design = np.diag(np.ones(d - 1), 1)
     design[-1] = [-math.comb(d, j) for j in range(d)]  # (s + 1)^d
-    powers = np.stack(
-        [np.linalg.matrix_power(design + np.eye(d), j) / math.factorial(j) for j in range(d)]
-    )
+    powers = np.stack([np.linalg.matrix_power(design + np.eye(d), j) / math.factorial(j) for j in range(d)])
     impulse = powers[:, :, -1]  # g as the coefficients of its powers of u
     terms = np.zeros((2 * d - 1, d, d))
     for j in range(d):

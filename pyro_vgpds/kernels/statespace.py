@@ -39,7 +39,7 @@ class StateSpace:
         raise NotImplementedError
 
     def observation_model(self, t: Tensor) -> Tensor:
-        """h at times ``t`` (n,), (n, d). It depends on no parameter: scales belong in P."""
+        """The vectors h at times ``t`` (n,), (n, d). It depends on no parameter: scales belong in P."""
         raise NotImplementedError
 
     def transition_matrix(self, dt: Tensor) -> Tensor:
@@ -48,7 +48,8 @@ class StateSpace:
 
     def process_noise(self, dt: Tensor) -> Tensor:
         """The covariance P − A P Aᵀ of what is new after steps ``dt`` (n,), (..., K, n, d, d)."""
-        a, p = self.transition_matrix(dt), self.stationary_covariance().unsqueeze(-3)
+        a = self.transition_matrix(dt)
+        p = self.stationary_covariance().to(a.dtype).unsqueeze(-3)
         return p - a @ p @ a.mT
 
     def white(self, t: Tensor) -> Tensor | float:

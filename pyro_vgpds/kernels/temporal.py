@@ -74,7 +74,7 @@ class Matern52Value(MaternStates, _ScaledValue):
         return (1.0 + a + a.square() / 3.0) * torch.exp(-a)
 
 
-class PeriodicValue(PeriodicStates, StationaryValue):
+class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
     def __init__(self, variance: Tensor, lengthscale: Tensor, period: Tensor) -> None:
         self.variance, self.lengthscale, self.period = variance, lengthscale, period
 
@@ -131,7 +131,7 @@ class _Scaled(Kernel):
 class RBF(_Scaled):
     r"""Squared exponential: :math:`\sigma^2 \exp(-\tfrac12 d^2 / \ell^2)`.
 
-    It has no state-space form, so that a sequence of n frames costs O(n³); :class:`MarkovRBF` is nearly the same at O(n).
+    It has no state-space form, so a sequence of n frames costs O(n³); :class:`MarkovRBF` is nearly the same at O(n).
 
     :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
     :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
@@ -163,8 +163,8 @@ class Periodic(Kernel):
 
     The period is :math:`p` itself. The paper writes :math:`\sin^2(2\pi d/T)`, whose period is T/2.
 
-    Its state-space form is its Fourier series, with as many harmonics as leave out at most 1e-12 of the variance (11 for
-    a lengthscale of 1, more for a shorter one).
+    Its state-space form is its Fourier series, with as many harmonics as leave out at most 1e-12 of the variance (11
+    for a lengthscale of 1, more for a shorter one).
 
     :param period: :math:`p`; left out, ``VGPDS.from_data`` takes the strongest frequency of the data.
     """
