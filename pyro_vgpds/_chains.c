@@ -24,41 +24,68 @@
 #endif
 #define EACH(i) for (long i = 0; i < D; i++)
 
-// X Y, Xᵀ Y or X Yᵀ
-INLINE void NAME(times)(const group *g, const vec *x, const vec *y, vec *out) {
+// Products with A, of which only the entries that are not zero in every frame are read: a state of any size is mostly
+// made of small blocks. ROW(i, k) runs over the columns k of row i, COLUMN(k, i) over the rows k of column i.
+#if DIM
+#define ROW(i, k) for (long k = 0; k < D; k++)
+#define COLUMN(k, i) for (long k = 0; k < D; k++)
+#else
+#define ROW(i, k) for (long at = g->rows[i], k; at < g->rows[i + 1] && (k = g->in_row[at], 1); at++)
+#define COLUMN(k, i) for (long at = g->columns[i], k; at < g->columns[i + 1] && (k = g->in_column[at], 1); at++)
+#endif
+INLINE void NAME(read_a)(const group *g, long n, vec *out) {
+    EACH(i) ROW(i, k) out[i * D + k] = ISA(load)(g, g->a, n * D * D + i * D + k);
+}
+// A X
+INLINE void NAME(a_times)(const group *g, const vec *a, const vec *x, vec *out) {
+    EACH(i) {
+        EACH(j) out[i * D + j] = splat(0.0);
+        ROW(i, k) EACH(j) out[i * D + j] += a[i * D + k] * x[k * D + j];
+    }
+}
+// Aᵀ X
+INLINE void NAME(at_times)(const group *g, const vec *a, const vec *x, vec *out) {
+    EACH(i) {
+        EACH(j) out[i * D + j] = splat(0.0);
+        COLUMN(k, i) EACH(j) out[i * D + j] += a[k * D + i] * x[k * D + j];
+    }
+}
+// X A
+INLINE void NAME(times_a)(const group *g, const vec *x, const vec *a, vec *out) {
     EACH(i) EACH(j) {
-        vec total = x[i * D] * y[j];
-        for (long k = 1; k < D; k++) total += x[i * D + k] * y[k * D + j];
+        vec total = splat(0.0);
+        COLUMN(k, j) total += x[i * D + k] * a[k * D + j];
         out[i * D + j] = total;
     }
 }
-INLINE void NAME(left_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
-    EACH(i) EACH(j) {
-        vec total = x[i] * y[j];
-        for (long k = 1; k < D; k++) total += x[k * D + i] * y[k * D + j];
-        out[i * D + j] = total;
-    }
-}
-// The same for a symmetric result
-INLINE void NAME(right_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
+// X Aᵀ, which is symmetric
+INLINE void NAME(times_at)(const group *g, const vec *x, const vec *a, vec *out) {
     EACH(i) for (long j = 0; j <= i; j++) {
-        vec total = x[i * D] * y[j * D];
-        for (long k = 1; k < D; k++) total += x[i * D + k] * y[j * D + k];
+        vec total = splat(0.0);
+        ROW(j, k) total += x[i * D + k] * a[j * D + k];
         out[i * D + j] = total;
         out[j * D + i] = total;
+    }
+}
+// A x and Aᵀ x
+INLINE void NAME(apply_a)(const group *g, const vec *a, const vec *x, vec *out) {
+    EACH(i) {
+        vec total = splat(0.0);
+        ROW(i, k) total += a[i * D + k] * x[k];
+        out[i] = total;
+    }
+}
+INLINE void NAME(apply_at)(const group *g, const vec *a, const vec *x, vec *out) {
+    EACH(i) {
+        vec total = splat(0.0);
+        COLUMN(k, i) total += a[k * D + i] * x[k];
+        out[i] = total;
     }
 }
 INLINE void NAME(apply)(const group *g, const vec *x, const vec *y, vec *out) {
     EACH(i) {
         vec total = x[i * D] * y[0];
         for (long k = 1; k < D; k++) total += x[i * D + k] * y[k];
-        out[i] = total;
-    }
-}
-INLINE void NAME(apply_transposed)(const group *g, const vec *x, const vec *y, vec *out) {
-    EACH(i) {
-        vec total = x[i] * y[0];
-        for (long k = 1; k < D; k++) total += x[k * D + i] * y[k];
         out[i] = total;
     }
 }
@@ -90,10 +117,10 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
     MATRIX(A, 0); MATRIX(X, 1); MATRIX(M, 2); MATRIX(dM, 3);
     VECTOR(w, 0); VECTOR(dw, 1); VECTOR(h, 2); VECTOR(moved, 3); VECTOR(rest, 4);
     for (long k = k0; k < k1; k++, kept += kept ? stride : 0) {
-        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_a)(g, k, A);
         NAME(read_row)(g, k, h);
-        NAME(times)(g, A, P, X);
-        NAME(right_transposed)(g, X, A, M);
+        NAME(a_times)(g, A, P, X);
+        NAME(times_at)(g, X, A, M);
         for (long i = 0; i < D * D; i++) M[i] += ISA(load)(g, g->q, k * D * D + i);
         NAME(apply)(g, M, h, w);
         const vec v = NAME(dot)(g, h, w), lam = ISA(load_frame)(g, g->in[0], k), u = 1.0 / (1.0 + lam * v), c = lam * u;
@@ -107,8 +134,8 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
                 kept[KEPT_P + i] = P[i];
                 kept[KEPT_DP + i] = dP[i];
             }
-            NAME(times)(g, A, dP, X);
-            NAME(right_transposed)(g, X, A, dM);
+            NAME(a_times)(g, A, dP, X);
+            NAME(times_at)(g, X, A, dM);
             NAME(apply)(g, dM, h, dw);
             const vec dv = NAME(dot)(g, h, dw), scale = c * c * dv - d_lam * u * u;
             if (kept) {
@@ -119,7 +146,7 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
         }
         if (mean) {
             const vec eta = ISA(load_frame)(g, g->in[1], k);
-            NAME(apply)(g, A, m, moved);
+            NAME(apply_a)(g, A, m, moved);
             const vec f = NAME(dot)(g, h, moved), e = u * (eta - lam * f);
             EACH(i) m[i] = moved[i] + w[i] * e;
             if (kept) {
@@ -129,7 +156,7 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
         }
         if (draw) {
             const vec noise = ISA(load_frame)(g, g->in[1], k), scale = ISA(root)(v + 1.0 / lam);
-            NAME(apply)(g, A, m, moved);
+            NAME(apply_a)(g, A, m, moved);
             if (kept) {
                 EACH(i) kept[KEPT_M + i] = m[i];
                 for (long i = 0; i < D * D; i++) kept[KEPT_P + i] = P[i];
@@ -177,9 +204,9 @@ INLINE void NAME(back_variance)(const group *g, long k, vec *N, const vec *kept)
     ISA(store)(g, g->out[1], k, c + c * c * n);
     ISA(store)(g, g->out[2], k, v);
     NAME(pull)(g, N, y, h, c, n, c);
-    NAME(read_matrix)(g, g->a, k, A);
-    NAME(times)(g, N, A, X);
-    NAME(left_transposed)(g, A, X, N);
+    NAME(read_a)(g, k, A);
+    NAME(times_a)(g, N, A, X);
+    NAME(at_times)(g, A, X, N);
 }
 
 INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
@@ -191,8 +218,8 @@ INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
     ISA(store)(g, g->out[1], k, b);
     NAME(read_row)(g, k, h);
     EACH(i) moved[i] = r[i] + h[i] * b;
-    NAME(read_matrix)(g, g->a, k, A);
-    NAME(apply_transposed)(g, A, moved, r);
+    NAME(read_a)(g, k, A);
+    NAME(apply_at)(g, A, moved, r);
 }
 
 INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const vec *kept) {
@@ -217,22 +244,25 @@ INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const v
         dN[i * D + j] -= x[i] * h[j] + h[i] * x[j];
         G[i * D + j] = dN[i * D + j] + g->weight * N[i * D + j];
     }
-    NAME(read_matrix)(g, g->a, k, A);
-    NAME(times)(g, N, A, X);
-    NAME(times)(g, dN, A, dX);
-    NAME(left_transposed)(g, A, X, N);
-    NAME(left_transposed)(g, A, dX, dN);
+    NAME(read_a)(g, k, A);
+    NAME(times_a)(g, N, A, X);
+    NAME(times_a)(g, dN, A, dX);
+    NAME(at_times)(g, A, X, N);
+    NAME(at_times)(g, A, dX, dN);
     for (long i = 0; i < D * D; i++) {
         ISA(add)(g, g->g_q, k * D * D + i, G[i]);
         dX[i] += g->weight * X[i];
     }
-    NAME(times)(g, dX, kept + KEPT_P, A);
-    NAME(times)(g, X, kept + KEPT_DP, G);
-    for (long i = 0; i < D * D; i++) ISA(add)(g, g->g_a, k * D * D + i, 2.0 * (A[i] + G[i]));
+    const vec *P = kept + KEPT_P, *dP = kept + KEPT_DP;
+    EACH(i) ROW(i, j) {
+        vec total = splat(0.0);
+        EACH(l) total += dX[i * D + l] * P[l * D + j] + X[i * D + l] * dP[l * D + j];
+        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * total);
+    }
 }
 
 INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *kept) {
-    MATRIX(A, 0); MATRIX(X, 1); MATRIX(G, 2);
+    MATRIX(A, 0); MATRIX(X, 1);
     VECTOR(y, 0); VECTOR(h, 1); VECTOR(moved, 2); VECTOR(x, 3);
     const vec *w = kept, v = kept[KEPT_V], white = 1.0 / ISA(load_frame)(g, g->in[0], k), c = 1.0 / (v + white);
     const vec grad = ISA(load_frame)(g, g->in[2], k), rate = ISA(load_frame)(g, g->in[1], k) * ISA(root)(c);
@@ -248,13 +278,15 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
         ISA(add)(g, g->g_q, k * D * D + i * D + j, N[i * D + j]);
     }
     EACH(i) moved[i] = r[i] + h[i] * grad;
-    NAME(read_matrix)(g, g->a, k, A);
-    NAME(times)(g, N, A, X);
-    NAME(times)(g, X, kept + KEPT_P, G);
-    EACH(i) EACH(j)
-        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * G[i * D + j] + moved[i] * kept[KEPT_M + j]);
-    NAME(left_transposed)(g, A, X, N);
-    NAME(apply_transposed)(g, A, moved, r);
+    NAME(read_a)(g, k, A);
+    NAME(times_a)(g, N, A, X);
+    EACH(i) ROW(i, j) {
+        vec total = splat(0.0);
+        EACH(l) total += X[i * D + l] * kept[KEPT_P + l * D + j];
+        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * total + moved[i] * kept[KEPT_M + j]);
+    }
+    NAME(at_times)(g, A, X, N);
+    NAME(apply_at)(g, A, moved, r);
 }
 
 // A filter and the way back, in segments; a draw has no way back
@@ -304,14 +336,14 @@ NOINLINE void NAME(future)(const group *g, const double *const *b, vec *r) {
     for (long k = g->n - 1; k >= 0; k--) {
         const vec own = ISA(load_frame)(g, b, k);
         EACH(i) r[k * D + i] = moved[i] + own * g->h[k * D + i];
-        NAME(read_matrix)(g, g->a, k, A);
-        NAME(apply_transposed)(g, A, r + k * D, moved);
+        NAME(read_a)(g, k, A);
+        NAME(apply_at)(g, A, r + k * D, moved);
     }
 }
 
 // z ← A_k z + Q_k r_k
 INLINE void NAME(path)(const group *g, const vec *A, const vec *Q, const vec *r, vec *z, vec *moved, vec *added) {
-    NAME(apply)(g, A, z, moved);
+    NAME(apply_a)(g, A, z, moved);
     NAME(apply)(g, Q, r, added);
     EACH(i) z[i] = moved[i] + added[i];
 }
@@ -325,7 +357,7 @@ NOINLINE int NAME(matmul)(const group *g) {
     VECTOR(h, 0); VECTOR(moved, 1); VECTOR(added, 2);
     EACH(i) z[i] = splat(0.0);
     for (long k = 0; k < g->n; k++) {
-        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_a)(g, k, A);
         NAME(read_matrix)(g, g->q, k, Q);
         NAME(read_row)(g, k, h);
         NAME(path)(g, A, Q, r + k * D, z, moved, added);
@@ -350,7 +382,7 @@ NOINLINE int NAME(quadratic)(const group *g) {
             ISA(add)(g, g->g_a, k * D * D + i * D + j, a[i] * z[j] + b[i] * y[j]);
             ISA(add)(g, g->g_q, k * D * D + i * D + j, 0.5 * (a[i] * b[j] + b[i] * a[j]));
         }
-        NAME(read_matrix)(g, g->a, k, A);
+        NAME(read_a)(g, k, A);
         NAME(read_matrix)(g, g->q, k, Q);
         NAME(path)(g, A, Q, a, y, moved, added);
         NAME(path)(g, A, Q, b, z, moved, added);
@@ -371,6 +403,8 @@ NOINLINE int NAME(run)(const group *g, int task) {
 #undef MATRIX
 #undef VECTOR
 #undef EACH
+#undef ROW
+#undef COLUMN
 #undef KEPT_V
 #undef KEPT_F
 #undef KEPT_E
@@ -469,6 +503,7 @@ typedef double vec __attribute__((vector_size(8 * LANES)));
 // LANES chains; where there are fewer, the last lanes repeat the first and are never written
 typedef struct {
     long n, d, lanes;
+    const long *rows, *in_row, *columns, *in_column;  // where A is not zero: of each row, and of each column
     int shared;  // all have the same kernel
     const double *a[LANES], *q[LANES], *h, *in[3][LANES];
     double *out[3][LANES], *g_a[LANES], *g_q[LANES];
@@ -494,12 +529,17 @@ static vec *allocate(long count) {
 #define SET generic
 #include "_chains.c"
 
-// Chains c0 <= c < c1. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
+// Chains c0 <= c < c1. pattern is where the matrices a are not zero, as the ends of rows (d + 1,), the columns in each row,
+// the ends of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
 // are added to. Returns nonzero where memory ran out.
-int chains_run(int task, long n, long d, long c0, long c1, const long *index, const double *a, const double *q,
+int chains_run(int task, long n, long d, long c0, long c1, const long *pattern, const long *index, const double *a, const double *q,
                const double *h, const double *in0, const double *in1, const double *in2, const double *weight, double *out0,
                double *out1, double *out2, double *g_a, double *g_q) {
     group g = {.n = n, .d = d, .h = h};
+    g.rows = pattern;
+    g.in_row = g.rows + d + 1;
+    g.columns = g.in_row + g.rows[d];
+    g.in_column = g.columns + d + 1;
     const double *inputs[3] = {in0, in1, in2};
     double *outputs[3] = {out0, out1, out2};
     g.scratch = allocate(SCRATCH * d * d + VECTORS * d);

@@ -21,6 +21,7 @@ from pyro_vgpds.native import _pool
 __all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "variance", "variance_grad"]
 
 _LANES = 4  # chains that the compiled code takes at once
+_UNROLLED = 4  # numbers in the largest state for which it has code of its own
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
@@ -33,7 +34,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(spec.origin)
-        library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 13
+        library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 14
         library.chains_run.restype = ctypes.c_int
     except (OSError, AttributeError):
         return None
@@ -50,6 +51,16 @@ def _edges(chains: int) -> list[tuple[int, int]]:
     groups = -(-chains // _LANES)
     threads = max(1, min(torch.get_num_threads(), groups))
     return list(itertools.pairwise(min(chains, _LANES * (groups * i // threads)) for i in range(threads + 1)))
+
+
+def _pattern(a: Tensor) -> Tensor:
+    """Where the matrices are not zero in every frame, by rows and by columns: ends, and then the places in each."""
+    nonzero = (a != 0.0).flatten(0, 1).any(0) if a.shape[-1] > _UNROLLED else torch.ones(a.shape[-2:]).bool()
+    parts = []
+    for matrix in (nonzero, nonzero.mT):
+        ends = torch.nn.functional.pad(matrix.sum(1).cumsum(0), (1, 0))
+        parts += [ends, matrix.nonzero()[:, 1]]
+    return torch.cat(parts).contiguous()
 
 
 def _run(
@@ -73,12 +84,12 @@ def _run(
     if chains == 0 or int(index.min()) < 0 or int(index.max()) >= len(a):
         raise ValueError("index must name one of the kernels for each of at least one chain")
     outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
-    edges = _edges(chains)
+    pattern, edges = _pattern(a), _edges(chains)
     totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in edges]
     padded = (None,) * 3
     fixed = [
         None if x is None else x.data_ptr()
-        for x in (index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
+        for x in (pattern, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
     ]
     function = _library().chains_run  # type: ignore[union-attr]
 
