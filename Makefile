@@ -12,7 +12,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpds/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==$(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[data,video,dev]'
 	touch $@
 
 demo: install

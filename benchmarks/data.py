@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data cost: very many outputs, and missing entries. ``python -m benchmarks.data wide`` or ``... missing``.
+"""What data cost: ``python -m benchmarks.data wide``, ``... missing`` or ``... reconstruct``. Prints a JSON line.
 
 ``wide``: a step at D = 1,000,000 (a memmap) against one at D = 1,000, N = 300, and the memory beyond the data.
-``missing``: N = 1000, M = 50, 60 outputs with 60 different missing patterns against none missing. Prints a JSON line.
+``missing``: N = 1000, M = 50, 60 outputs with 60 different missing patterns against none missing.
+``reconstruct``: a natural step of a reconstruction at D = 100,000 against one at D = 1,000, N = 200, 40 new frames with
+half of the outputs hidden.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyro
 import torch
 
 from benchmarks.timing import AnonymousMemory
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.reconstruction import Joint
 
 
 class Stepper:
@@ -39,7 +43,7 @@ class Stepper:
         return time.process_time() - start
 
 
-def compare(plain: Stepper, special: Stepper, runs: int = 15) -> dict[str, float]:
+def compare(plain: Any, special: Any, runs: int = 15) -> dict[str, float]:
     """Median CPU seconds of both, taken in turn."""
     times = [(plain.seconds(), special.seconds()) for _ in range(runs + 2)][2:]
     first, second = (statistics.median(column) for column in zip(*times, strict=True))
@@ -80,14 +84,47 @@ def missing(frames: int = 1000, outputs: int = 60, num_inducing: int = 50) -> di
     return compare(Stepper(complete, 5, num_inducing), Stepper(partial, 5, num_inducing))
 
 
+class Reconstructor:
+    """A natural step of the reconstruction of frames with half of their outputs hidden."""
+
+    def __init__(self, t: np.ndarray, y: np.ndarray, new: int) -> None:
+        torch.manual_seed(0)
+        data = Sequences(t[:-new], y[:-new])
+        model = VGPDS.from_data(data, 5, 50, temporal=Matern32(lengthscale=1.0) + White(1e-2))
+        posterior = Posterior(model, AutoOpperArchambeau(model), data)
+        partly = y[-new:].copy()
+        partly[:, ::2] = np.nan
+        frames = Sequences(t[-new:], partly)
+        with torch.no_grad():
+            self.joint = Joint(posterior._training, frames, [0], data.joined(frames))
+            self.sites = self.joint.sites(torch.zeros(new, 5).double(), torch.ones(new, 5).double())
+
+    def seconds(self) -> float:
+        start = time.process_time()
+        with torch.no_grad():
+            self.joint.evaluate(*self.sites)
+        return time.process_time() - start
+
+
+def reconstruct(outputs: int, frames: int = 240, new: int = 40) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 10, frames)
+    y = np.sin(t[:, None] * rng.uniform(0.5, 2, outputs) + rng.uniform(0, 6, outputs))
+    few, many = Reconstructor(t, y[:, :1000], new), Reconstructor(t, y, new)
+    return {"outputs": outputs, **compare(few, many)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What very many outputs, or missing entries, cost.")
-    parser.add_argument("case", choices=["wide", "missing"])
-    parser.add_argument("--outputs", type=int, default=1_000_000)
+    parser.add_argument("case", choices=["wide", "missing", "reconstruct"])
+    parser.add_argument("--outputs", type=int, help="default: 1,000,000 for wide, 100,000 for reconstruct")
     args = parser.parse_args()
     torch.set_num_threads(1)
     pyro.settings.set(module_local_params=True)  # two models in one process
-    result = wide(args.outputs) if args.case == "wide" else missing()
+    if args.case == "wide":
+        result = wide(args.outputs or 1_000_000)
+    else:
+        result = missing() if args.case == "missing" else reconstruct(args.outputs or 100_000)
     print(json.dumps({"case": args.case, **result}))
 
 

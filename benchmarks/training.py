@@ -25,7 +25,7 @@ class OutOfTimeError(Exception):
 
 def run(name: str, steps: int, seed: int) -> None:
     load, latent_dim, num_inducing = DATA[name]
-    data = load()
+    data = load().sequences()
 
     def start() -> tuple[VGPDS, AutoOpperArchambeau]:
         pyro.set_rng_seed(seed)

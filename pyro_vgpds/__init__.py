@@ -2,13 +2,17 @@
 """Variational Gaussian process dynamical systems in Pyro."""
 
 from pyro_vgpds import kernels
+from pyro_vgpds.classify import BayesClassifier
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.io import FileFormatError, load, save
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.mixture import PosteriorMixture
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.natural import NaturalGradient
+from pyro_vgpds.posterior import Posterior
+from pyro_vgpds.prediction import Prediction
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 from pyro_vgpds.training import FitResult, fit
@@ -18,12 +22,16 @@ __version__ = "0.1.0"
 __all__ = [
     "VGPDS",
     "AutoOpperArchambeau",
+    "BayesClassifier",
     "Collapsed_ELBO",
     "FileFormatError",
     "FitResult",
     "NaturalGradient",
     "NumericalError",
     "OpperArchambeau",
+    "Posterior",
+    "PosteriorMixture",
+    "Prediction",
     "Sequences",
     "SparseGP",
     "TemporalGP",

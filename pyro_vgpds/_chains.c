@@ -216,6 +216,7 @@ INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
     const vec e = kept[KEPT_E], n = NAME(dot)(g, kept, r), b = e - lam * u * n;
     ISA(store)(g, g->out[0], k, kept[KEPT_F] + v * e + u * n);
     ISA(store)(g, g->out[1], k, b);
+    ISA(store)(g, g->out[2], k, e * ISA(root)(v + 1.0 / lam));  // of η = λx, what the draw x was made of
     NAME(read_row)(g, k, h);
     EACH(i) moved[i] = r[i] + h[i] * b;
     NAME(read_a)(g, k, A);
@@ -271,6 +272,7 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
     NAME(apply)(g, N, w, y);
     const vec n = NAME(dot)(g, w, y);
     ISA(store)(g, g->out[0], k, dv + c * c * n);
+    ISA(store)(g, g->out[1], k, grad / ISA(root)(c) + NAME(dot)(g, r, w) * ISA(root)(c));
     NAME(pull)(g, N, y, h, c, n, dv);
     EACH(i) x[i] = 0.5 * rate * r[i];
     EACH(i) EACH(j) {

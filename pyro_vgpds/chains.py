@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_vgpds.native import _pool
 
-__all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "variance", "variance_grad"]
+__all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
 _LANES = 4  # chains that the compiled code takes at once
 _UNROLLED = 4  # numbers in the largest state for which it has code of its own
@@ -123,7 +123,7 @@ def variance_grad(
 
 
 def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, ...]:
-    return _run(_SOLVE, (a, q, h, index), (lam, eta), 2)
+    return _run(_SOLVE, (a, q, h, index), (lam, eta), 3)[:2]
 
 
 def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
@@ -141,4 +141,8 @@ def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: T
 def draw_grad(
     a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor, grad: Tensor
 ) -> tuple[Tensor, ...]:
-    return _run(_DRAW_GRADIENT, (a, q, h, index), (1.0 / white, noise, grad), 1, gradients=True)
+    return _run(_DRAW_GRADIENT, (a, q, h, index), (1.0 / white, noise, grad), 2, gradients=True)
+
+
+def undraw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, x: Tensor) -> Tensor:
+    return _run(_SOLVE, (a, q, h, index), (1.0 / white, x / white), 3)[2]

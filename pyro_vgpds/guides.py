@@ -89,7 +89,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         if self.lam.shape != prior.event_shape:
             raise ValueError(
                 f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
-                f"{tuple(prior.event_shape)}. Make a guide for each data set."
+                f"{tuple(prior.event_shape)}. Make a guide for each data set; to predict, use Posterior."
             )
         if self._natural is not None:
             q = self._natural.posterior(prior)

@@ -26,7 +26,7 @@ from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
 from pyro_vgpds.psi import MappingValue, Psi, expect, observe
 from pyro_vgpds.sequences import ColumnGroups, Sequences
 
-__all__ = ["CollapsedGP", "SparseGP", "collapsed_bound"]
+__all__ = ["CollapsedGP", "SparseGP", "collapsed_bound", "whiten"]
 
 _LOST = 0.1  # nats for each observation that rounding may add to the bound before it counts as lost
 
@@ -39,7 +39,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     :param noise: the noise variance 1/β, (..., 1) for all outputs or (..., D) one each.
     """
     per_output = noise.shape[-1] > 1
-    a = _whiten(factor.unsqueeze(-3), psi.psi2)  # (..., C, M, M)
+    a = whiten(factor.unsqueeze(-3), psi.psi2)  # (..., C, M, M)
     v = solve_triangular(factor, psi.psi1_y, upper=False)  # L⁻¹ Ψ1ᵀ Y, (..., M, R)
     slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)  # (..., C): what Ψ2 leaves of Ψ0, never negative
     # Where the kernel's variance is huge beside the noise, rounding alone makes it negative and the bound too high.
@@ -64,7 +64,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     return total
 
 
-def _whiten(factor: Tensor, matrix: Tensor) -> Tensor:
+def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
     """L⁻¹ X L⁻ᵀ."""
     half = solve_triangular(factor, matrix, upper=False)
     return solve_triangular(factor, half.mT, upper=False).mT

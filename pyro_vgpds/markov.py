@@ -27,6 +27,8 @@ from pyro_vgpds.times import Times
 
 __all__ = ["MarkovCovariance", "Moments"]
 
+_COLUMNS = 1 << 22  # numbers of the columns of S that are made at once
+
 
 class Moments(NamedTuple):
     """What q(X) is asked for: μ, diag S and mean_bar (..., N, Q), and log|B| summed over sequences (..., Q)."""
@@ -137,6 +139,34 @@ class MarkovCovariance:
         mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
         return mean + self.white * mean_bar, mean_bar
 
+    def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
+        """S of some frames, (..., Q, T, T), some columns at a time: O(N T), and never N × N."""
+        lam, n = lam.double(), len(self.times)
+        shrink = 1.0 / (1.0 + self.white * lam)
+        parts = []
+        for some in rows.split(max(1, _COLUMNS // shrink.numel())):
+            unit = torch.zeros((len(some),) + (1,) * (shrink.dim() - 2) + (n, 1), dtype=lam.dtype, device=lam.device)
+            unit.view(len(some), n)[torch.arange(len(some)), some] = 1.0
+            mean, _ = self._mean(unit, lam, shrink)
+            parts.append(mean.index_select(-2, rows).movedim(0, -1).transpose(-3, -2))  # (..., Q, T, columns)
+        block = torch.cat(parts, -1)
+        return self._back(0.5 * (block + block.mT))
+
+    def forecast(self, q: Any, t: Tensor, sequence: int) -> Any:
+        """q(X*) at new times of a sequence: frames without sites among its own."""
+        from pyro_vgpds.temporal import OpperArchambeau, Rows, TemporalGP
+
+        rows = self.times.slices()[sequence]
+        merged, order = torch.cat([self.times.t[rows], t]).sort(stable=True)
+        prior = TemporalGP(self.kernel, merged, q.event_shape[-1], self.jitter, structure="markov")
+        mean_bar, lam = (
+            torch.nn.functional.pad(x[..., rows, :], (0, 0, 0, len(t))).index_select(-2, order)
+            for x in (q.mean_bar, q.lam)
+        )
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        return Rows(OpperArchambeau(prior, mean_bar, lam), place[rows.stop - rows.start :])
+
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         """K r B⁻¹ v = S r v, (..., N, Q): what Matheron's rule takes off a draw of the prior."""
         lam = lam.double()
@@ -157,6 +187,16 @@ class MarkovCovariance:
     def correlate(self, noise: Tensor) -> Tensor:
         """Standard normal noise (..., N, Q) with this covariance."""
         return self._back(self._run(recursions.draw, self._noise(), noise)[0])
+
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`correlate`.
+
+        :raises NotImplementedError: where a gradient is asked for.
+        """
+        noise = self._noise()
+        if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.a.requires_grad):
+            raise NotImplementedError("uncorrelate has no gradient for a Markov prior; call it within torch.no_grad().")
+        return self._back(self._run(recursions.undraw, noise, x)[0])
 
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Squared Mahalanobis norm and log-determinant, each (..., Q)."""

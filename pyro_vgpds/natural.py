@@ -30,6 +30,19 @@ __all__ = ["NaturalGradient"]
 _FLOOR = 1e-6  # least λ, in units of the inverse prior variance
 
 
+def least_lam(prior_variance: Tensor) -> Tensor:
+    """The least λ that a natural step goes to: next to nothing beside the prior."""
+    return _FLOOR / prior_variance
+
+
+def natural_step(
+    eta: Tensor, lam: Tensor, mean: Tensor, d_mean: Tensor, d_variance: Tensor, least: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    r"""The next η and λ: a step of length ρ = ``rate`` from q(X) with this mean and these derivatives of F̂."""
+    wanted = torch.maximum(-2.0 * d_variance, least)
+    return (1.0 - rate) * eta + rate * (d_mean + wanted * mean), (1.0 - rate) * lam + rate * wanted
+
+
 class NaturalGradient:
     """Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
 
@@ -96,9 +109,8 @@ class NaturalGradient:
         q = self.q
         assert q is not None
         with torch.no_grad():
-            wanted = torch.maximum(-2.0 * d_variance, _FLOOR / q.prior.variance)
-            self.eta = (1.0 - rate) * self.eta + rate * (d_mean + wanted * q.mean)
-            self.lam = (1.0 - rate) * self.lam + rate * wanted
+            least = least_lam(q.prior.variance)
+            self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)
         self.q = None  # its derivatives are used up
 
     def derivatives(self) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds import chains, scan
 
-__all__ = ["draw", "is_compiled", "matmul", "solve", "variance"]
+__all__ = ["draw", "is_compiled", "matmul", "solve", "undraw", "variance"]
 
 
 def is_compiled(x: Tensor) -> bool:
@@ -72,6 +72,11 @@ def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
 def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
     """L ε, (C, N), for standard normal ``noise`` ε and the Cholesky factor L of K_f + diag(white), white > 0."""
     return _Draw.apply(a, q, h, index, white, noise)
+
+
+def undraw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, x: Tensor) -> Tensor:
+    """L⁻¹ x, (C, N): the inverse of :func:`draw`, without a gradient."""
+    return _route(a).undraw(a, q, h, index, white, x)
 
 
 class _Variance(torch.autograd.Function):
@@ -137,5 +142,5 @@ class _Draw(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, q, h, index, white, noise = ctx.saved_tensors
-        g_a, g_q, g_white = _route(a).draw_grad(a, q, h, index, white, noise, grad)
-        return g_a, g_q, None, None, g_white, None
+        g_a, g_q, g_white, g_noise = _route(a).draw_grad(a, q, h, index, white, noise, grad)
+        return g_a, g_q, None, None, g_white, g_noise

@@ -6,15 +6,17 @@ Names, shapes and equations are those of :mod:`pyro_vgpds.recursions`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "variance", "variance_grad"]
+__all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
 Elements = tuple[Tensor, ...]
+_NUMBERS = 1 << 24  # in one set of matrices, of which there are some tens at a time
 
 
 def scan(combine: Callable[[Elements, Elements], Elements], x: Elements) -> Elements:
@@ -54,6 +56,31 @@ def _spread(x: Tensor, index: Tensor) -> Tensor:
 
 def _collect(g: Tensor, index: Tensor, rows: int) -> Tensor:
     return g.new_zeros((rows, *g.shape[1:])).index_add_(0, index, g)
+
+
+def _in_blocks(gradients: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a function on some chains at a time, so that their matrices stay within a fixed amount of memory.
+
+    :param gradients: how many of its results, the first ones, are sums over chains.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(a: Tensor, q: Tensor, h: Tensor, index: Tensor, *inputs: Tensor) -> Any:
+            size = max(1, _NUMBERS // (a.numel() // len(a)))
+            if len(index) <= size:
+                return function(a, q, h, index, *inputs)
+            blocks = zip(index.split(size), *[x.split(size) for x in inputs], strict=True)
+            results = [function(a, q, h, *block) for block in blocks]
+            if isinstance(results[0], Tensor):
+                return torch.cat(results)
+            parts = list(zip(*results, strict=True))
+            sums = [functools.reduce(torch.Tensor.add_, part) for part in parts[:gradients]]
+            return (*sums, *map(torch.cat, parts[gradients:]))
+
+        return run
+
+    return decorate
 
 
 class _Filter(NamedTuple):
@@ -119,6 +146,7 @@ def _information(a: Tensor, h: Tensor, f: _Filter) -> tuple[Tensor, Tensor]:
     return future, (future @ f.w.unsqueeze(-1)).squeeze(-1)
 
 
+@_in_blocks()
 def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a, q = _spread(a, index), _spread(q, index)
     f = _filter(a, q, h, lam)
@@ -132,6 +160,7 @@ def _pull(x: Tensor, y: Tensor, h: Tensor, c: Tensor, n: Tensor) -> Tensor:
     return x - c[..., None, None] * (hy + hy.mT) + (c.square() * n)[..., None, None] * _outer(h, h)
 
 
+@_in_blocks(2)
 def variance_grad(
     a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor, d_lam: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,6 +195,7 @@ def variance_grad(
     return _collect(g_a, index, rows), _collect(g_q, index, rows), d_s
 
 
+@_in_blocks()
 def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     a, q = _spread(a, index), _spread(q, index)
     f = _filter(a, q, h, lam)
@@ -185,10 +215,12 @@ def _path(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return r, _affine(a, q @ r)
 
 
+@_in_blocks()
 def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
     return (_path(_spread(a, index), _spread(q, index), h, b)[1].squeeze(-1) * h).sum(-1)
 
 
+@_in_blocks(2)
 def quadratic(a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     rows, a, q = len(a), _spread(a, index), _spread(q, index)
     (r, z), (r_new, z_new) = _path(a, q, h, left), _path(a, q, h, right)
@@ -196,6 +228,7 @@ def quadratic(a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, righ
     return _collect(g_a, index, rows), _collect(0.5 * (g_q + g_q.mT), index, rows)
 
 
+@_in_blocks()
 def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
     a, q = _spread(a, index), _spread(q, index)
     f = _filter(a, q, h, 1.0 / white)
@@ -204,9 +237,10 @@ def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: T
     return ((a @ _later(after)).squeeze(-1) * h).sum(-1) + size * noise
 
 
+@_in_blocks(2)
 def draw_grad(
     a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows, a, q = len(a), _spread(a, index), _spread(q, index)
     f = _filter(a, q, h, 1.0 / white)
     size = (f.v + white).sqrt()
@@ -223,4 +257,13 @@ def draw_grad(
     n = (f.w * y).sum(-1)
     g_q = _pull(future, y, h, f.c, n) + source
     g_a = 2.0 * g_q @ a @ f.before + g_moved @ before.mT
-    return _collect(g_a, index, rows), _collect(g_q, index, rows), g_v + f.c.square() * n
+    g_noise = size * grad + (g_m * f.w).sum(-1) / size
+    return _collect(g_a, index, rows), _collect(g_q, index, rows), g_v + f.c.square() * n, g_noise
+
+
+@_in_blocks()
+def undraw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, x: Tensor) -> Tensor:
+    a, q = _spread(a, index), _spread(q, index)
+    f = _filter(a, q, h, 1.0 / white)
+    after = _affine(f.phi, (f.w * (f.c * x).unsqueeze(-1)).unsqueeze(-1))
+    return (x - ((a @ _later(after)).squeeze(-1) * h).sum(-1)) / (f.v + white).sqrt()

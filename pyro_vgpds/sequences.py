@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class ColumnGroups:
     square: Tensor  #: (C,) sum of squares of the centred data
     factor: Tensor  #: (N, R) factors of the Gram matrices side by side, zero in rows that were not observed
     widths: tuple[int, ...]  #: columns of ``factor`` that belong to each group, increasing
+    of_column: Tensor  #: (D,) the group of each output, -1 where nothing of it was observed
     order: Tensor | None = (
         None  #: (R,) which output each column of ``factor`` is, where it holds the columns themselves
     )
@@ -82,7 +84,7 @@ class Sequences:
         if dtype not in (torch.float64, torch.float32):
             raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
         self.dtype, self.device = dtype, torch.device(device or "cpu")
-        stamps, self.time_origin = _read_times(t)
+        stamps, self.time_origin = read_times(t)
         self._arrays, names = ([], None) if y is None else _read_outputs(y, stamps, several=_is_list(t))
         if not any(isinstance(a, np.memmap) for a in self._arrays):  # a copy: what the caller does to theirs is theirs
             self._arrays = [_to_tensor(a, dtype) for a in self._arrays]
@@ -112,6 +114,22 @@ class Sequences:
         t = [part.index if time is None else part[time] for part in parts]
         y = [part.drop(columns=[name for name in (time, sequence) if name is not None]) for part in parts]
         return cls(t, y, **options)
+
+    def joined(self, other: Sequences) -> Sequences:
+        """The sequences of both, these first; nothing is copied.
+
+        :raises ValueError: where the two have other outputs, dtypes or devices.
+        """
+        for name in ("num_outputs", "dtype", "device"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(f"{name} is {getattr(other, name)}, but must be {getattr(self, name)} as before.")
+        new = copy.copy(self)
+        new.times = Times(torch.cat([self.times.t, other.times.t]), self.lengths + other.lengths)
+        new._arrays, new._groups = self._arrays + other._arrays, {}
+        if new._arrays:
+            new._scan()
+        new._y = new._make_y()
+        return new
 
     # sizes
 
@@ -252,6 +270,8 @@ class Sequences:
         of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(self.device)
         square = mean.new_zeros(len(used)).index_add_(0, of_group, factor.square().sum(0))
         complete = len(used) == 1 and rows_of[used[0]] == self.num_frames
+        group = np.full(len(self._masks), -1)
+        group[used] = np.arange(len(used))
         return ColumnGroups(
             mask=None if complete else torch.from_numpy(self._masks[used]).to(self.device, self.dtype),
             columns=torch.from_numpy(columns_of[used]).to(self.device, self.dtype),
@@ -259,6 +279,7 @@ class Sequences:
             square=square,
             factor=factor,
             widths=tuple(int(w) for w in widths[used]),
+            of_column=torch.from_numpy(group[self._pattern]).to(self.device),
             order=order,
         )
 
@@ -281,22 +302,28 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) > 0 and not all(np.ndim(v) == 0 for v in value)
 
 
-def _read_times(t: Any) -> tuple[list[np.ndarray], Any]:
+def read_times(t: Any, origin: Any = None, increasing: bool = True) -> tuple[list[np.ndarray], Any]:
+    """Times as one array of numbers for each sequence, and the date that they count from, if they are dates.
+
+    :param origin: the date to count from; left out, the earliest.
+    :param increasing: refuse times that repeat or go back.
+    """
     parts = list(t) if _is_list(t) else [t]
     if not parts or (isinstance(t, (list, tuple)) and len(t) == 0):
         raise ValueError("t is empty: there must be at least one sequence with at least one time.")
     raw = [_as_numpy(part, f"t[{i}]" if _is_list(t) else "t") for i, part in enumerate(parts)]
-    origin = None
     if any(a.dtype.kind == "M" for a in raw):
         if not all(a.dtype.kind == "M" for a in raw):
             raise TypeError("t has dates in some sequences and numbers in others; give one kind.")
-        origin = min(a.min() for a in raw if len(a))
+        origin = min(a.min() for a in raw if len(a)) if origin is None else origin
         raw = [np.where(np.isnat(a), np.nan, (a - origin) / np.timedelta64(1, "s")) for a in raw]
-    checked = [_check_times(a, f"t[{i}]" if _is_list(t) else "t") for i, a in enumerate(raw)]
+    else:
+        origin = None
+    checked = [_check_times(a, f"t[{i}]" if _is_list(t) else "t", increasing) for i, a in enumerate(raw)]
     return checked, origin
 
 
-def _check_times(t: np.ndarray, name: str) -> np.ndarray:
+def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     if t.ndim != 1:
         raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.")
     if len(t) == 0:
@@ -308,7 +335,7 @@ def _check_times(t: np.ndarray, name: str) -> np.ndarray:
         i = int(np.flatnonzero(~np.isfinite(t))[0])
         raise ValueError(f"{name} must be finite, but {name}[{i}] is {t[i]}.")
     step = np.diff(t)
-    if (step <= 0).any():
+    if increasing and (step <= 0).any():
         i = int(np.flatnonzero(step <= 0)[0])
         fault = f"repeats {t[i]}" if step[i] == 0 else f"goes back from {t[i]} to {t[i + 1]}"
         raise ValueError(

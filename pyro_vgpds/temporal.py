@@ -12,10 +12,11 @@ S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from pyro.distributions import constraints
+from pyro.distributions import MultivariateNormal, TorchDistribution, constraints
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, register_kl
@@ -27,7 +28,7 @@ from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.markov import MarkovCovariance, Moments
 from pyro_vgpds.times import Times
 
-__all__ = ["STRUCTURES", "OpperArchambeau", "TemporalGP"]
+__all__ = ["STRUCTURES", "GaussianPath", "OpperArchambeau", "Rows", "TemporalGP"]
 
 #: what K_t can be computed as
 STRUCTURES = ("dense", "markov")
@@ -44,7 +45,7 @@ class DenseCovariance:
     name = "dense"
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        self.times, self.jitter = times, jitter
+        self.kernel, self.times, self.jitter = kernel, times, jitter
         self.blocks = [kernel.gram(batch.t) for batch in times.batches]
         self._factors: list[Tensor] | None = None
 
@@ -81,17 +82,20 @@ class DenseCovariance:
         parts = zip(self.factors(), self.times.split(noise), strict=True)
         return self.times.join([_matvec(factor, part) for factor, part in parts])
 
-    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
-        square, logdet = [], []
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`correlate`."""
+        parts = []
         for factor, part in zip(self.factors(), self.times.split(x), strict=True):
             factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
-            white = torch.linalg.solve_triangular(
-                factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False
-            )
-            square.append(white.square().sum((-3, -2, -1)))
-            logdet.append(2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)))
-        return torch.stack(square).sum(0), torch.stack(logdet).sum(0)
+            part = part.unsqueeze(-1).expand(factor.shape[:-1] + (1,))
+            parts.append(torch.linalg.solve_triangular(factor, part, upper=False).squeeze(-1))
+        return self.times.join(parts)
+
+    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
+        square = self.uncorrelate(x).square().sum(-2)
+        logdet = [2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)) for factor in self.factors()]
+        return square, torch.stack(logdet).sum(0)
 
     def inverse_diag(self) -> Tensor:
         """The diagonal of K_t⁻¹, (..., N, K)."""
@@ -113,6 +117,10 @@ class DenseCovariance:
             blocks.append(block - v.mT @ v)
         return self.times.block_diagonal(blocks)
 
+    def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
+        """S of some frames, (..., Q, T, T)."""
+        return self.posterior_matrix(lam)[..., rows, :][..., rows]
+
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         """K r B⁻¹ v, (..., N, Q): what Matheron's rule takes off a draw of the prior."""
         parts = []
@@ -120,6 +128,18 @@ class DenseCovariance:
             solved = torch.cholesky_solve(part.unsqueeze(-1), _factor_b(block, rate)).squeeze(-1)
             parts.append(_matvec(block, _root(rate) * solved))
         return self.times.join(parts)
+
+    def forecast(self, q: OpperArchambeau, t: Tensor, sequence: int) -> GaussianPath:
+        """q(X*) at new times of a sequence; the factor of its B is made once and kept by ``q``."""
+        rows = self.times.slices()[sequence]
+        old, rate = self.times.t[rows], q.lam[..., rows, :].mT  # (..., Q, n)
+        if sequence not in q.kept:
+            q.kept[sequence] = _factor_b(self.kernel.gram(old), rate)
+        cross = self.kernel.gram(old, t)  # (..., K, n, T): without white noise, also where a time is the same
+        mean = cross.mT @ q.mean_bar[..., rows, :].mT.unsqueeze(-1)
+        v = torch.linalg.solve_triangular(q.kept[sequence], _root(rate).unsqueeze(-1) * cross, upper=False)
+        variance = (self.kernel.diag(t) - v.square().sum(-2)).clamp_min(0.0)
+        return GaussianPath(mean.squeeze(-1).mT, variance.mT, lambda: self.kernel.gram(t) - v.mT @ v)
 
 
 class DiagonalCovariance:
@@ -150,6 +170,9 @@ class DiagonalCovariance:
     def correlate(self, noise: Tensor) -> Tensor:
         return self.k.sqrt() * noise
 
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        return x / self.k.sqrt()
+
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return (x.square() / self.k).sum(-2), self.k.log().sum(-2)
 
@@ -164,8 +187,16 @@ class DiagonalCovariance:
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
 
+    def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
+        same = rows.unsqueeze(-1) == rows
+        return torch.where(same, (self.k / (1.0 + self.k * lam)).mT[..., rows].unsqueeze(-1), 0.0)
+
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
+
+    def forecast(self, q: OpperArchambeau, t: Tensor, sequence: int) -> TemporalGP:
+        """q(X*) at new times: white noise says nothing of other times, so it is the prior."""
+        return TemporalGP(q.prior.kernel, t, q.event_shape[-1], structure=q.prior.asked)
 
 
 def check_structure(structure: str | None, kernel: KernelValue) -> None:
@@ -301,6 +332,7 @@ class TemporalGP(Expandable):
         structure: str | None = None,
     ) -> None:
         times = times if isinstance(times, Times) else Times(times)
+        self.asked = structure  # what priors at other times are asked for, too
         structures = {"diagonal": DiagonalCovariance, "markov": MarkovCovariance, "dense": DenseCovariance}
         make: Any = structures[choose_structure(kernel, times, structure)]
         self.covariance: DenseCovariance | DiagonalCovariance | MarkovCovariance = make(kernel, times, jitter)
@@ -370,6 +402,7 @@ class OpperArchambeau(Expandable):
                     f"but its shape is {tuple(value.shape)}."
                 )
         self.prior, self.lam = prior, lam
+        self.kept: dict[int, Tensor] = {}  # what forecasts of each sequence use again
         self._shift, self._natural = mean_bar, False
         self._moments: Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
@@ -420,6 +453,23 @@ class OpperArchambeau(Expandable):
         n, q = self.event_shape
         return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
 
+    def covariance_of(self, rows: Tensor) -> Tensor:
+        """S of some frames, (..., Q, T, T)."""
+        t, q = len(rows), self.event_shape[-1]
+        return self.prior.covariance.posterior_block(self.lam, rows).expand(self.batch_shape + (q, t, t))
+
+    def forecast(self, t: Tensor, sequence: int | None) -> TorchDistribution:
+        r"""q(X*) at new times (T,) of a sequence, or of a new one (None), for which it is the prior.
+
+        .. math:: \mu_* = K_{*N} \bar\mu, \qquad \Sigma_* = K_{**} - K_{*N} (K_t + \Lambda^{-1})^{-1} K_{N*}
+
+        Event shape (T, Q), with ``mean``, ``variance``, ``covariance_matrix`` (Q, T, T) and ``rsample``. White noise of
+        the temporal kernel is part of K_** and not of K_*N.
+        """
+        if sequence is None:
+            return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=self.prior.asked)
+        return self.prior.covariance.forecast(self, t, sequence)
+
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         # Matheron's rule: a draw of the prior, corrected by what pseudo-observations of it with noise 1/λ would say
         draw = self.prior.expand(self.batch_shape).rsample(sample_shape)
@@ -432,6 +482,90 @@ class OpperArchambeau(Expandable):
         mu, logdet = self._posterior().mu, self._posterior().logdet
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
+
+
+class GaussianPath(Expandable):
+    """Gaussian paths, independent over the latent dimensions: event shape (T, Q).
+
+    :param mean: (..., T, Q).
+    :param variance: likewise.
+    :param covariance: makes the covariances (..., Q, T, T), which are large, when they are asked for.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, variance: Tensor, covariance: Callable[[], Tensor]) -> None:
+        self._mean, self._variance, self._covariance = mean, variance, covariance
+        super().__init__(mean.shape[:-2], mean.shape[-2:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._mean.expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        return self._variance.expand(self._extended_shape())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """(..., Q, T, T)."""
+        return self._covariance()
+
+    def _factor(self) -> Tensor:
+        return cholesky(self._covariance(), "the covariance of the path at new times", None)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=self._mean.dtype, device=self._mean.device)
+        return self.mean + _matvec(self._factor(), noise.mT).mT
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return _log_normal(value, self.mean, self._factor())
+
+
+def _log_normal(value: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    """Log-density of paths (..., T, Q) whose covariances (..., Q, T, T) have these factors."""
+    return MultivariateNormal(mean.mT, scale_tril=factor, validate_args=False).log_prob(value.mT).sum(-1)
+
+
+class Rows(TorchDistribution):
+    """Some rows of a path, as a distribution of their own: event shape (T, Q).
+
+    :param path: an :class:`OpperArchambeau`.
+    :param rows: their indices, (T,).
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = True
+
+    def __init__(self, path: OpperArchambeau, rows: Tensor) -> None:
+        self.path, self.rows = path, rows
+        shape = torch.Size((len(rows), path.event_shape[-1]))
+        super().__init__(path.batch_shape, shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.path.mean[..., self.rows, :]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.path.variance[..., self.rows, :]
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """(..., Q, T, T). Large: made only when asked for."""
+        return self.path.covariance_of(self.rows)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Rows:
+        return Rows(self.path.expand(batch_shape), self.rows)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.path.rsample(sample_shape)[..., self.rows, :]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return _log_normal(value, self.mean, cholesky(self.covariance_matrix, "the covariance of a path's rows", None))
 
 
 @register_kl(OpperArchambeau, TemporalGP)  # type: ignore[untyped-decorator]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python tests/conformance.py FILE.npz``: evaluate the bound of a reference file and print it as one JSON object.
+"""``python tests/conformance.py FILE.npz``: evaluate a reference file and print the results as one JSON object.
 
 The file holds data, parameters and reference values of the authors' code (``tests/golden/`` has two). Model and guide
-are set to its parameters through the public API; with them the values, and the gradients of the bound, are printed.
+are set to its parameters through the public API; with them the values, the gradients of the bound, and the
+predictions at the file's new times are printed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences
 from pyro_vgpds.kernels import (
     ARDRBF,
     RBF,
@@ -83,7 +84,7 @@ def mapping_kernel(file: Any) -> Kernel:
 def build(file: Any) -> tuple[VGPDS, AutoOpperArchambeau, Sequences, Tensor]:
     """The model, guide and data of a reference file, and where each of its rows is among ours."""
     seq_id = file["seq_id"]
-    rows = [seq_id == i for i in dict.fromkeys(seq_id.tolist())]
+    rows = [seq_id == i for i in np.unique(seq_id)]
     data = Sequences([file["times"][r] for r in rows], [file["Y"][r] for r in rows])
     order = np.concatenate([np.flatnonzero(r) for r in rows])
     model = VGPDS(
@@ -137,7 +138,23 @@ def evaluate(file: Any) -> dict[str, Any]:
             result[f"grad_log_dyn_{name}_{theirs}"] = gradient(getattr(kernel, ours)) / power
     for name in ("mu", "S_diag", "Psi1", "grad_mu_bar", "grad_log_lambda"):
         result[name] = result[name][file_order]
+    if "t_star" in file:
+        result |= predictions(Posterior(model, guide, data), file["t_star"])
     return {name: value.detach().tolist() for name, value in result.items()}
+
+
+def predictions(posterior: Posterior, t: np.ndarray) -> dict[str, Tensor]:
+    """Moments at new times; several sequences make a last axis, which says to which of them the times belong."""
+    parts = []
+    for sequence in range(posterior.data.num_sequences):
+        y = posterior.forecast(t, sequence)
+        f = y.with_noise(False)
+        parts.append({
+            "Xstar_mean": y.latent.mean, "Xstar_var": y.latent.variance, "Ystar_mean": y.mean,
+            "Ystar_var_incl_noise": y.variance, "Fstar_var": f.variance,
+        })  # fmt: skip
+    stacked = {name: torch.stack([part[name] for part in parts], -1) for name in parts[0]}
+    return stacked if len(parts) > 1 else parts[0]
 
 
 def main(path: str) -> None:

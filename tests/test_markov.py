@@ -15,12 +15,15 @@ from pyro_vgpds import (
     AutoOpperArchambeau,
     Collapsed_ELBO,
     OpperArchambeau,
+    Posterior,
     TemporalGP,
     chains,
     fit,
     load,
+    markov,
     recursions,
     save,
+    scan,
     temporal,
 )
 from pyro_vgpds.kernels import RBF, Bias, Linear, MarkovRBF, Matern12, Matern32, Matern52, Periodic, White
@@ -145,8 +148,8 @@ def test_against_dense(kind, natural, route):
         outputs = [q.mean, q.variance, q.mean_bar, q.eta, kl, prior.variance, q.covariance_matrix]
         loss = (g[0] * q.mean + g[1] * q.variance + g[2] * q.mean_bar).sum() + kl
         results.append([*outputs, *torch.autograd.grad(loss, [shift, lam, *kernel.parameters()])])
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense)
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense)
 
 
 @pytest.mark.parametrize("n", [200, 400])
@@ -160,8 +163,8 @@ def test_against_dense_with_many_frames(n, route):
         kl = kl_divergence(q, prior)
         loss = kl + q.mean.square().sum() + q.variance.log().sum()
         results.append([q.mean, q.variance, kl, *torch.autograd.grad(loss, [lam, *kernel.parameters()])])
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense)
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "white" in kind or kind in ("usual", "product", "linear")])
@@ -177,8 +180,8 @@ def test_densities(kind, route):
         inverse = prior.covariance.inverse_diag()
         loss = values.sum() + inverse.sum()
         results.append([values, inverse + 0 * lam, *torch.autograd.grad(loss, [x, *kernel.parameters()])])
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense, 1e-6)  # the jitter of a padded block is not exactly that of its sequence
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense, 1e-6)  # the jitter of a padded block is not exactly that of its sequence
 
 
 @pytest.mark.parametrize("kind", ["matern12", "usual", "matern52", "product", "periodic", "white inside"])
@@ -193,8 +196,8 @@ def test_draws_are_those_of_the_cholesky_factor(kind, route):
         y = OpperArchambeau(prior, mean_bar, lam).rsample((2,))
         grads = torch.autograd.grad((g * (x + y)).sum(), [mean_bar, lam, *kernel.parameters()])
         results.append([x, y, *grads])
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense)
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense)
 
 
 def test_samples_have_the_moments(route):
@@ -248,8 +251,8 @@ def test_new_frames_without_sites(kind, natural, route):
         kl = kl_divergence(q, prior)
         results.append([q.mean, q.variance, kl, q.mean_bar])
         assert torch.isfinite(q.rsample((3,))).all()
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense, 1e-7)
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense, 1e-7)
     g = torch.autograd.grad(kl + q.variance.sum(), lam)[0]
     assert torch.isfinite(g).all()
     assert torch.equal(q.mean_bar[new], torch.zeros_like(q.mean_bar[new])) or natural
@@ -258,6 +261,63 @@ def test_new_frames_without_sites(kind, natural, route):
     q_old = (OpperArchambeau.from_natural if natural else OpperArchambeau)(alone, shift[~new], lam[~new].detach())
     close(q.mean[~new], q_old.mean)
     close(q.variance[~new], q_old.variance)
+
+
+@pytest.mark.parametrize("kind", ["matern12", "usual", "trend", "quasiperiodic"])
+def test_forecast(kind, route, monkeypatch):
+    kernel, times = make_kernels()[kind], make_times((20, 1, 15))
+    mean_bar, lam = torch.randn(36, Q), torch.rand(36, Q)
+    new = torch.cat([torch.tensor([4.5, 0.2, -1.0]), times.t[21:23], 3 * torch.rand(4)])  # in no order, some known
+    monkeypatch.setattr(markov, "_COLUMNS", 2 * 24 * Q)
+    for sequence in (2, None):
+        results = []
+        for prior in both(kernel, times):
+            path = OpperArchambeau(prior, mean_bar, lam).forecast(new, sequence)
+            assert path.event_shape == (9, Q)
+            assert path.rsample((2,)).shape == (2, 9, Q)
+            results.append([path.mean, path.variance, path.covariance_matrix])
+        for dense, ours in zip(*results, strict=True):
+            close(ours, dense)
+    with torch.no_grad():
+        dense, ours = (OpperArchambeau(p, mean_bar, lam) for p in both(kernel, times))
+        rows = torch.tensor([3, 35, 22, 20])
+        close(ours.covariance_of(rows), dense.covariance_of(rows))
+        if kind == "usual":
+            draws = ours.forecast(new, 2).rsample((5_000,))
+            torch.testing.assert_close(draws.var(0), dense.forecast(new, 2).variance, rtol=0.15, atol=0.01)
+
+
+def test_draws_are_undone(route):
+    kernel, times = make_kernels()["usual"], make_times((20, 15))
+    noise = torch.randn(35, Q, requires_grad=True)
+    covariance = both(kernel, times)[1].covariance
+    with torch.no_grad():
+        close(covariance.uncorrelate(covariance.correlate(noise)), noise.detach())
+    with pytest.raises(NotImplementedError, match="no gradient for a Markov prior"):
+        covariance.uncorrelate(noise)
+    g = torch.randn(35, Q)
+    grads = [
+        torch.autograd.grad((g * p.covariance.correlate(noise)).sum(), [noise, *kernel.parameters()])
+        for p in both(kernel, times)
+    ]
+    for dense, ours in zip(*grads, strict=True):
+        close(ours, dense, 1e-6)
+
+
+def test_prediction_is_the_same(route):
+    results = []
+    for structure in ("dense", "markov"):
+        model, guide, data = make_pair(structure)
+        torch.manual_seed(1)
+        post = Posterior(model, guide, data)
+        y = make_data((12,), seed=3).y.clone()
+        y[:, :2] = torch.nan
+        t = torch.linspace(0.1, 2.9, 12)
+        answers = [post.forecast(torch.linspace(2.0, 4.0, 7), sequence=0), post.reconstruct(t, y)]
+        answers += [post.reconstruct(t, y, sequence=0, factorised=True)]
+        results.append([part for answer in answers for part in (answer.mean, answer.variance)])
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense, 1e-5)
 
 
 def test_frames_of_the_same_time_share_what_is_smooth(route):
@@ -403,8 +463,8 @@ def test_bound_and_gradients_are_the_same(route):
         loss = Collapsed_ELBO().differentiable_loss(model, guide, data)
         parameters = [*model.parameters(), *guide.parameters()]
         results.append([loss, *torch.autograd.grad(loss, parameters)])
-    for dense, markov in zip(*results, strict=True):
-        close(markov, dense)
+    for dense, ours in zip(*results, strict=True):
+        close(ours, dense)
 
 
 def test_structure_is_saved(tmp_path):
@@ -423,6 +483,24 @@ def test_structure_is_saved(tmp_path):
 
 
 # the compiled loops
+
+
+def test_scans_go_in_blocks(monkeypatch):
+    monkeypatch.setattr(chains, "available", lambda: False)
+    kernel, times = make_kernels()["white inside"], make_times((9,))
+    noise = torch.randn(9, Q, requires_grad=True)
+
+    def run():
+        prior = TemporalGP(kernel(), times, Q, structure="markov")
+        q = OpperArchambeau.from_natural(prior, noise, noise.exp())
+        loss = q.mean.sum() + q.variance.sum() + kl_divergence(q, prior) + prior.covariance.correlate(noise).sum()
+        return torch.autograd.grad(loss + prior.log_prob(noise), [noise, *kernel.parameters()])
+
+    whole = run()
+    monkeypatch.setattr(scan, "_NUMBERS", 2 * 9 * kernel().state_dim ** 2)
+    for a, b in zip(run(), whole, strict=True):
+        close(a, b, 1e-12)
+
 
 needs_compiler = pytest.mark.skipif(not chains.available(), reason="the compiled loops were not built")
 

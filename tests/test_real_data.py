@@ -24,7 +24,7 @@ EXPECTED = {
 def test_training(name, data_home):
     frames, outputs, sequences, missing, steps, bound = EXPECTED[name]
     load, latent_dim, num_inducing = real.DATA[name]
-    data = load()
+    data = load().sequences()
     assert (data.num_frames, data.num_outputs, data.num_sequences) == (frames, outputs, sequences)
     assert data.num_missing / (frames * outputs) == pytest.approx(missing, abs=0.005)
     model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=Matern32() + White(1e-2) + Bias(0.1))

@@ -1,6 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data to try the library on."""
+"""Data to try the library on: loaders of real data, and generators. Nothing is fetched unless you ask for it."""
 
-from pyro_vgpds.datasets.synthetic import Dataset, make_sequences
+from pyro_vgpds.datasets.acclaim import read_amc, read_asf
+from pyro_vgpds.datasets.base import Dataset
+from pyro_vgpds.datasets.cache import data_folder, find_file
+from pyro_vgpds.datasets.cmu35 import CMU35, channels_from_features, features_from_channels, load_cmu35
+from pyro_vgpds.datasets.gait import make_gait, stick_figure
+from pyro_vgpds.datasets.mocap import Motion, load_cmu_mocap
+from pyro_vgpds.datasets.skeleton import Skeleton
+from pyro_vgpds.datasets.synthetic import make_pendulum_video, make_sequences
+from pyro_vgpds.datasets.tables import load_french, load_robot_wireless, load_spellman
+from pyro_vgpds.datasets.video import Video, load_clip, load_missa, load_video
 
-__all__ = ["Dataset", "make_sequences"]
+__all__ = [
+    "CMU35",
+    "Dataset",
+    "Motion",
+    "Skeleton",
+    "Video",
+    "channels_from_features",
+    "data_folder",
+    "features_from_channels",
+    "find_file",
+    "load_clip",
+    "load_cmu35",
+    "load_cmu_mocap",
+    "load_french",
+    "load_missa",
+    "load_robot_wireless",
+    "load_spellman",
+    "load_video",
+    "make_gait",
+    "make_pendulum_video",
+    "make_sequences",
+    "read_amc",
+    "read_asf",
+    "stick_figure",
+]

@@ -3,27 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.datasets.base import Dataset
+from pyro_vgpds.datasets.video import Video
 
-__all__ = ["Dataset", "make_sequences"]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Sequences with what is known about them."""
-
-    t: list[np.ndarray]  #: times, (N_s,) for each sequence
-    y: list[np.ndarray]  #: outputs, (N_s, D)
-    latent: list[np.ndarray]  #: the latent path that made them, (N_s, Q)
-    description: str
-
-    def sequences(self) -> Sequences:
-        """The data as :class:`~pyro_vgpds.Sequences`."""
-        return Sequences(self.t, self.y)
+__all__ = ["make_pendulum_video", "make_sequences"]
 
 
 def make_sequences(
@@ -65,4 +50,58 @@ def make_sequences(
     y = [part / scale + noise * rng.standard_normal(part.shape) for part in clean]
     for part in y:
         part[rng.random(part.shape) < missing] = np.nan
-    return Dataset(t, y, latent, f"{num_sequences} sequences on a drifting cycle, {num_outputs} outputs")
+    return Dataset(
+        t, y, f"{num_sequences} sequences on a drifting cycle, {num_outputs} outputs", "Generated.", latent=latent
+    )
+
+
+def make_pendulum_video(
+    num_frames: int = 120,
+    height: int = 32,
+    width: int = 32,
+    period: float = 24.0,
+    swing: float = 50.0,
+    noise: float = 4.0,
+    seed: int = 0,
+) -> Video:
+    """A video of a swinging pendulum: bright rod and bob on dark ground, 0 to 255, with a soft edge.
+
+    The angle is a sinusoid from a random phase, so the path is a circle: ``latent`` is (num_frames, 2), the angle
+    and its rate, both with amplitude 1. Pixels are a strongly nonlinear function of it.
+
+    :param period: frames in one full swing.
+    :param swing: the largest angle, in degrees.
+    :param noise: standard deviation of the noise in each pixel; values may leave [0, 255].
+    :raises ValueError: where a size is not positive, a frame is smaller than 8 x 8, or swing is not in (0, 90].
+    """
+    if num_frames < 1 or height < 8 or width < 8 or not period > 0:
+        raise ValueError(
+            f"num_frames and period must be positive and frames at least 8 x 8, but got {num_frames=}, {period=}, "
+            f"{height=}, {width=}."
+        )
+    if not 0 < swing <= 90 or noise < 0:
+        raise ValueError(f"swing must be in (0, 90] and noise >= 0, but got {swing=}, {noise=}.")
+    rng = np.random.default_rng(seed)
+    phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(num_frames) / period
+    latent = np.stack([np.sin(phase), np.cos(phase)], 1)
+    angle = np.radians(swing) * latent[:, 0]
+    length, rod, bob = min(0.75 * height, 0.4 * width / np.sin(np.radians(swing))), 0.03 * height, 0.11 * height
+    rows, columns = np.mgrid[:height, :width] + 0.5
+    down, across = rows - 0.08 * height, columns - width / 2  # from the pivot
+    tip = length * np.stack([np.cos(angle), np.sin(angle)])  # (2, T): down, across
+    along = np.clip((np.multiply.outer(tip[0], down) + np.multiply.outer(tip[1], across)) / length**2, 0, 1)
+    tip = tip[:, :, None, None]
+    to_rod = np.hypot(down - along * tip[0], across - along * tip[1])
+    to_bob = np.hypot(down - tip[0], across - tip[1])
+    inside = np.minimum(to_rod - rod, to_bob - bob)  # distance to the figure's edge, negative within
+    frames = 30 + 200 / (1 + np.exp(np.clip(2.5 * inside, -50, 50)))
+    pixels = frames.reshape(num_frames, -1) + noise * rng.standard_normal((num_frames, height * width))
+    return Video(
+        [np.arange(num_frames, dtype=np.float64)],
+        [pixels],
+        f"a pendulum with a period of {period:g} frames, {num_frames} x {height} x {width}",
+        "Generated.",
+        latent=[latent],
+        shape=(height, width),
+        fps=float("nan"),
+    )

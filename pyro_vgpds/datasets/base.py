@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every loader and generator returns: arrays, with what is known about them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["Dataset", "require"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One or several sequences of D outputs, with what is known about them."""
+
+    t: list[np.ndarray]  #: times, (N_s,) for each sequence
+    y: list[np.ndarray]  #: outputs, (N_s, D); NaN where nothing was observed
+    description: str  #: what it is, in one line
+    terms: str = ""  #: where it comes from and on what terms it may be used
+    columns: list[str] | None = None  #: names of the D outputs
+    names: list[str] | None = None  #: names of the sequences
+    latent: list[np.ndarray] | None = None  #: the path behind the outputs, (N_s, Q), where it is known
+    dates: list[np.ndarray] | None = None  #: the date of each frame, (N_s,) of datetime64, where frames have one
+
+    def sequences(self) -> Sequences:
+        """The data as :class:`~pyro_vgpds.Sequences`, one for each entry of ``t``."""
+        return Sequences(self.t, self.y, columns=self.columns)
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import what only some loaders need.
+
+    :param extra: the extra of this package that brings it.
+    :raises ImportError: where it is not installed, with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise ImportError(
+            f"this needs {package}, which is not installed: pip install 'pyro_vgpds[{extra}]' ({error})."
+        ) from error

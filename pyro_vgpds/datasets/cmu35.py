@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's motion capture data: walks and runs of CMU subject 35, as 59 features a frame."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pyro_vgpds import metrics
+from pyro_vgpds.datasets.acclaim import read_asf
+from pyro_vgpds.datasets.base import require
+from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.datasets.mocap import CMU_TERMS, Motion
+
+__all__ = ["CMU35", "channels_from_features", "features_from_channels", "load_cmu35"]
+
+_JOINTS = [*range(6, 38), *range(40, 47), 48, 49, *range(52, 59), 60, 61]  # channels that are kept as angles
+_STEP = 0.05  # time from one frame to the next, as in the authors' code (the frames are 1/30 s apart)
+_BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
+
+
+@dataclass(frozen=True)
+class CMU35(Motion):
+    """The training sequences (``t``, ``y``, ``channels``) and the test sequence of the paper's table 1."""
+
+    test_t: np.ndarray = field(kw_only=True)  #: (124,)
+    test_y: np.ndarray = field(kw_only=True)  #: (124, 59), complete
+    test_channels: np.ndarray = field(kw_only=True)  #: (124, 62)
+    scale: np.ndarray = field(kw_only=True)  #: (50,) of the angles, for the error SC
+    blocks: dict[str, np.ndarray] = field(kw_only=True)  #: the features of "legs" and of "body"
+
+    def hide(self, y: np.ndarray, block: str) -> np.ndarray:
+        """A copy of the features y (N, 59) with a block hidden (NaN) in the second half of the rows.
+
+        For the test sequence these are rows 62 to 123, as in the paper.
+
+        :raises ValueError: where ``block`` is not "legs" or "body".
+        """
+        hidden = np.array(y, dtype=np.float64)
+        hidden[len(hidden) // 2 :, self._block(block)] = np.nan
+        return hidden
+
+    def score(self, truth: Any, prediction: Any, block: str) -> dict[str, float]:
+        """The paper's errors SC and RA of a prediction (N, 59) for what :meth:`hide` hides of the truth (N, 59).
+
+        Both are arrays or tensors.
+
+        :raises ValueError: where ``block`` is not "legs" or "body", or shapes differ.
+        """
+        arrays = [v.detach().cpu().numpy() if isinstance(v, Tensor) else np.asarray(v) for v in (truth, prediction)]
+        if arrays[0].shape != arrays[1].shape or arrays[0].shape[1:] != (59,):
+            raise ValueError(f"truth and prediction must be (N, 59), but got {arrays[0].shape} and {arrays[1].shape}.")
+        hidden = self._block(block)
+        true, guess = (array[len(array) // 2 :, hidden] for array in arrays)
+        return {"SC": metrics.sc(true, guess, self.scale[hidden]), "RA": metrics.ra(true, guess)}
+
+    def _block(self, block: str) -> np.ndarray:
+        if block not in self.blocks:
+            raise ValueError(f"block must be one of {', '.join(self.blocks)}, but got {block!r}.")
+        return self.blocks[block]
+
+
+def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> CMU35:
+    """The paper's motion capture data: 31 training sequences of 34 to 113 frames, 2613 x 59, and a test of 124 x 59.
+
+    Features are those of :func:`features_from_channels`, not centred and not scaled; times are 0.05 a frame from 0 in
+    every sequence. ``channels`` are the raw rows that the features were made of, of the same frames.
+
+    Terms: free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217 (``dataset.terms``). The files are those of
+    SheffieldML/GPmat; with the skeleton ``35.asf``. Reading them needs ``pyro_vgpds[data]`` (scipy).
+
+    :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :param download: fetch what is missing from a pinned address.
+    :raises FileNotFoundError: where a file is missing; it names the file, its source and the folder.
+    """
+    names = ("cmu35WalkJog.mat", "cmu35TaylorScaleBias.mat", "35.asf")
+    data, scales, bones = (find_file(f"cmu35/{name}", data_home, download) for name in names)
+    loadmat = require("scipy.io", "data").loadmat
+    file = loadmat(data)
+    parts = [file["Y"][column > 0].astype(np.float64) for column in file["lbls"].T]
+    test = file["Ytest"][file["lblstest"][:, 1] > 0].astype(np.float64)
+    y = [features_from_channels(part) for part in parts]
+    test_y = features_from_channels(test)
+    return CMU35(
+        [_STEP * np.arange(len(part)) for part in y],
+        y,
+        "CMU subject 35, walking and running, 59 features",
+        CMU_TERMS,
+        skeleton=read_asf(bones),
+        channels=[part[1:] for part in parts],
+        test_t=_STEP * np.arange(len(test_y)),
+        test_y=test_y,
+        test_channels=test[1:],
+        scale=loadmat(scales)["scale"].ravel()[9:].astype(np.float64),  # the first nine are of the root
+        blocks=dict(_BLOCKS),
+    )
+
+
+def features_from_channels(channels: np.ndarray) -> np.ndarray:
+    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels (N, 62); the first frame is used up.
+
+    0-49 are the angles of the joints that move, in radians and folded into [-π/2, π/2]; 50-51 the step of the root on
+    the floor, previous minus current; 52 its height; 53-54 the sine of two of its angles and 55 that of its heading,
+    previous minus current; 56-58 the same with the cosine.
+
+    :raises ValueError: where there are not 62 channels and at least two frames.
+    """
+    channels = np.asarray(channels, dtype=np.float64)
+    if channels.ndim != 2 or channels.shape[1] != 62 or len(channels) < 2:
+        raise ValueError(f"channels must be (N, 62) with N >= 2, but got {channels.shape}.")
+    before, now = channels[:-1], channels[1:]
+    features = [np.arcsin(np.sin(np.radians(now[:, _JOINTS]))), (before - now)[:, [0, 2]], now[:, [1]]]
+    for wave in (np.sin, np.cos):
+        turned, last = wave(np.radians(now[:, [3, 4, 5]])), wave(np.radians(before[:, [4]]))
+        features += [turned[:, [0, 2]], last - turned[:, [1]]]
+    return np.concatenate(features, 1)
+
+
+def channels_from_features(features: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """Raw channels (N, 62) of features (N, 59), so that a prediction can be drawn as poses.
+
+    Steps and headings are summed up from ``start``, the raw frame (62,) before the first; left out, the figure starts
+    at the origin with heading 0. Channels that are not among the features (thumbs, fingers) are at rest.
+
+    :raises ValueError: where there are not 59 features or ``start`` is not (62,).
+    """
+    features = np.asarray(features, dtype=np.float64)
+    first = np.zeros(62) if start is None else np.asarray(start, dtype=np.float64)
+    if features.ndim != 2 or features.shape[1] != 59 or first.shape != (62,):
+        raise ValueError(f"features must be (N, 59) and start (62,), but got {features.shape} and {first.shape}.")
+    channels = np.zeros((len(features), 62))
+    channels[:, _JOINTS] = np.degrees(features[:, :50])
+    channels[:, [0, 2]] = first[[0, 2]] - np.cumsum(features[:, [50, 51]], 0)
+    channels[:, 1] = features[:, 52]
+    channels[:, [3, 5]] = np.degrees(np.arctan2(features[:, [53, 54]], features[:, [56, 57]]))
+    heading = np.radians(first[4])
+    sine, cosine = np.sin(heading) - np.cumsum(features[:, 55]), np.cos(heading) - np.cumsum(features[:, 58])
+    channels[:, 4] = np.degrees(np.arctan2(sine, cosine))
+    return channels

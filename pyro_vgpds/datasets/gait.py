@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A generated gait: a figure that walks on the spot in several styles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyro_vgpds.datasets.mocap import Motion
+from pyro_vgpds.datasets.skeleton import Skeleton
+
+__all__ = ["make_gait", "stick_figure"]
+
+#                      parent, offset in cm at rest: x to its left, y up, z forward; channels
+_BONES: dict[str, tuple[str, tuple[float, float, float], str]] = {
+    "spine": ("root", (0, 28, 0), "rx ry rz"),
+    "chest": ("spine", (0, 24, 0), "ry"),
+    "head": ("chest", (0, 26, 0), "rx"),
+    **{
+        f"{side}_{bone}": (parent.format(side), (sign * x, y, z), channels)
+        for side, sign in (("left", 1), ("right", -1))
+        for bone, parent, (x, y, z), channels in (
+            ("hip", "root", (10, -4, 0), ""),
+            ("knee", "{}_hip", (0, -43, 0), "rx rz"),
+            ("ankle", "{}_knee", (0, -42, 0), "rx"),
+            ("toe", "{}_ankle", (0, -4, 16), "rx"),
+            ("shoulder", "chest", (18, 0, 0), ""),
+            ("elbow", "{}_shoulder", (2, -29, 0), "rx rz"),
+            ("hand", "{}_elbow", (0, -27, 0), "rx"),
+        )
+    },
+}
+
+#: cadence (cycles a second), stride, knee bend, arm swing, elbow bend, lean and sway, in degrees
+_STYLES = {
+    "walk": (0.9, 26.0, 48.0, 22.0, 18.0, 3.0, 4.0),
+    "run": (1.4, 38.0, 85.0, 38.0, 80.0, 12.0, 6.0),
+    "march": (0.8, 34.0, 75.0, 50.0, 8.0, -3.0, 2.0),
+    "stroll": (0.6, 18.0, 35.0, 10.0, 12.0, 1.0, 7.0),
+}
+
+
+def stick_figure() -> Skeleton:
+    """A figure of 18 joints in centimetres, moved by 23 channels: the root's height and turns, and 19 angles."""
+    joints = ["root", *_BONES]
+    channels = ["root.ty", "root.rx", "root.ry", "root.rz"]
+    channels += [f"{name}.{kind}" for name, (_, _, kinds) in _BONES.items() for kind in kinds.split()]
+    return Skeleton(
+        tuple(joints),
+        (-1, *(joints.index(parent) for parent, _, _ in _BONES.values())),
+        np.array([(0.0, 0.0, 0.0), *(offset for _, offset, _ in _BONES.values())]),
+        tuple(channels),
+        metres=0.01,
+    )
+
+
+def make_gait(
+    num_sequences: int = 6,
+    length: tuple[int, int] = (60, 110),
+    styles: Sequence[str] = ("walk", "run", "march"),
+    noise: float = 1.0,
+    fps: float = 30.0,
+    seed: int = 0,
+) -> Motion:
+    """Sequences of unequal length of a figure that walks on the spot, one style each, in turn.
+
+    Outputs are the channels of :func:`stick_figure`: height in centimetres, angles in degrees. Every sequence has its
+    own phase, cadence and size of movement, and within it the cadence wavers. The figure stands on the ground with its
+    lower foot. ``latent`` is (N_s, 2), the cosine and sine of the phase; ``names`` say the styles. Without noise
+    ``dataset.positions(s)`` is what was made; draw ``dataset.skeleton.positions(prediction)`` to look at a prediction.
+
+    :param length: the shortest and the longest sequence, in frames.
+    :param styles: of "walk", "run", "march" and "stroll".
+    :param noise: standard deviation of the noise, in degrees and centimetres.
+    :param fps: frames a second; times are in seconds.
+    :raises ValueError: where a size is not positive or a style is unknown.
+    """
+    if num_sequences < 1 or not 1 <= length[0] <= length[1] or not fps > 0 or noise < 0:
+        raise ValueError(f"sizes must be positive, but got {num_sequences=}, {length=}, {fps=}, {noise=}.")
+    if unknown := [style for style in styles if style not in _STYLES] or not styles:
+        raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown if styles else styles!r}.")
+    rng = np.random.default_rng(seed)
+    skeleton = stick_figure()
+    t, y, latent, names = [], [], [], []
+    for s in range(num_sequences):
+        style = styles[s % len(styles)]
+        frames = int(rng.integers(length[0], length[1] + 1))
+        times = np.arange(frames) / fps
+        cadence = _STYLES[style][0] * rng.uniform(0.9, 1.1)
+        waver = 0.15 * np.sin(2 * np.pi * rng.uniform(0.1, 0.3) * times + rng.uniform(0, 2 * np.pi))
+        phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * cadence * times + waver
+        size = np.array(_STYLES[style][1:]) * rng.uniform(0.9, 1.1, 6)
+        channels = _pose(phase, size, skeleton)
+        t.append(times)
+        y.append(channels + noise * rng.standard_normal(channels.shape))
+        latent.append(np.stack([np.cos(phase), np.sin(phase)], 1))
+        names.append(style)
+    return Motion(
+        t,
+        y,
+        f"{num_sequences} sequences of a figure's gait: {', '.join(dict.fromkeys(names))}",
+        "Generated.",
+        columns=list(skeleton.channels),
+        names=names,
+        latent=latent,
+        skeleton=skeleton,
+        channels=y,
+    )
+
+
+def _pose(phase: np.ndarray, size: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Channels (T, C) at the phases (T,); the sides are half a cycle apart."""
+    stride, knee, arm, elbow, lean, sway = size
+    values = {
+        "root.rx": lean / 2 + np.cos(2 * phase),
+        "root.ry": sway * np.sin(phase),
+        "root.rz": 0.6 * sway * np.cos(phase),
+        "spine.rx": np.full_like(phase, lean / 2),
+        "spine.ry": -0.7 * sway * np.sin(phase),
+        "spine.rz": -0.6 * sway * np.cos(phase),
+        "chest.ry": -sway * np.sin(phase),
+        "head.rx": -0.6 * lean + 1.5 * np.cos(2 * phase),
+    }
+    for side, sign, turn in (("left", 1.0, phase), ("right", -1.0, phase + np.pi)):
+        bend = knee * (0.12 + 0.88 * np.exp(2.2 * (np.cos(turn - 5.8) - 1)))  # once a cycle, as the leg swings
+        values[f"{side}_knee.rx"] = -stride * np.sin(turn) - 0.1 * stride  # of the thigh, which ends at the knee
+        values[f"{side}_knee.rz"] = sign * (2.0 + 0.2 * sway * np.cos(turn))
+        values[f"{side}_ankle.rx"] = bend
+        values[f"{side}_toe.rx"] = -0.3 * bend + 0.35 * stride * np.sin(turn + 0.4)
+        values[f"{side}_elbow.rx"] = arm * np.sin(turn)
+        values[f"{side}_elbow.rz"] = np.full_like(phase, sign * 6.0)
+        values[f"{side}_hand.rx"] = -elbow * (1 - 0.2 * np.sin(turn))
+    channels = np.stack([values.get(name, np.zeros_like(phase)) for name in skeleton.channels], 1)
+    feet = [skeleton.joints.index(f"{side}_{end}") for side in ("left", "right") for end in ("ankle", "toe")]
+    channels[:, 0] = -skeleton.positions(channels)[:, feet, 1].min(1)
+    return channels

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Motion capture in the Acclaim format, such as that of the CMU graphics lab."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pyro_vgpds.datasets.acclaim import read_amc, read_asf
+from pyro_vgpds.datasets.base import Dataset
+from pyro_vgpds.datasets.cache import SOURCES, data_folder, find_file
+from pyro_vgpds.datasets.skeleton import Skeleton
+
+__all__ = ["CMU_TERMS", "Motion", "load_cmu_mocap"]
+
+CMU_TERMS = (
+    "The data used in this project was obtained from mocap.cs.cmu.edu. The database was created with funding from NSF "
+    "EIA-0196217. Free to use, also in products; not to be resold as data."
+)
+
+
+@dataclass(frozen=True)
+class Motion(Dataset):
+    """Motion of a skeleton: every row of ``channels`` is a pose that can be drawn."""
+
+    skeleton: Skeleton = field(kw_only=True)
+    channels: list[np.ndarray] = field(kw_only=True)  #: (N_s, C), angles in degrees
+
+    def positions(self, sequence: int = 0) -> np.ndarray:
+        """Where the joints of a sequence are, (N_s, J, 3)."""
+        return self.skeleton.positions(self.channels[sequence])
+
+
+def load_cmu_mocap(
+    subject: int | str = "07",
+    trials: Sequence[int | str] | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    fps: float = 120.0,
+    data_home: str | os.PathLike[str] | None = None,
+    download: bool = False,
+) -> Motion:
+    """Motion capture of one subject: ``SS.asf`` and ``SS_TT.amc`` files, one sequence for each trial.
+
+    Outputs are the channels themselves: the root's position and the angles in degrees, 62 in CMU's files, in the order
+    of the skeleton. Times are in seconds, from 0 in every sequence, by the frame numbers in the file.
+
+    Terms: CMU's data are free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217; see ``dataset.terms``.
+
+    :param subject: the number in the files' names, as ``7`` or ``"07"``.
+    :param trials: numbers of trials; left out, every trial of the subject in the folder.
+    :param folder: where the files are; left out, ``cmu07`` (for subject 07) in the data folder.
+    :param every: keep every so many frames, from the first: 4 makes 30 frames a second of 120.
+    :param fps: frames a second in the file; CMU's have 120, some subjects 60.
+    :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :param download: fetch missing files that have a pinned address.
+    :raises FileNotFoundError: where a file, or any trial, is missing; it names the file, its source and the folder.
+    :raises ValueError: where a file cannot be read, or ``every`` or ``fps`` is not positive.
+    """
+    if int(every) != every or every < 1 or not fps > 0:
+        raise ValueError(f"every must be a whole number >= 1 and fps > 0, but got {every=}, {fps=}.")
+    number = _two_digits(subject)
+    place = Path(folder) if folder is not None else data_folder(data_home) / f"cmu{number}"
+
+    def find(name: str) -> Path:
+        if folder is None and f"cmu{number}/{name}" in SOURCES:
+            return find_file(f"cmu{number}/{name}", data_home, download)
+        if not (place / name).is_file():
+            raise FileNotFoundError(
+                f"{name} is not in {place}; mocap.cs.cmu.edu has it under subject {int(number)}. Put it there, or name "
+                "the folder that holds it by folder=."
+            )
+        return place / name
+
+    skeleton = read_asf(find(f"{number}.asf"))
+    names = None if trials is None else [f"{number}_{_two_digits(trial)}" for trial in trials]
+    if names is None:
+        names = sorted(path.stem for path in place.glob(f"{number}_*.amc"))
+    if not names:
+        raise FileNotFoundError(f"there is no trial {number}_*.amc in {place}; mocap.cs.cmu.edu has them.")
+    t, channels = [], []
+    for name in names:
+        frames, rows = read_amc(find(f"{name}.amc"), skeleton)
+        t.append((frames[::every] - frames[0]) / fps)
+        channels.append(rows[::every])
+    return Motion(
+        t,
+        channels,
+        f"CMU subject {number}, {len(names)} trials at {fps / every:g} frames a second",
+        CMU_TERMS,
+        columns=list(skeleton.channels),
+        names=names,
+        skeleton=skeleton,
+        channels=channels,
+    )
+
+
+def _two_digits(number: int | str) -> str:
+    if not str(number).isdigit():
+        raise ValueError(f"subjects and trials are numbers such as 7 or '07', but got {number!r}.")
+    return str(number).zfill(2)

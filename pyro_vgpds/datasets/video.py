@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Video: every pixel is an output, every frame a row."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyro_vgpds.datasets.base import Dataset, require
+from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["Video", "load_clip", "load_missa", "load_video"]
+
+_CLIPS = {
+    "mouse": ("mouse/mouse_run_100f_half_gray.npz", "a mouse that runs on a wheel, period 15 frames", "MIT licence."),
+    "ocean": ("ocean64/ocean64_gray.npz", "water", "No licence stated: do not pass it on."),
+    "pendulum": (
+        "pendulum/pendulum_102f_quarter_gray.npz",
+        "a pendulum, period 26 frames",
+        "No licence stated: do not pass it on.",
+    ),
+    "seawave": ("seawave/seawave_half_gray.npz", "waves of the sea", "No licence stated: do not pass it on."),
+}
+_MISSA_SHAPE = (150, 144, 176)
+_MISSA_TERMS = "Part of Ptolemy II (github.com/icyphy/ptII), BSD-like licence."
+
+
+@dataclass(frozen=True)
+class Video(Dataset):
+    """A grey video as one sequence: ``y[0]`` is (T, H W), brightness from 0 to 255, and time is the frame number.
+
+    A video with a split has ``train`` and ``test`` frames, and pixels that are ``hidden`` in the test frames.
+    """
+
+    shape: tuple[int, int] = field(kw_only=True)  #: (H, W) of a frame
+    fps: float = field(kw_only=True)  #: frames a second; NaN where it is not known
+    train: np.ndarray | None = None  #: numbers of the training frames
+    test: np.ndarray | None = None  #: numbers of the test frames
+    hidden: np.ndarray | None = None  #: (H W,) of bool, pixels that are hidden in test frames
+
+    @property
+    def frames(self) -> np.ndarray:
+        """The video as pictures (T, H, W)."""
+        return self.to_frames(self.y[0])
+
+    def to_frames(self, y: np.ndarray) -> np.ndarray:
+        """Rows of pixels (..., H W) as pictures (..., H, W), to look at predictions.
+
+        :raises ValueError: where the last axis is not H W.
+        """
+        rows = np.asarray(y)
+        if rows.shape[-1:] != (self.shape[0] * self.shape[1],):
+            raise ValueError(f"y must have {self.shape[0] * self.shape[1]} pixels in a row, but got {rows.shape}.")
+        return rows.reshape(*rows.shape[:-1], *self.shape)
+
+    def training(self) -> Sequences:
+        """The training frames, at their own times. Raises a ValueError where there is no split."""
+        rows = self._split()[0]
+        return Sequences(self.t[0][rows], self.y[0][rows])
+
+    def partial(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times (N,) and pixels (N, H W) of the test frames, NaN where they are hidden. Raises as :meth:`training`."""
+        _, rows, hidden = self._split()
+        return self.t[0][rows], np.where(hidden, np.nan, self.y[0][rows])
+
+    def truth(self) -> np.ndarray:
+        """The hidden pixels (N, H W) of the test frames, NaN where they are seen. Raises as :meth:`training`."""
+        _, rows, hidden = self._split()
+        return np.where(hidden, self.y[0][rows], np.nan)
+
+    def _split(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if self.train is None or self.test is None or self.hidden is None:
+            raise ValueError("this video has no split; dataclasses.replace(video, train=, test=, hidden=) makes one.")
+        return self.train, self.test, self.hidden
+
+
+def load_video(
+    path: str | os.PathLike[str], *, factor: int = 1, start: int = 0, stop: int | None = None, every: int = 1
+) -> Video:
+    """A video file as grey pixels.
+
+    :param path: an ``.npz`` with ``frames`` (T, H, W) and perhaps ``fps``; an ``.npy`` with the frames; or any video
+        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey.
+    :param factor: shrink by this whole number: each pixel is the mean of factor x factor; what is left over at the
+        right and at the bottom is cut off.
+    :param start: the first frame; with ``stop`` and ``every`` as in a slice. Times stay the numbers in the file.
+    :raises FileNotFoundError: where there is no such file.
+    :raises ValueError: where it holds no video, or nothing is left of it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no video {path}.")
+    if int(factor) != factor or factor < 1 or int(every) != every or every < 1:
+        raise ValueError(f"factor and every must be whole numbers >= 1, but got {factor=}, {every=}.")
+    frames, fps = _read_arrays(path) if path.suffix in (".npz", ".npy") else _read_film(path)
+    number = np.arange(len(frames))[start:stop:every]
+    pictures = _shrink(frames[start:stop:every], factor)
+    if pictures.size == 0:
+        raise ValueError(f"nothing is left of {path}, {frames.shape}, with {start=}, {stop=}, {every=}, {factor=}.")
+    shape = (pictures.shape[1], pictures.shape[2])
+    return Video(
+        [number.astype(np.float64)],
+        [pictures.reshape(len(pictures), -1)],
+        f"{path.name}, {len(pictures)} frames of {shape[0]} x {shape[1]}",
+        shape=shape,
+        fps=fps,
+    )
+
+
+def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Video:
+    """The paper's 'Missa' (Miss America) at QCIF size, 150 frames of 144 x 176, with the paper's split.
+
+    Four frames are for training, four for test, and so on, the last six for training, and so are the frames 48, 63, 78,
+    86, 96, 111 and 118 (counted from 1): 85 and 65 frames. The top 78 rows of the test frames are hidden.
+
+    Terms: part of Ptolemy II, BSD-like licence.
+
+    :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :raises FileNotFoundError: where the file is missing; it has to be put in place by hand, and the message says how.
+    :raises ValueError: where it does not hold these frames.
+    """
+    video = load_video(find_file("missa_qcif/missa_qcif.npz", data_home, download))
+    if video.frames.shape != _MISSA_SHAPE:
+        raise ValueError(f"missa_qcif.npz must hold frames {_MISSA_SHAPE}, but they are {video.frames.shape}.")
+    training = np.arange(_MISSA_SHAPE[0]) % 8 < 4
+    training[-6:] = True
+    training[np.array([48, 63, 78, 86, 96, 111, 118]) - 1] = True
+    return replace(
+        video,
+        description="Miss America, 150 frames of 144 x 176",
+        terms=_MISSA_TERMS,
+        train=np.flatnonzero(training),
+        test=np.flatnonzero(~training),
+        hidden=np.repeat(np.arange(_MISSA_SHAPE[1]) < 78, _MISSA_SHAPE[2]),
+    )
+
+
+def load_clip(name: str, *, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Video:
+    """A short clip: ``"ocean"`` (100 x 64 x 64), ``"seawave"`` (250 x 144 x 176), ``"mouse"`` (100 x 203 x 198, period
+    15 frames) or ``"pendulum"`` (102 x 88 x 160, period 26 frames).
+
+    Terms: the mouse is of paninski-lab/lightning-pose, MIT licence. The owners of the others state no licence: use them
+    where you may, and do not pass them on. None has a pinned address, so the files have to be put in place by hand.
+
+    :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :raises ValueError: where there is no clip of that name.
+    :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+    """
+    if name not in _CLIPS:
+        raise ValueError(f"name must be one of {', '.join(_CLIPS)}, but got {name!r}.")
+    file, description, terms = _CLIPS[name]
+    video = load_video(find_file(file, data_home, download))
+    size = " x ".join(str(n) for n in (len(video.t[0]), *video.shape))
+    return replace(video, description=f"{description}, {size}", terms=terms)
+
+
+def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
+    fps = float("nan")
+    try:
+        content: Any = np.load(path, allow_pickle=False)  # a data file must not be able to run code
+        if path.suffix == ".npy":
+            frames = content
+        else:
+            with content:
+                if "frames" not in content:
+                    raise ValueError(f"it has no 'frames', only {', '.join(content) or 'nothing'}")
+                frames = content["frames"]
+                fps = float(content["fps"]) if "fps" in content else fps
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a video: {error}") from error
+    if frames.ndim != 3 or frames.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{path}: the frames must be numbers (T, H, W), but they are {frames.dtype} of shape {frames.shape}."
+        )
+    return frames, fps
+
+
+def _read_film(path: Path) -> tuple[np.ndarray, float]:
+    av = require("av", "video")
+    imageio = require("imageio.v3", "video")
+    try:
+        frames = np.stack(list(imageio.imiter(path, plugin="pyav", format="gray")))
+        fps = float(imageio.immeta(path, plugin="pyav").get("fps") or "nan")
+    except (av.FFmpegError, OSError, ValueError, IndexError) as error:
+        raise ValueError(f"{path} cannot be read as a video: {error}") from error
+    return frames, fps
+
+
+def _shrink(frames: np.ndarray, factor: int) -> np.ndarray:
+    height, width = (size // factor for size in frames.shape[1:])
+    cut = frames[:, : height * factor, : width * factor].astype(np.float64)
+    return cut if factor == 1 else cut.reshape(len(cut), height, factor, width, factor).mean((2, 4))

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prediction with a trained model: forecast, reconstruct, generate, score."""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.prediction import Latent, Prediction, Reconstruction, check_count
+from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
+from pyro_vgpds.reconstruction import Joint, Solution, Training, nearest_starts
+from pyro_vgpds.sequences import Sequences, read_times
+from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+
+__all__ = ["Posterior"]
+
+_ONLY = object()  # "the only training sequence there is"
+
+
+class Posterior:
+    """What a trained model says of new times, new outputs and new sequences.
+
+    It reads the parameters once, so later training does not change it; hyperparameters with priors stand at the
+    medians of the guide. q(U) and the factors that predictions share are made once.
+
+    :param model: a trained :class:`~pyro_vgpds.VGPDS`.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param data: the :class:`~pyro_vgpds.Sequences` that they were trained on.
+    :raises ValueError: where guide, model and data do not belong together.
+
+    :ivar q: q(X) of the training frames, an :class:`~pyro_vgpds.OpperArchambeau`.
+    :ivar bound: the lower bound on log p(Y) that training reached.
+
+    In all methods ``sequence`` is the index of the training sequence whose times ``t`` belong to, inside it or beyond
+    its end, and None stands for a new, independent sequence.
+    """
+
+    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences) -> None:
+        if not isinstance(guide, AutoOpperArchambeau):
+            raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}.")
+        if not isinstance(data, Sequences) or data.y is None:
+            raise ValueError(f"data must be the Sequences(t, y) of training, with outputs, but got {data!r:.80}.")
+        if guide.model is not model:
+            raise ValueError("guide was made for another model: give the model and the guide that were trained.")
+        with torch.no_grad():
+            self._training = _read(guide, data)
+            q, likelihood, _ = self._training
+            self._inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
+            expected = likelihood.integrate(q).log_prob(data.y)
+            self.bound = float(expected) - float(kl_divergence(q, q.prior))
+
+    @property
+    def q(self) -> OpperArchambeau:
+        return self._training.q
+
+    @property
+    def data(self) -> Sequences:
+        return self._training.data
+
+    @property
+    def num_outputs(self) -> int:
+        return self._inducing.num_outputs
+
+    def __repr__(self) -> str:
+        return f"Posterior(of {self.data}, bound={self.bound:.6g})"
+
+    # q(U)
+
+    @property
+    def inducing_mean(self) -> Tensor:
+        """E[U], (M, D), without the outputs' means."""
+        return self._inducing.mean()
+
+    def inducing_covariance(self, output: int = 0) -> Tensor:
+        """Cov[u_d] of one output, (M, M). Outputs that were observed in the same frames and share a noise share it."""
+        if not -self.num_outputs <= output < self.num_outputs:
+            raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output}.")
+        return self._inducing.covariance(output)
+
+    # predictions
+
+    def forecast(self, t: Any, sequence: Any = _ONLY, *, noise: bool = True, full_cov: bool = False) -> Prediction:
+        """Outputs at new times, from the times alone (the paper's section 3.1).
+
+        :param t: times (T,), in any order: inside, between or beyond the training times. A time that was trained on is
+            a new frame there, with its own draw of the temporal kernel's white noise; :meth:`impute` has the frame.
+        :param sequence: which training sequence they belong to; may be left out where there is one. None gives a new
+            sequence, whose latent path is that of the prior.
+        :param noise: of the outputs, or of the function without their noise.
+        :param full_cov: make the covariance (T, D, D) of outputs within a time, which ``log_prob`` then uses.
+        """
+        times = self._times(t)
+        with torch.no_grad():
+            path = self.q.forecast(times, self._sequence(sequence))
+            return Prediction(times, path, self._inducing, noise=noise, full_cov=full_cov)
+
+    def impute(self, *, fill: bool = True, noise: bool = True) -> Prediction:
+        """Outputs at the training frames, (N, D), sequences one after the other.
+
+        :param fill: keep what was observed, so that only what was missing is predicted.
+        """
+        observed = self.data.read() if fill else None
+        return Prediction(self.data.times.t, self.q, self._inducing, noise=noise, observed=observed)
+
+    def reconstruct(
+        self,
+        t: Any,
+        y: Any,
+        sequence: Any = None,
+        *,
+        factorised: bool = False,
+        free: bool = False,
+        fill: bool = False,
+        noise: bool = True,
+        num_starts: int = 3,
+        num_steps: int = 200,
+        natural_rate: float = 0.7,
+        tolerance: float = 1e-5,
+    ) -> Reconstruction:
+        """What is hidden of partly observed frames (the paper's section 3.2).
+
+        The bound on training and new frames together is maximised over q(X, X*) by natural steps, from several starts:
+        the forecast, and the sites of the nearest training frames; the best bound is kept. The hyperparameters stay as
+        they are, and q(U) takes in what was seen of the new frames.
+
+        :param t: times (T,), or a list of them for several sequences.
+        :param y: outputs (T, D), or a list of them; NaN marks what is hidden, in any pattern.
+        :param sequence: the training sequence that the frames belong to, None for a new one, or a list with one entry
+            for each sequence of ``t``.
+        :param factorised: the quick way, q(X, X*) = q(X) q(X*), in which the training frames stay as they were trained.
+            For new sequences this is what holding them means anyway; for times of a training sequence it ignores that
+            the training frames are uncertain.
+        :param free: let the training frames' q(X) move as well, as the paper does; a step then costs as much as one of
+            training. Else their sites are held, and move only through the prior that they share with the new frames.
+        :param fill: return what was observed as it was, with no variance.
+        :param num_starts: starting points; with 1 the nearest training frames, with 2 the forecast as well.
+        :param num_steps: natural steps at the most, from each start.
+        :param natural_rate: ρ in (0, 1], their length.
+        :param tolerance: nats for each number seen; the iteration ends where the bound changes by less.
+        :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other.
+        :raises ValueError: where D differs, times are not finite or do not increase, or the sequence is unknown.
+        """
+        new = self._new_data(t, y)
+        belongs = self._belongs(sequence, new.num_sequences)
+        if factorised and free:
+            raise ValueError("factorised=True holds the training frames, so free=True cannot be asked for with it.")
+        _check_steps(num_starts, num_steps, natural_rate, tolerance)
+        with torch.no_grad():
+            joint, solution, bounds = self._solve(
+                new, belongs, factorised, free, num_starts, num_steps, natural_rate, tolerance
+            )
+            inducing = InducingPosterior(self._training.likelihood, *joint.moments(solution), joint.combined)
+            observed = new.read() if fill else None
+            result = Reconstruction(new.times.t, joint.path(solution), inducing, noise=noise, observed=observed)
+        result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps
+        return result
+
+    def _solve(
+        self,
+        new: Sequences,
+        belongs: Sequence[int | None],
+        factorised: bool,
+        free: bool,
+        num_starts: int,
+        num_steps: int,
+        rate: float,
+        tolerance: float,
+    ) -> tuple[Joint, Solution, list[float]]:
+        combined = self.data.joined(new)
+        seen = new.num_frames * new.num_outputs - new.num_missing
+        limit = tolerance * seen
+        held = Joint(self._training, new, belongs, combined, factorised=factorised)
+        blank = torch.zeros(new.num_frames, self.q.event_shape[-1], dtype=new.dtype, device=new.device)
+        starts = [*nearest_starts(self._training, new, num_starts - (num_starts > 1)), (blank, blank)] if seen else []
+        starts = starts[:num_starts] or [(blank, blank)]
+        solutions: list[Solution] = []
+        failure: NumericalError | None = None
+        for eta, lam in starts:
+            try:
+                solutions.append(held.solve(*held.sites(eta, lam), num_steps if seen else 0, rate, limit))
+            except NumericalError as error:  # of one start; another may do
+                failure = error
+        if not solutions:
+            assert failure is not None
+            raise failure
+        solutions.sort(key=lambda s: -s.bound)
+        best, bounds = solutions[0], [s.bound for s in solutions]
+        if not free or not seen:
+            return held, best, bounds
+        freed = Joint(self._training, new, belongs, combined, free=True)
+        return freed, freed.solve(*freed.sites(*held.new_sites(best)), num_steps, rate, limit), bounds
+
+    def generate(self, t: Any, num_samples: int = 1, sequence: int | None = None, *, noise: bool = True) -> Tensor:
+        """Draws of whole sequences at these times, (num_samples, T, D), coherent in time.
+
+        Each draw has a latent path and a function of its own: the path from the prior for a new sequence (None), or
+        from q(X*) as the continuation of a training sequence, and the function from q(U).
+        """
+        check_count("num_samples", num_samples)
+        return self.forecast(t, sequence, noise=noise).sample(num_samples)
+
+    def as_model(self, sequence: int | None = None, *, noise: bool = True) -> Callable[[Any], Tensor]:
+        """The same as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D)::
+
+        Predictive(posterior.as_model(), num_samples=5)(t)["y"]
+        """
+        which = self._sequence(sequence)
+
+        def model(t: Any) -> Tensor:
+            times = t.times.t if isinstance(t, Sequences) else self._times(t)
+            x = pyro.sample("x", self.q.forecast(times, which))
+            return pyro.sample("y", PosteriorGP(x, self._inducing, noise))
+
+        return model
+
+    # scores
+
+    def project(self, t: Any, y: Any, sequence: Any = None, **options: Any) -> Latent:
+        """Latent positions of new data: ``mean`` and ``variance`` (T, Q). Options are those of :meth:`reconstruct`."""
+        return self.reconstruct(t, y, sequence, **options).latent
+
+    def log_density(
+        self,
+        t: Any,
+        y: Any,
+        *,
+        num_starts: int = 3,
+        num_steps: int = 200,
+        natural_rate: float = 0.7,
+        tolerance: float = 1e-5,
+    ) -> Tensor:
+        r"""A lower bound on log p(y given the training data) of new sequences; NaN is left out.
+
+        With q(X) held, the bound on both data sets less that on the training data is
+
+        .. math:: \max_{q(X_*), q(U)} E[\log p(y_* | x_*, u)] - KL(q(X_*), p(X_*)) - KL(q(U), q_{train}(U))
+                  \le \log \int p(y_* | x_*, u)\, p(x_*)\, q_{train}(u),
+
+        the density of the sequence under the trained q(U).
+
+        :param t: times of one sequence, or a list for several, each of which is scored by itself.
+        :param y: their outputs.
+        :returns: one number, or (S,) for a list.
+        """
+        new = self._new_data(t, y)
+        _check_steps(num_starts, num_steps, natural_rate, tolerance)
+        scores = []
+        with torch.no_grad():
+            for rows in new.times.slices():
+                one = Sequences(new.times.t[rows], new.read()[rows], dtype=new.dtype, device=new.device)
+                _, best, _ = self._solve(one, [None], True, False, num_starts, num_steps, natural_rate, tolerance)
+                scores.append(best.bound - self.bound)
+        several = isinstance(t, (list, tuple)) and not all(np.ndim(part) == 0 for part in t)
+        result = new.times.t.new_tensor(scores)
+        return result if several else result[0]
+
+    # arguments
+
+    def _times(self, t: Any) -> Tensor:
+        stamps, _ = read_times(t, self.data.time_origin, increasing=False)
+        self._check_dates(t)
+        if len(stamps) != 1 or (isinstance(t, (list, tuple)) and any(np.ndim(part) > 0 for part in t)):
+            raise ValueError(f"t must be the times of one sequence, (T,), but got a list of {len(stamps)}.")
+        return torch.from_numpy(stamps[0]).to(self.data.times.t)
+
+    def _check_dates(self, t: Any) -> None:
+        dates = read_times(t, increasing=False)[1] is not None
+        if dates and self.data.time_origin is None:
+            raise TypeError("t has dates, but the training times are numbers; give numbers.")
+
+    def _sequence(self, sequence: Any) -> int | None:
+        count = self.data.num_sequences
+        if sequence is _ONLY:
+            if count > 1:
+                raise ValueError(
+                    f"sequence must be said, as there are {count}: 0 to {count - 1}, or None for a new sequence."
+                )
+            return 0
+        if sequence is None:
+            return None
+        if isinstance(sequence, bool) or not isinstance(sequence, numbers.Integral):
+            raise TypeError(f"sequence must be a whole number or None, but got {sequence!r}.")
+        if not -count <= int(sequence) < count:
+            raise ValueError(f"sequence must be 0 to {count - 1} or None (a new one), but got {sequence}.")
+        return int(sequence) % count
+
+    def _belongs(self, sequence: Any, parts: int) -> list[int | None]:
+        given = list(sequence) if isinstance(sequence, (list, tuple)) else [sequence] * parts
+        if len(given) != parts:
+            raise ValueError(f"sequence has {len(given)} entries, but t has {parts} sequences.")
+        return [self._sequence(s) for s in given]
+
+    def _new_data(self, t: Any, y: Any) -> Sequences:
+        """New times and outputs, checked against the training data."""
+        if y is None:
+            raise ValueError("y is needed: outputs with NaN where they are hidden; forecast() is for times alone.")
+        options: Any = {"dtype": self.data.dtype, "device": self.data.device}
+        self._check_dates(t)
+        stamps, _ = read_times(t, self.data.time_origin)
+        several = isinstance(t, (list, tuple)) and not all(np.ndim(part) == 0 for part in t)
+        new = Sequences(stamps if several else stamps[0], y, **options)
+        if new.num_outputs != self.num_outputs:
+            raise ValueError(f"y has {new.num_outputs} outputs, but the model has {self.num_outputs}.")
+        if new.columns and self.data.columns and new.columns != self.data.columns:
+            odd = next(a for a, b in zip(new.columns, self.data.columns, strict=True) if a != b)
+            raise ValueError(f"y must have the columns of the training data in the same order, but has {odd!r}.")
+        return new
+
+
+def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
+    """q(X) and the mapping at the parameters of now, detached; hyperparameters with priors at their medians."""
+    with pyro.get_param_store().scope():
+        guide.median(data)
+    trace = guide.get_traces()[0]
+    prior: Any = trace.nodes["x"]["fn"]
+    likelihood: Any = trace.nodes["y"]["fn"]
+    if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
+        raise TypeError(
+            "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
+            f"{type(prior).__name__} and {type(likelihood).__name__}."
+        )
+    likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
+    likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
+    return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
+
+
+def _check_steps(num_starts: int, num_steps: int, natural_rate: float, tolerance: float) -> None:
+    check_count("num_starts", num_starts)
+    check_count("num_steps", num_steps)
+    if not 0.0 < natural_rate <= 1.0:
+        raise ValueError(f"natural_rate must be in (0, 1], but got {natural_rate!r}.")
+    if not 0.0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance must be 0 or more, but got {tolerance!r}.")

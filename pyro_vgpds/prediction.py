@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A predictive distribution of outputs at some times, and what people ask of one."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.predictive import InducingPosterior, PosteriorGP, predict
+from pyro_vgpds.sequences import Sequences
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Latent", "Outputs", "Prediction", "Reconstruction", "check_count"]
+
+
+class Latent:
+    """The latent path at the times of a prediction: ``mean`` and ``variance`` (T, Q), and on request the full
+    ``covariance`` over the times, (Q, T, T).
+    """
+
+    def __init__(self, path: TorchDistribution) -> None:
+        self.path = path
+        self.mean: Tensor = path.mean
+        self.variance: Tensor = path.variance
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.path.covariance_matrix
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.mean, self.variance))
+
+    def __repr__(self) -> str:
+        frames, latent = self.mean.shape
+        return f"Latent({frames} times, {latent} dimensions)"
+
+
+class Outputs:
+    """Moments of outputs at T times, (T, D), and the forms in which people want them."""
+
+    t: Tensor  #: the times, (T,)
+    noise: bool  #: whether it is of the outputs, or else of the function without their noise
+    _data: Sequences
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, D)."""
+        return len(self.t), self._data.num_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, where the data had names."""
+        return self._data.columns
+
+    @property
+    def dates(self) -> np.ndarray | None:
+        """The times as dates, where the data had dates."""
+        origin = self._data.time_origin
+        if origin is None:
+            return None
+        steps = np.round(self.t.cpu().numpy() * 1e9).astype("timedelta64[ns]")
+        dates: np.ndarray = np.datetime64(origin, "ns") + steps
+        return dates
+
+    def __repr__(self) -> str:
+        times, outputs = self.shape
+        of = "outputs" if self.noise else "outputs without noise"
+        return f"{type(self).__name__}({times} times from {self.t[0]:.6g} to {self.t[-1]:.6g}, {outputs} {of})"
+
+    @property
+    def mean(self) -> Tensor:
+        """(T, D)."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> Tensor:
+        """(T, D)."""
+        raise NotImplementedError
+
+    @property
+    def stddev(self) -> Tensor:
+        """(T, D)."""
+        return self.variance.sqrt()
+
+    def _checked(self, y: Any) -> Tensor:
+        y = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        if tuple(y.shape) != self.shape:
+            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(y.shape)}.")
+        return y
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Arrays ``t`` (or dates), ``mean`` and ``variance``."""
+        times = self.t.cpu().numpy() if self.dates is None else self.dates
+        return {"t": times, "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
+
+    def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
+        """A DataFrame of ``"mean"``, ``"variance"`` or ``"stddev"``, times (or dates) by outputs.
+
+        :raises ImportError: where pandas is not installed.
+        """
+        if what not in ("mean", "variance", "stddev"):
+            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
+        times = self.t.cpu().numpy() if self.dates is None else self.dates
+        index = pandas.Index(times, name="time")
+        return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
+
+
+class Prediction(Outputs):
+    """Outputs at T times, (T, D), in the units of the data; ``Posterior`` makes them.
+
+    Nothing of size D is made before it is asked for. Mean and variance are exact moments of the predictive
+    distribution, which is not Gaussian: the latent path is uncertain and goes through a nonlinear mapping. ``sample``
+    draws from that distribution, and ``interval`` and ``log_prob`` take it for a Gaussian of the same moments.
+
+    :ivar t: the times, (T,); ``dates`` are the same as dates, where the data had dates.
+    :ivar noise: whether it is of the outputs, or else of the function without their noise.
+    """
+
+    def __init__(
+        self,
+        t: Tensor,
+        path: TorchDistribution,
+        inducing: InducingPosterior,
+        *,
+        noise: bool = True,
+        observed: Tensor | None = None,
+        full_cov: bool = False,
+    ) -> None:
+        self.t, self.noise, self.full_cov, self._data = t, noise, full_cov, inducing.data
+        self.latent = Latent(path)
+        self._path, self._inducing, self._observed = path, inducing, observed
+        self._moments: tuple[Tensor, Tensor] | None = None
+        self._covariance: Tensor | None = None
+        if full_cov:
+            self._covariance = self._make_covariance()
+
+    def with_noise(self, noise: bool) -> Prediction:
+        """The same with or without the outputs' noise."""
+        if noise == self.noise:
+            return self
+        new = copy.copy(self)
+        new.noise, new._moments, new._covariance = noise, None, None
+        if self.full_cov:
+            new._covariance = new._make_covariance()
+        return new
+
+    # moments
+
+    @property
+    def mean(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[1]
+
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        if self._moments is None:
+            arrays = self.t.new_empty(self.shape), self.t.new_empty(self.shape)
+            self.write(*arrays)
+            self._moments = arrays
+        return self._moments
+
+    def write(self, mean: Any = None, variance: Any = None) -> None:
+        """Write the moments into arrays (T, D) block by block: tensors, numpy arrays or memmaps, for D that is huge.
+
+        :raises ValueError: where an array has another shape.
+        """
+        for name, array in (("mean", mean), ("variance", variance)):
+            if array is not None and tuple(array.shape) != self.shape:
+                raise ValueError(
+                    f"{name} must be an array of shape {self.shape}, but its shape is {tuple(array.shape)}."
+                )
+        with torch.no_grad():
+            for rows, index, *moments in predict(self._inducing, self._path, self.noise):
+                seen = None if self._observed is None else self._observed[rows, index]
+                if seen is not None:
+                    known = torch.isfinite(seen)
+                    moments = [torch.where(known, seen, moments[0]), moments[1].masked_fill(known, 0.0)]
+                for array, block in zip((mean, variance), moments, strict=True):
+                    if array is not None:
+                        _put(array, rows, index, block)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of the outputs within each time, (T, D, D). Large: made only when asked for."""
+        if self._covariance is None:
+            self._covariance = self._make_covariance()
+        return self._covariance
+
+    def _make_covariance(self) -> Tensor:
+        with torch.no_grad():
+            parts = [self._inducing.covariances(f) for _, f in self._inducing.frames(*self.latent)]
+            full = torch.cat(parts)
+            if self.noise:
+                everything = torch.arange(full.shape[-1], device=full.device)
+                full.diagonal(dim1=-2, dim2=-1).add_(self._inducing.noise_of(everything))
+            if self._observed is not None:
+                hidden = torch.isnan(self._observed).to(full.dtype)
+                full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
+        return full
+
+    # the distribution
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends (T, D) of central intervals with this probability, each output by itself.
+
+        :raises ValueError: where ``probability`` is not between 0 and 1.
+        """
+        if not 0.0 < probability < 1.0:
+            raise ValueError(f"probability must be between 0 and 1, but got {probability!r}.")
+        width = math.sqrt(2.0) * torch.erfinv(self.mean.new_tensor(probability)) * self.stddev
+        return self.mean - width, self.mean + width
+
+    def sample(self, num_samples: int = 1) -> Tensor:
+        """Joint draws (num_samples, T, D): one latent path and one function each, so that times are coherent."""
+        check_count("num_samples", num_samples)
+        with torch.no_grad():
+            x = self._path.sample((num_samples,))
+            y = PosteriorGP(x, self._inducing, self.noise).sample()
+            if self._observed is not None:
+                y = torch.where(torch.isfinite(self._observed), self._observed, y)
+        return y
+
+    def log_prob(self, y: Any) -> Tensor:
+        """Log-density of outputs (T, D) under Gaussians of these moments, summed; NaN is left out.
+
+        Outputs count as independent, or with ``full_cov`` by their covariance within each time. What :meth:`reconstruct
+        <pyro_vgpds.Posterior.reconstruct>` filled in as observed is left out as well.
+
+        :raises ValueError: where ``y`` has another shape.
+        """
+        y = self._checked(y)
+        known = torch.isfinite(y)
+        if self._observed is not None:
+            known &= torch.isnan(self._observed)
+        residual = torch.where(known, y - self.mean, 0.0)
+        if not self.full_cov:
+            terms = residual.square() / self.variance + self.variance.log() + math.log(2.0 * math.pi)
+            return -0.5 * terms[known].sum()
+        # the identity in place of what is left out: it adds nothing
+        full = self.covariance * (known.unsqueeze(-1) & known.unsqueeze(-2)) + torch.diag_embed((~known).to(y.dtype))
+        factor = cholesky(full, "the covariance of the outputs")
+        white = torch.linalg.solve_triangular(factor, residual.unsqueeze(-1), upper=False)
+        logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
+        return -0.5 * (white.square().sum() + logdet + int(known.sum()) * math.log(2.0 * math.pi))
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Arrays ``t`` (or dates), ``mean``, ``variance``, ``latent_mean`` and ``latent_variance``."""
+        latent = {"latent_mean": self.latent.mean, "latent_variance": self.latent.variance}
+        return super().to_numpy() | {name: value.cpu().numpy() for name, value in latent.items()}
+
+
+class Reconstruction(Prediction):
+    """A :class:`Prediction` that used what was seen of the outputs.
+
+    :ivar bound: the lower bound on log p(training outputs, seen outputs) that was reached.
+    :ivar bounds: that of each start, best first.
+    :ivar num_steps: natural steps that the best start took.
+    """
+
+    bound: float
+    bounds: list[float]
+    num_steps: int
+
+
+def _put(array: Any, rows: slice, index: Tensor, block: Tensor) -> None:
+    if isinstance(array, Tensor):
+        array[rows, index] = block.to(array)
+    else:
+        array[rows, index.cpu().numpy()] = block.cpu().numpy()
+
+
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, but got {value!r}.")
