@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A long real sequence: ``python -m benchmarks.sp500 sp500_dataset.csv.gz``, daily prices of 20 shares over 33 years.
 
-The file is part of the package skfolio (``skfolio/datasets/data``). A tenth of the log prices, or log returns, is hidden
+The file is part of the package skfolio (``skfolio/datasets/data``). A tenth of the log prices or log returns is hidden,
 at random or in blocks of 60 days of one share, and imputed: root mean squared errors in units of each share's standard
 deviation, beside those of linear interpolation in time and of PCA. CPU seconds of training with one thread.
 """

@@ -32,11 +32,10 @@ __all__ = ["STRUCTURES", "GaussianPath", "OpperArchambeau", "Rows", "TemporalGP"
 
 #: what K_t can be computed as
 STRUCTURES = ("dense", "markov")
-# Where the squared lengths of the sequences add up to this times the square of the state's size (at least that of 2.5
-# numbers), Markov is the faster one: from about 80 frames of a Matérn on, or 32 for each number of a large state. The
-# scans, which stand in for the compiled loops, pay off four times later.
-_MARKOV_SQUARES = 1000
-_SCAN_SQUARES = 16 * _MARKOV_SQUARES
+# Frames from which on Markov is the faster form (measured): at least, and for each number of the state. Of several
+# sequences the squared lengths add up. The scans, which stand in for the compiled loops, pay off later.
+_COMPILED_FRAMES = (100, 10)
+_SCAN_FRAMES = (400, 120)
 
 
 class DenseCovariance:
@@ -218,9 +217,9 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -
         return "diagonal"
     if structure is not None:
         return structure
-    squares = _MARKOV_SQUARES if recursions.is_compiled(times.t) else _SCAN_SQUARES
+    least, each = _COMPILED_FRAMES if recursions.is_compiled(times.t) else _SCAN_FRAMES
     d = kernel.state_dim
-    if d is None or sum(n * n for n in times.lengths) < squares * max(d, 2.5) ** 2:
+    if d is None or sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
         return "dense"
     return "markov"
 
