@@ -103,11 +103,14 @@ def plot(path: Path, over_frames: dict[str, Series], over_outputs: Series, over_
         ("frames N", over_frames), ("outputs D", {"step, Markov": over_outputs}),
         ("inducing inputs M", {"step, Markov": over_inducing}),
     ]  # fmt: skip
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
     for ax, (label, columns) in zip(axes, panels, strict=True):
         for column, series in columns.items():
             ax.loglog(list(series), list(series.values()), "o-" if "Markov" in column else "s--", label=column)
-        ax.set(xlabel=label, ylabel="CPU seconds")
+        sizes = sorted({n for series in columns.values() for n in series})
+        ax.set_xticks(sizes, [f"{n:,}" for n in sizes], rotation=45, fontsize=8)
+        ax.minorticks_off()
+        ax.set(xlabel=label, ylabel="CPU seconds" if ax is axes[0] else "")
         ax.grid(True, which="major", alpha=0.3)
         ax.legend()
     figure.savefig(path, dpi=120)
