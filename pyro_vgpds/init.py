@@ -29,6 +29,7 @@ _NOISE = 0.01  # of the outputs' variance is noise to begin with, as in the auth
 _SITE_PRECISION = 10.0  # of the latent start: q(X) is the temporal prior's posterior of it at this precision
 _SWEEPS = 30  # of alternating least squares, where data are missing
 _SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales looks at
+_KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Start:
         with torch.no_grad():
             x = self.x.to(model.inducing)
             lam = torch.full_like(x, _SITE_PRECISION)
-            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1])
+            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1], structure=model.structure)
             return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
@@ -145,16 +146,21 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
     n, mean = data.num_frames, data.output_means
     ridge = 0.05 * float(data.output_variances.mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
-    # start from the components of the data with zeros for what is missing
-    gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
 
     def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read again for every sweep: the data may be larger than memory
         for where, block in data.blocks():
             yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(block - mean[where], nan=0.0)
 
-    for _, y in blocks():
-        gram.addmm_(y, y.mT)
-    x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
+    # start from the components of the data with zeros for what is missing
+    if data.num_outputs < n:
+        filled = torch.cat([y for _, y in blocks()], 1)
+        x = torch.linalg.svd(filled, full_matrices=False)[0][:, :rank] * math.sqrt(n)
+        del filled
+    else:
+        gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
+        for _, y in blocks():
+            gram.addmm_(y, y.mT)
+        x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
     if x.shape[1] < rank:
         x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
     for _ in range(_SWEEPS):
@@ -186,9 +192,15 @@ def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
 
 
 def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
-    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++)."""
+    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
+
+    Of a great many points it looks at a random part.
+    """
     if num_centres >= len(x):
         return x.clone()
+    most = max(_KMEANS_POINTS, 100 * num_centres)
+    if len(x) > most:
+        x = x[torch.randperm(len(x), device=x.device)[:most]]
     centres = x[torch.randint(len(x), (1,), device=x.device)]
     distance = torch.cdist(x, centres).square().squeeze(-1)
     for _ in range(num_centres - 1):

@@ -91,7 +91,7 @@ class Joint:
         if factorised and any(k is not None for k in belongs):
             self.prior, self.shift, self.kl_rest = _conditional(q, times, belongs)
         else:
-            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1])
+            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.asked)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
         self.groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
@@ -254,7 +254,7 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
                       for i, s in enumerate(times.slices()) if i in set(sequences)])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])
-    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1])
+    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.asked)
     return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))
 
 

@@ -51,7 +51,7 @@ class MapGPLVM:
         if model.start is None:
             raise ValueError("MapGPLVM.fit needs a model made by VGPDS.from_data, whose start it begins from.")
         # X = K^½ e: in e the prior is white, and steps are smooth paths
-        prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
+        prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
         with torch.no_grad():
             target = model.start.x
             lam = torch.full_like(target, 10.0)
@@ -60,14 +60,14 @@ class MapGPLVM:
         white.requires_grad_()
 
         def objective() -> Tensor:
-            prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
+            prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
             x = prior.covariance.correlate(white)
             return _fit_of(model, x, data) - 0.5 * white.square().sum()
 
         with pyro.get_param_store().scope():
             _maximise(objective, [white, *model.parameters()], num_steps)
             with torch.no_grad():
-                prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
+                prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
                 return cls(model, prior.covariance.correlate(white), data)
 
     def reconstruct(self, t: Any, y: Any, num_steps: int = 100) -> Tensor:
@@ -75,7 +75,7 @@ class MapGPLVM:
         new = Sequences(t, y, dtype=self.data.dtype, device=self.data.device)
         both = self.data.joined(new)
         with torch.no_grad():
-            prior = TemporalGP(self.model.temporal(), new.times, self.model.latent_dim)
+            prior = TemporalGP(self.model.temporal(), new.times, self.model.latent_dim, structure=self.model.structure)
             near, known = nearest_frames(self.data, new)
             target = self.x[near] * known
             lam = torch.full_like(target, 10.0) * known + 1e-6
