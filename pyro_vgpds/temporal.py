@@ -466,7 +466,9 @@ class OpperArchambeau(Expandable):
         the temporal kernel is part of K_** and not of K_*N.
         """
         if sequence is None:
-            return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=self.prior.asked)
+            in_order = bool((t.diff() >= 0).all())  # as recursions over time want it
+            structure = self.prior.asked if in_order else "dense"
+            return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=structure)
         return self.prior.covariance.forecast(self, t, sequence)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -399,3 +399,19 @@ def test_residual_variance(monkeypatch):
     torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
     monkeypatch.setattr(predictive, "_FRAMES", 200)
     torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
+
+
+@pytest.mark.parametrize("structure", ["dense", "markov"])
+def test_new_times_in_any_order(structure):
+    data = make_data()
+    made, _ = make_model(data)
+    model = VGPDS(Matern32(0.9, 0.7) + White(0.02), ARDRBF(1.2, [0.6, 1.4]), made.inducing, 0.07, made.output_mean,
+                  jitter=1e-8, structure=structure)  # fmt: skip
+    posterior = Posterior(model, AutoOpperArchambeau(model, mean_bar=torch.randn(21, 2)), data)
+    t = torch.rand(200) * 4.0
+    order = t.argsort()
+    for sequence in (None, 0):
+        mixed, sorted_ = posterior.forecast(t, sequence), posterior.forecast(t[order], sequence)
+        torch.testing.assert_close(mixed.mean[order], sorted_.mean)
+        torch.testing.assert_close(mixed.latent.covariance[:, order][..., order], sorted_.latent.covariance)
+        assert mixed.sample(2).shape == (2, 200, 5)
