@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the optional compiled kernel; everything else is in pyproject.toml."""
+"""Builds the optional compiled kernels; everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
 setup(
     ext_modules=[
         Extension(
-            "pyro_vgpds._midpoint",
-            ["pyro_vgpds/_midpoint.c"],
+            f"pyro_vgpds.{name}",
+            [f"pyro_vgpds/{name}.c"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-ffp-contract=fast"],
             py_limited_api=True,
             optional=True,
         )
+        for name in ("_midpoint", "_chains")
     ],
 )

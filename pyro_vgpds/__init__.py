@@ -8,6 +8,7 @@ from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.io import FileFormatError, load, load_metadata, save
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.mixture import PosteriorMixture
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.natural import NaturalGradient
 from pyro_vgpds.posterior import Posterior
@@ -29,6 +30,7 @@ __all__ = [
     "NumericalError",
     "OpperArchambeau",
     "Posterior",
+    "PosteriorMixture",
     "Prediction",
     "Sequences",
     "SparseGP",

@@ -14,6 +14,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import TemporalGP
@@ -22,12 +23,13 @@ from pyro_vgpds.times import Times
 if TYPE_CHECKING:
     from pyro_vgpds.model import VGPDS
 
-__all__ = ["Start", "kmeans", "pca", "start_model"]
+__all__ = ["Start", "kmeans", "pca", "split_pca", "start_model"]
 
 _NOISE = 0.01  # of the outputs' variance is noise to begin with, as in the authors' code
 _SITE_PRECISION = 10.0  # of the latent start: q(X) is the temporal prior's posterior of it at this precision
 _SWEEPS = 30  # of alternating least squares, where data are missing
 _SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales looks at
+_KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
 
 
 @dataclass
@@ -45,20 +47,23 @@ class Start:
         with torch.no_grad():
             x = self.x.to(model.inducing)
             lam = torch.full_like(x, _SITE_PRECISION)
-            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1])
+            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1], structure=model.structure)
             return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def start_model(model: VGPDS, data: Sequences, default_mapping: bool) -> None:
+def start_model(model: VGPDS, data: Sequences, default_mapping: bool, static_dim: int = 0) -> None:
     """Give ``model`` the start that :meth:`VGPDS.from_data` describes."""
     with torch.no_grad():
-        x, share = pca(data, model.latent_dim)
+        x, share = split_pca(data, model.latent_dim, static_dim) if static_dim else pca(data, model.latent_dim)
         spread = float(data.output_variances.mean()) or 1.0
         model.inducing = PyroParam(kmeans(x, model.num_inducing), event_dim=2)
         per_output = model.noise.dim() == 1
         model.set_noise(_NOISE * (data.output_variances if per_output else x.new_tensor(spread)))
         _start_mapping(model.mapping, share, spread, default_mapping)
-        choose_scales(model.temporal, data.times, x, share)
+        moving = model.latent_dim - static_dim
+        choose_scales(model.temporal, data.times, x[:, :moving], share[:moving])
+        if static_dim:
+            _slow_down(model.temporal, data.times, moving, static_dim)
         model.start = Start(x, data.times)
 
 
@@ -84,13 +89,56 @@ def pca(data: Sequences, latent_dim: int) -> tuple[Tensor, Tensor]:
         u, s = u[:, :latent_dim], s[:latent_dim]
     else:
         u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim), full_matrices=False)
-    n, rank = u.shape
-    if rank < latent_dim:  # fewer frames than latent dimensions
-        u, s = torch.nn.functional.pad(u, (0, latent_dim - rank)), torch.nn.functional.pad(s, (0, latent_dim - rank))
+    short = latent_dim - u.shape[1]
+    if short > 0:  # fewer frames than latent dimensions
+        u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
+    return _whiten(u, s)
+
+
+def _whiten(u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
     biggest = u.abs().argmax(0, keepdim=True)
     u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
-    share = (s / s[0].clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
-    return (u * math.sqrt(n)).contiguous(), share
+    share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
+    return (u * math.sqrt(len(u))).contiguous(), share
+
+
+def split_pca(data: Sequences, latent_dim: int, static_dim: int) -> tuple[Tensor, Tensor]:
+    """As :func:`pca`, with the components within sequences first, and then ``static_dim`` of the sequences' means.
+
+    Within, every sequence is centred, so that all share one space whatever sets them apart; what does is left to the
+    last dimensions, which are constant in each sequence.
+    """
+    groups = data.groups(data.output_means)
+    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim)
+    between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
+    parts = []
+    for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
+        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
+        short = rank - u.shape[1]
+        parts.append(torch.nn.functional.pad(torch.cat([u, s.unsqueeze(0)]), (0, max(0, short)))[:, :rank])
+    joined = torch.cat(parts, 1)
+    return _whiten(joined[:-1], joined[-1])
+
+
+def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
+    """Give each latent dimension its own temporal parameters, those of the last ``static`` for paths that hardly move:
+    the longest lengthscale, most of the variance in a bias, little white noise.
+    """
+    span = max(float(times.t[s][-1] - times.t[s][0]) for s in times.slices())
+    for leaf in kernel.leaves():
+        for name in list(leaf._pyro_params):
+            value = getattr(leaf, name).detach()
+            if value.dim():
+                continue  # the user gave one for each dimension
+            last = value
+            if name == "lengthscale":
+                last = torch.maximum(value, value.new_tensor(span))
+            elif isinstance(leaf, Bias):
+                last = torch.maximum(value, torch.ones_like(value))
+            elif isinstance(leaf, White):
+                last = 0.1 * value
+            leaf.set(name, torch.cat([value.expand(moving), last.expand(static)]))
 
 
 def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
@@ -98,16 +146,21 @@ def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
     n, mean = data.num_frames, data.output_means
     ridge = 0.05 * float(data.output_variances.mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
-    # start from the components of the data with zeros for what is missing
-    gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
 
     def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read again for every sweep: the data may be larger than memory
         for where, block in data.blocks():
             yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(block - mean[where], nan=0.0)
 
-    for _, y in blocks():
-        gram.addmm_(y, y.mT)
-    x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
+    # start from the components of the data with zeros for what is missing
+    if data.num_outputs < n:
+        filled = torch.cat([y for _, y in blocks()], 1)
+        x = torch.linalg.svd(filled, full_matrices=False)[0][:, :rank] * math.sqrt(n)
+        del filled
+    else:
+        gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
+        for _, y in blocks():
+            gram.addmm_(y, y.mT)
+        x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
     if x.shape[1] < rank:
         x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
     for _ in range(_SWEEPS):
@@ -139,9 +192,15 @@ def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
 
 
 def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
-    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++)."""
+    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
+
+    Of a great many points it looks at a random part.
+    """
     if num_centres >= len(x):
         return x.clone()
+    most = max(_KMEANS_POINTS, 100 * num_centres)
+    if len(x) > most:
+        x = x[torch.randperm(len(x), device=x.device)[:most]]
     centres = x[torch.randint(len(x), (1,), device=x.device)]
     distance = torch.cdist(x, centres).square().squeeze(-1)
     for _ in range(num_centres - 1):

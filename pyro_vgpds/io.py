@@ -25,7 +25,8 @@ __all__ = ["FileFormatError", "load", "load_metadata", "save"]
 _KERNELS = {
     name: getattr(kernels, name)
     for name in (
-        "ARDRBF", "ARDLinear", "Bias", "Linear", "Matern12", "Matern32", "Matern52", "Periodic", "RBF", "White",
+        "ARDRBF", "ARDLinear", "Bias", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52", "Periodic", "RBF",
+        "White",
     )
 }  # fmt: skip
 _PRIORS: dict[str, tuple[str, ...]] = {
@@ -69,6 +70,7 @@ def save(
             "mapping": _describe(model.mapping),
             "noise": _describe_parameter(model, "noise"),
             "jitter": model.jitter,
+            "structure": model.structure,
             "latent_dim": model.latent_dim,
             "num_inducing": model.num_inducing,
             "num_outputs": model.num_outputs,
@@ -121,6 +123,7 @@ def _build(header: dict[str, Any], tensors: dict[str, Tensor], device: Any, dtyp
         noise=_parameter(about["noise"], part["model"], "noise"),
         output_mean=part["model"]["output_mean"],
         jitter=about["jitter"],
+        structure=about.get("structure"),  # files of before there was a choice have none
     )
     model.load_state_dict(part["model"])
     ends = torch.tensor(header["data"]["lengths"]).cumsum(0)[:-1]
@@ -159,6 +162,7 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
     return {
         "kind": type(kernel).__name__,
         "parameters": {name: _describe_parameter(kernel, name) for name in kernel._names},
+        "options": {name: getattr(kernel, name) for name in kernel._options},
     }
 
 
@@ -183,7 +187,7 @@ def _kernel(about: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> K
         parts = [_kernel(part, tensors, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
     values = {name: _parameter(how, tensors, prefix + name) for name, how in about["parameters"].items()}
-    kernel: Kernel = _KERNELS[about["kind"]](**values)
+    kernel: Kernel = _KERNELS[about["kind"]](**values, **about.get("options", {}))
     fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
     return kernel.fix(*fixed) if fixed else kernel
 

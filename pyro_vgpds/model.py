@@ -7,6 +7,7 @@ import numbers
 import warnings
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import torch
 from pyro.distributions import constraints
@@ -19,7 +20,7 @@ from pyro_vgpds.kernels.base import event_dim, positive
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.temporal import TemporalGP
+from pyro_vgpds.temporal import TemporalGP, check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 
@@ -52,6 +53,8 @@ class VGPDS(PyroModule):
     :param output_mean: m, (D,); held.
     :param jitter: added to the diagonal of K_MM as it is; left out, the rule of
         :func:`~pyro_vgpds.linalg.default_jitter` is followed.
+    :param structure: ``"dense"`` or ``"markov"`` forces how the temporal prior is computed; left out,
+        :class:`~pyro_vgpds.TemporalGP` picks the faster one.
     """
 
     inducing: Any
@@ -69,8 +72,10 @@ class VGPDS(PyroModule):
         output_mean: Tensor,
         *,
         jitter: float | None = None,
+        structure: str | None = None,
     ) -> None:
         check_temporal(temporal)
+        check_structure(structure, temporal())
         check_mapping(mapping)
         inducing = torch.as_tensor(inducing)
         output_mean = torch.as_tensor(output_mean)
@@ -90,7 +95,7 @@ class VGPDS(PyroModule):
                     f"but it has {leaf.weight.numel()}."
                 )
         super().__init__()
-        self.temporal, self.mapping, self.jitter = temporal, mapping, jitter
+        self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
         self.set_noise(noise)
@@ -117,8 +122,10 @@ class VGPDS(PyroModule):
         temporal: Kernel | None = None,
         mapping: Kernel | None = None,
         *,
+        static_dim: int = 0,
         noise_per_output: bool = False,
         jitter: float | None = None,
+        structure: str | None = None,
     ) -> VGPDS:
         """A model that is ready to be trained on ``data``.
 
@@ -132,10 +139,17 @@ class VGPDS(PyroModule):
         :param temporal: k_x; left out, ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF held at 1, as
             it is redundant with the weights of the mapping.
         :param mapping: k_f; left out, :class:`~pyro_vgpds.kernels.ARDRBF`.
+        :param static_dim: of the latent dimensions, so many start as constants of each sequence: what sets sequences
+            apart, such as the style of a walk. The others start from what varies within sequences, so that all begin
+            in one space. Each dimension then has temporal parameters of its own. For several sequences; often a
+            higher bound and better reconstruction.
         :param noise_per_output: one noise variance for each output; the cost of a step then grows with D.
+        :param jitter: as for :class:`VGPDS`.
+        :param structure: as for :class:`VGPDS`.
         :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
         """
         check_sizes(data, latent_dim, num_inducing, noise_per_output)
+        _check_static(static_dim, latent_dim, data)
         if temporal is None:
             temporal = RBF().fix("variance") + White(1e-2) + Bias(0.1)
         num_inducing = min(100, data.num_frames) if num_inducing is None else num_inducing
@@ -147,8 +161,9 @@ class VGPDS(PyroModule):
             noise=torch.ones(data.num_outputs if noise_per_output else (), **options),  # type: ignore[call-overload]
             output_mean=data.output_means,
             jitter=jitter,
+            structure=structure,
         ).to(**options)
-        start_model(model, data, default_mapping=mapping is None)
+        start_model(model, data, default_mapping=mapping is None, static_dim=static_dim)
         return model
 
     @property
@@ -193,7 +208,7 @@ class VGPDS(PyroModule):
                 f"data is {data.dtype}, but the model is {self.inducing_unconstrained.dtype}; make them alike."
             )
         k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim), infer=_INTEGRATED)
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure), infer=_INTEGRATED)
         likelihood = SparseGP(
             x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, event_dim(self, "noise")
         )
@@ -225,7 +240,8 @@ class VGPDS(PyroModule):
         return Relevance(value, value >= 0.05 * value.max())
 
     def extra_repr(self) -> str:
-        return f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"
+        text = f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"
+        return text if self.structure is None else f"{text}, structure={self.structure!r}"
 
 
 def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, noise_per_output: bool) -> None:
@@ -254,6 +270,20 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
     if noise_per_output and constant:
         raise ValueError(
             f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant: drop them."
+        )
+
+
+def _check_static(static_dim: Any, latent_dim: int, data: Sequences) -> None:
+    if (
+        isinstance(static_dim, bool)
+        or not isinstance(static_dim, (int, np.integer))
+        or not 0 <= static_dim < latent_dim
+    ):
+        raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
+    if static_dim >= max(1, data.num_sequences):
+        raise ValueError(
+            f"static_dim={static_dim} needs more than {static_dim} sequences that can differ, but data has "
+            f"{data.num_sequences}."
         )
 
 

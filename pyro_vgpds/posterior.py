@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels.base import positive
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.prediction import Latent, Prediction, Reconstruction, check_count
@@ -39,7 +40,10 @@ class Posterior:
     :param model: a trained :class:`~pyro_vgpds.VGPDS`.
     :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
     :param data: the :class:`~pyro_vgpds.Sequences` that they were trained on.
-    :raises ValueError: where guide, model and data do not belong together.
+    :param noise: a noise variance, one number or (D,), to predict with in place of the trained one. The model takes the
+        outputs' noise to be independent. Where what it leaves unexplained is correlated, many outputs say less of the
+        latent path than it believes, and a larger noise, chosen on sequences held out, reconstructs better.
+    :raises ValueError: where guide, model and data do not belong together, or ``noise`` is not positive.
 
     :ivar q: q(X) of the training frames, an :class:`~pyro_vgpds.OpperArchambeau`.
     :ivar bound: the lower bound on log p(Y) that training reached.
@@ -48,7 +52,7 @@ class Posterior:
     its end, and None stands for a new, independent sequence.
     """
 
-    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences) -> None:
+    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences, *, noise: Any = None) -> None:
         if not isinstance(guide, AutoOpperArchambeau):
             raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}.")
         if not isinstance(data, Sequences) or data.y is None:
@@ -57,6 +61,8 @@ class Posterior:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         with torch.no_grad():
             self._training = _read(guide, data)
+            if noise is not None:
+                self._training.likelihood.noise = _check_noise(noise, self._training.likelihood)
             q, likelihood, _ = self._training
             self._inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
@@ -76,6 +82,18 @@ class Posterior:
 
     def __repr__(self) -> str:
         return f"Posterior(of {self.data}, bound={self.bound:.6g})"
+
+    def residual_variance(self) -> Tensor:
+        """What q(X) and q(U) leave unexplained of each output at the training frames: the mean square, (D,).
+
+        Multiples of it are candidates for ``noise``.
+        """
+        fitted, total = self.impute(fill=False), self.data.times.t.new_zeros(self.num_outputs)
+        with torch.no_grad():
+            for rows, index, mean, _ in fitted.blocks():
+                part = self.data.read(int(index.min()), int(index.max()) + 1)[rows, index - index.min()]
+                total[index] += torch.nan_to_num(part - mean, nan=0.0).square().sum(0)
+        return total / self.data.output_counts.clamp_min(1)
 
     # q(U)
 
@@ -335,6 +353,13 @@ def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
     likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
     likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
     return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
+
+
+def _check_noise(noise: Any, likelihood: SparseGP) -> Tensor:
+    value = positive("noise", noise).to(likelihood.noise)
+    if value.dim() > 1 or (value.dim() == 1 and len(value) != len(likelihood.output_mean)):
+        raise ValueError(f"noise must be one number or ({len(likelihood.output_mean)},), but got {tuple(value.shape)}.")
+    return value.reshape(-1)
 
 
 def _check_steps(num_starts: int, num_steps: int, natural_rate: float, tolerance: float) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.predictive import InducingPosterior, PosteriorGP, predict
+from pyro_vgpds.sequences import Sequences
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Latent", "Prediction", "Reconstruction", "check_count"]
+__all__ = ["Latent", "Outputs", "Prediction", "Reconstruction", "check_count"]
 
 
 class Latent:
@@ -44,7 +45,81 @@ class Latent:
         return f"Latent({frames} times, {latent} dimensions)"
 
 
-class Prediction:
+class Outputs:
+    """Moments of outputs at T times, (T, D), and the forms in which people want them."""
+
+    t: Tensor  #: the times, (T,)
+    noise: bool  #: whether it is of the outputs, or else of the function without their noise
+    _data: Sequences
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, D)."""
+        return len(self.t), self._data.num_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, where the data had names."""
+        return self._data.columns
+
+    @property
+    def dates(self) -> np.ndarray | None:
+        """The times as dates, where the data had dates."""
+        origin = self._data.time_origin
+        if origin is None:
+            return None
+        steps = np.round(self.t.cpu().numpy() * 1e9).astype("timedelta64[ns]")
+        dates: np.ndarray = np.datetime64(origin, "ns") + steps
+        return dates
+
+    def __repr__(self) -> str:
+        times, outputs = self.shape
+        of = "outputs" if self.noise else "outputs without noise"
+        return f"{type(self).__name__}({times} times from {self.t[0]:.6g} to {self.t[-1]:.6g}, {outputs} {of})"
+
+    @property
+    def mean(self) -> Tensor:
+        """(T, D)."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> Tensor:
+        """(T, D)."""
+        raise NotImplementedError
+
+    @property
+    def stddev(self) -> Tensor:
+        """(T, D)."""
+        return self.variance.sqrt()
+
+    def _checked(self, y: Any) -> Tensor:
+        y = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        if tuple(y.shape) != self.shape:
+            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(y.shape)}.")
+        return y
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Arrays ``t`` (or dates), ``mean`` and ``variance``."""
+        times = self.t.cpu().numpy() if self.dates is None else self.dates
+        return {"t": times, "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
+
+    def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
+        """A DataFrame of ``"mean"``, ``"variance"`` or ``"stddev"``, times (or dates) by outputs.
+
+        :raises ImportError: where pandas is not installed.
+        """
+        if what not in ("mean", "variance", "stddev"):
+            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
+        times = self.t.cpu().numpy() if self.dates is None else self.dates
+        index = pandas.Index(times, name="time")
+        return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
+
+
+class Prediction(Outputs):
     """Outputs at T times, (T, D), in the units of the data; ``Posterior`` makes them.
 
     Nothing of size D is made before it is asked for. Mean and variance are exact moments of the predictive
@@ -65,40 +140,13 @@ class Prediction:
         observed: Tensor | None = None,
         full_cov: bool = False,
     ) -> None:
-        self.t, self.noise, self.full_cov = t, noise, full_cov
+        self.t, self.noise, self.full_cov, self._data = t, noise, full_cov, inducing.data
         self.latent = Latent(path)
         self._path, self._inducing, self._observed = path, inducing, observed
         self._moments: tuple[Tensor, Tensor] | None = None
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
-
-    # sizes and names
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(T, D)."""
-        return len(self.t), self._inducing.num_outputs
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Names of the outputs, where the data had names."""
-        return self._inducing.data.columns
-
-    @property
-    def dates(self) -> np.ndarray | None:
-        """The times as dates, where the data had dates."""
-        origin = self._inducing.data.time_origin
-        if origin is None:
-            return None
-        steps = np.round(self.t.cpu().numpy() * 1e9).astype("timedelta64[ns]")
-        dates: np.ndarray = np.datetime64(origin, "ns") + steps
-        return dates
-
-    def __repr__(self) -> str:
-        times, outputs = self.shape
-        of = "outputs" if self.noise else "outputs without noise"
-        return f"{type(self).__name__}({times} times from {self.t[0]:.6g} to {self.t[-1]:.6g}, {outputs} {of})"
 
     def with_noise(self, noise: bool) -> Prediction:
         """The same with or without the outputs' noise."""
@@ -122,11 +170,6 @@ class Prediction:
         """(T, D)."""
         return self._kept()[1]
 
-    @property
-    def stddev(self) -> Tensor:
-        """(T, D)."""
-        return self.variance.sqrt()
-
     def _kept(self) -> tuple[Tensor, Tensor]:
         if self._moments is None:
             arrays = self.t.new_empty(self.shape), self.t.new_empty(self.shape)
@@ -144,15 +187,20 @@ class Prediction:
                 raise ValueError(
                     f"{name} must be an array of shape {self.shape}, but its shape is {tuple(array.shape)}."
                 )
+        for rows, index, *moments in self.blocks():
+            for array, block in zip((mean, variance), moments, strict=True):
+                if array is not None:
+                    _put(array, rows, index, block)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Rows, outputs' indices (d,), and mean and variance (rows, d), block by block until all are done."""
         with torch.no_grad():
-            for rows, index, *moments in predict(self._inducing, self._path, self.noise):
-                seen = None if self._observed is None else self._observed[rows, index]
-                if seen is not None:
+            for rows, index, mean, variance in predict(self._inducing, self._path, self.noise):
+                if self._observed is not None:
+                    seen = self._observed[rows, index]
                     known = torch.isfinite(seen)
-                    moments = [torch.where(known, seen, moments[0]), moments[1].masked_fill(known, 0.0)]
-                for array, block in zip((mean, variance), moments, strict=True):
-                    if array is not None:
-                        _put(array, rows, index, block)
+                    mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
+                yield rows, index, mean, variance
 
     @property
     def covariance(self) -> Tensor:
@@ -203,9 +251,7 @@ class Prediction:
 
         :raises ValueError: where ``y`` has another shape.
         """
-        y = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
-        if tuple(y.shape) != self.shape:
-            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(y.shape)}.")
+        y = self._checked(y)
         known = torch.isfinite(y)
         if self._observed is not None:
             known &= torch.isnan(self._observed)
@@ -220,29 +266,10 @@ class Prediction:
         logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
         return -0.5 * (white.square().sum() + logdet + int(known.sum()) * math.log(2.0 * math.pi))
 
-    # other forms
-
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Arrays ``t`` (or dates), ``mean``, ``variance``, ``latent_mean`` and ``latent_variance``."""
-        tensors = {"mean": self.mean, "variance": self.variance}
-        tensors |= {"latent_mean": self.latent.mean, "latent_variance": self.latent.variance}
-        times = self.t.cpu().numpy() if self.dates is None else self.dates
-        return {"t": times, **{name: value.cpu().numpy() for name, value in tensors.items()}}
-
-    def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
-        """A DataFrame of ``"mean"``, ``"variance"`` or ``"stddev"``, times (or dates) by outputs.
-
-        :raises ImportError: where pandas is not installed.
-        """
-        if what not in ("mean", "variance", "stddev"):
-            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
-        times = self.t.cpu().numpy() if self.dates is None else self.dates
-        index = pandas.Index(times, name="time")
-        return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
+        latent = {"latent_mean": self.latent.mean, "latent_variance": self.latent.variance}
+        return super().to_numpy() | {name: value.cpu().numpy() for name, value in latent.items()}
 
 
 class Reconstruction(Prediction):

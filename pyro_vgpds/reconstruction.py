@@ -26,7 +26,7 @@ from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import GaussianPath, OpperArchambeau, Rows, TemporalGP
 from pyro_vgpds.times import Times
 
-__all__ = ["Joint", "Solution", "Training", "nearest_starts"]
+__all__ = ["Joint", "Solution", "Training", "nearest_frames", "nearest_starts"]
 
 _LEAST_RATE = 1e-4  # a step that must be shorter than this has nowhere left to go
 _PATIENCE = 3  # steps in a row with a small change that end the iteration
@@ -91,7 +91,7 @@ class Joint:
         if factorised and any(k is not None for k in belongs):
             self.prior, self.shift, self.kl_rest = _conditional(q, times, belongs)
         else:
-            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1])
+            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.asked)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
         self.groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
@@ -254,33 +254,37 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
                       for i, s in enumerate(times.slices()) if i in set(sequences)])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])
-    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1])
+    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.asked)
     return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))
 
 
 def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Sites (η, λ) of the new frames: those of their nearest training frames.
 
-    Near are frames whose outputs differ little where both were seen. The first start takes outputs as they are, the
-    second divides them by their spread, and more look at random halves of the training frames only.
+    The first start takes outputs as they are, the second divides them by their spread, and more look at random halves
+    of the training frames only.
     """
     q, _, data = training
-    candidates = torch.arange(data.num_frames, device=data.device)
-    if len(candidates) > _CANDIDATES:
-        candidates = torch.randperm(data.num_frames, device=data.device)[:_CANDIDATES]
-    seen = new.mask().any(1)
-    distances: dict[bool, Tensor] = {}
     for i in range(num_starts):
-        scaled = i % 2 == 1
-        if scaled not in distances:
-            distances[scaled] = _distances(data, new, candidates, scaled)
-        distance = distances[scaled]
-        if i >= 2:
-            distance = distance.masked_fill(torch.rand(len(candidates), device=data.device) < 0.5, torch.inf)
-        near = candidates[distance.argmin(1)]
-        known = (seen & torch.isfinite(distance).any(1)).unsqueeze(-1)
+        near, known = nearest_frames(data, new, scaled=i % 2 == 1, share=1.0 if i < 2 else 0.5)
         lam = q.lam[near] * known
         yield lam * q.mean[near], lam
+
+
+def nearest_frames(data: Sequences, new: Sequences, scaled: bool = False, share: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The training frame (T,) nearest to each new one, and whether there is any, (T, 1).
+
+    Near are frames whose outputs differ little where both were seen.
+
+    :param scaled: divide outputs by their standard deviations.
+    :param share: of the training frames that are looked at, drawn at random.
+    """
+    candidates = torch.arange(data.num_frames, device=data.device)
+    wanted = min(_CANDIDATES, max(1, round(share * data.num_frames)))
+    if wanted < data.num_frames:
+        candidates = torch.randperm(data.num_frames, device=data.device)[:wanted]
+    distance = _distances(data, new, candidates, scaled)
+    return candidates[distance.argmin(1)], torch.isfinite(distance).any(1, keepdim=True)
 
 
 def _distances(data: Sequences, new: Sequences, candidates: Tensor, scaled: bool) -> Tensor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
@@ -346,12 +347,14 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
 
 def _check_resolution(times: Times) -> None:
     """Times that differ must still differ in the dtype of the computation."""
-    for i, rows in enumerate(times.slices()):
-        if len(times.t[rows]) > 1 and bool((times.t[rows].diff() <= 0).any()):
-            raise ValueError(
-                f"the times of sequence {i} are too close together for {times.t.dtype}: take a later origin, "
-                "another unit, or dtype=torch.float64."
-            )
+    close = torch.diff(times.t, append=times.t[-1:]) <= 0
+    close[torch.tensor(times.starts, device=close.device) - 1] = False  # the last frame of each sequence
+    if bool(close.any()):
+        i = bisect.bisect_right(times.starts, int(close.nonzero()[0])) - 1
+        raise ValueError(
+            f"the times of sequence {i} are too close together for {times.t.dtype}: take a later origin, "
+            "another unit, or dtype=torch.float64."
+        )
 
 
 def _read_outputs(y: Any, stamps: list[np.ndarray], several: bool) -> tuple[list[Any], list[str] | None]:

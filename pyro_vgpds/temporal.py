@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro.distributions import MultivariateNormal, TorchDistribution, constraints
@@ -21,25 +21,27 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, register_kl
 
+from pyro_vgpds import recursions
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.markov import MarkovCovariance, Moments
 from pyro_vgpds.times import Times
 
-__all__ = ["GaussianPath", "OpperArchambeau", "Rows", "TemporalGP"]
+__all__ = ["STRUCTURES", "GaussianPath", "OpperArchambeau", "Rows", "TemporalGP"]
 
-
-class _Moments(NamedTuple):
-    """μ, diag S and mean_bar (..., N, Q), and log|B| summed over sequences (..., Q)."""
-
-    mu: Tensor
-    s: Tensor
-    mean_bar: Tensor
-    logdet: Tensor
+#: what K_t can be computed as
+STRUCTURES = ("dense", "markov")
+# Frames from which on Markov is the faster form (measured): at least, and for each number of the state. Of several
+# sequences the squared lengths add up. The scans, which stand in for the compiled loops, pay off later.
+_COMPILED_FRAMES = (100, 10)
+_SCAN_FRAMES = (400, 120)
 
 
 class DenseCovariance:
     """K_t as one dense block a sequence, (..., K, B, n, n) for each batch of B sequences of similar length."""
+
+    name = "dense"
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
         self.kernel, self.times, self.jitter = kernel, times, jitter
@@ -79,29 +81,32 @@ class DenseCovariance:
         parts = zip(self.factors(), self.times.split(noise), strict=True)
         return self.times.join([_matvec(factor, part) for factor, part in parts])
 
-    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
-        square, logdet = [], []
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`correlate`."""
+        parts = []
         for factor, part in zip(self.factors(), self.times.split(x), strict=True):
             factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
-            white = torch.linalg.solve_triangular(
-                factor, part.unsqueeze(-1).expand(factor.shape[:-1] + (1,)), upper=False
-            )
-            square.append(white.square().sum((-3, -2, -1)))
-            logdet.append(2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)))
-        return torch.stack(square).sum(0), torch.stack(logdet).sum(0)
+            part = part.unsqueeze(-1).expand(factor.shape[:-1] + (1,))
+            parts.append(torch.linalg.solve_triangular(factor, part, upper=False).squeeze(-1))
+        return self.times.join(parts)
+
+    def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
+        square = self.uncorrelate(x).square().sum(-2)
+        logdet = [2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1)) for factor in self.factors()]
+        return square, torch.stack(logdet).sum(0)
 
     def inverse_diag(self) -> Tensor:
         """The diagonal of K_t⁻¹, (..., N, K)."""
         return self.times.join([torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors()])
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> Moments:
         """``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ."""
         parts = zip(self.blocks, self.times.split(shift), self.times.split(lam), strict=True)
         results = [_Posterior.apply(*part, natural) for part in parts]
         mu, s, mean_bar, logdet = (list(x) for x in zip(*results, strict=True))
         join = self.times.join
-        return _Moments(join(mu), join(s), join(mean_bar), torch.stack([d.sum(-1) for d in logdet]).sum(0))
+        return Moments(join(mu), join(s), join(mean_bar), torch.stack([d.sum(-1) for d in logdet]).sum(0))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         """S, (..., Q, N, N), zero between sequences."""
@@ -110,6 +115,10 @@ class DenseCovariance:
             v = torch.linalg.solve_triangular(_factor_b(block, part), _root(part).unsqueeze(-1) * block, upper=False)
             blocks.append(block - v.mT @ v)
         return self.times.block_diagonal(blocks)
+
+    def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
+        """S of some frames, (..., Q, T, T)."""
+        return self.posterior_matrix(lam)[..., rows, :][..., rows]
 
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         """K r B⁻¹ v, (..., N, Q): what Matheron's rule takes off a draw of the prior."""
@@ -135,6 +144,8 @@ class DenseCovariance:
 class DiagonalCovariance:
     """K_t of a kernel that is white noise: everything is O(N)."""
 
+    name = "diagonal"
+
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
         self.times = times
         self.k = kernel.diag(times.t).mT  # (..., N, K)
@@ -158,26 +169,59 @@ class DiagonalCovariance:
     def correlate(self, noise: Tensor) -> Tensor:
         return self.k.sqrt() * noise
 
+    def uncorrelate(self, x: Tensor) -> Tensor:
+        return x / self.k.sqrt()
+
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return (x.square() / self.k).sum(-2), self.k.log().sum(-2)
 
     def inverse_diag(self) -> Tensor:
         return 1.0 / self.k
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> _Moments:
+    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> Moments:
         spread = 1.0 + self.k * lam
         mean_bar = shift / spread if natural else shift
-        return _Moments(self.k * mean_bar, self.k / spread, mean_bar, torch.log1p(self.k * lam).sum(-2))
+        return Moments(self.k * mean_bar, self.k / spread, mean_bar, torch.log1p(self.k * lam).sum(-2))
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
         return torch.diag_embed((self.k / (1.0 + self.k * lam)).mT)
+
+    def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
+        same = rows.unsqueeze(-1) == rows
+        return torch.where(same, (self.k / (1.0 + self.k * lam)).mT[..., rows].unsqueeze(-1), 0.0)
 
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
         return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
 
     def forecast(self, q: OpperArchambeau, t: Tensor, sequence: int) -> TemporalGP:
         """q(X*) at new times: white noise says nothing of other times, so it is the prior."""
-        return TemporalGP(q.prior.kernel, t, q.event_shape[-1])
+        return TemporalGP(q.prior.kernel, t, q.event_shape[-1], structure=q.prior.asked)
+
+
+def check_structure(structure: str | None, kernel: KernelValue) -> None:
+    """Raise a ValueError where ``structure`` is none of those there are, or ``kernel`` cannot have it."""
+    if structure is not None and structure not in STRUCTURES:
+        raise ValueError(f"structure must be one of {', '.join(map(repr, STRUCTURES))} or None, but got {structure!r}.")
+    if structure == "markov" and kernel.state_dim is None:
+        raise ValueError(
+            "structure='markov' needs a kernel with a state-space form: Matern12, Matern32, Matern52, Linear, Bias, "
+            "White, Periodic (of no tiny lengthscale), MarkovRBF, and their sums and products. MarkovRBF is nearly an "
+            "RBF; with any other kernel leave structure out."
+        )
+
+
+def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -> str:
+    """``"diagonal"``, ``"markov"`` or ``"dense"``: as asked for, or else the fastest that the kernel has."""
+    check_structure(structure, kernel)
+    if kernel.is_diagonal:
+        return "diagonal"
+    if structure is not None:
+        return structure
+    least, each = _COMPILED_FRAMES if recursions.is_compiled(times.t) else _SCAN_FRAMES
+    d = kernel.state_dim
+    if d is None or sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
+        return "dense"
+    return "markov"
 
 
 def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -268,6 +312,10 @@ class TemporalGP(Expandable):
     :param times: a :class:`~pyro_vgpds.times.Times` (``data.times``), or a tensor (N,) for one sequence.
     :param latent_dim: Q.
     :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
+    :param structure: ``"dense"`` makes one n × n block for each sequence, at a cost of O(n³); ``"markov"`` goes through
+        the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and there
+        are frames enough for it to be the faster one. The results are the same.
+    :raises ValueError: where ``"markov"`` is asked of a kernel without a state-space form.
     """
 
     arg_constraints: dict[str, Any] = {}
@@ -275,11 +323,18 @@ class TemporalGP(Expandable):
     has_rsample = True
 
     def __init__(
-        self, kernel: KernelValue, times: Times | Tensor, latent_dim: int, jitter: float | None = None
+        self,
+        kernel: KernelValue,
+        times: Times | Tensor,
+        latent_dim: int,
+        jitter: float | None = None,
+        structure: str | None = None,
     ) -> None:
         times = times if isinstance(times, Times) else Times(times)
-        structure = DiagonalCovariance if kernel.is_diagonal else DenseCovariance
-        self.covariance: DenseCovariance | DiagonalCovariance = structure(kernel, times, jitter)
+        self.asked = structure  # what priors at other times are asked for, too
+        structures = {"diagonal": DiagonalCovariance, "markov": MarkovCovariance, "dense": DenseCovariance}
+        make: Any = structures[choose_structure(kernel, times, structure)]
+        self.covariance: DenseCovariance | DiagonalCovariance | MarkovCovariance = make(kernel, times, jitter)
         self.kernel, self.times = kernel, times
         own = self.covariance.diag().shape[-1]
         if own not in (1, latent_dim):
@@ -287,6 +342,15 @@ class TemporalGP(Expandable):
                 f"the temporal kernel has parameters for {own} latent dimensions, but latent_dim is {latent_dim}."
             )
         super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
+
+    @property
+    def structure(self) -> str:
+        """``"dense"``, ``"markov"``, or ``"diagonal"`` for white noise alone."""
+        return self.covariance.name
+
+    def __repr__(self) -> str:
+        n, q = self.event_shape
+        return f"TemporalGP(frames={n}, latent_dim={q}, structure={self.structure!r})"
 
     @property
     def mean(self) -> Tensor:
@@ -339,7 +403,7 @@ class OpperArchambeau(Expandable):
         self.prior, self.lam = prior, lam
         self.kept: dict[int, Tensor] = {}  # what forecasts of each sequence use again
         self._shift, self._natural = mean_bar, False
-        self._moments: _Moments | None = None
+        self._moments: Moments | None = None
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
 
@@ -353,7 +417,11 @@ class OpperArchambeau(Expandable):
         new._natural = True
         return new
 
-    def _posterior(self) -> _Moments:
+    def __repr__(self) -> str:
+        n, q = self.event_shape
+        return f"OpperArchambeau(frames={n}, latent_dim={q}, structure={self.prior.structure!r})"
+
+    def _posterior(self) -> Moments:
         if self._moments is None:
             self._moments = self.prior.covariance.posterior(self._shift, self.lam, self._natural)
         return self._moments
@@ -384,6 +452,11 @@ class OpperArchambeau(Expandable):
         n, q = self.event_shape
         return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
 
+    def covariance_of(self, rows: Tensor) -> Tensor:
+        """S of some frames, (..., Q, T, T)."""
+        t, q = len(rows), self.event_shape[-1]
+        return self.prior.covariance.posterior_block(self.lam, rows).expand(self.batch_shape + (q, t, t))
+
     def forecast(self, t: Tensor, sequence: int | None) -> TorchDistribution:
         r"""q(X*) at new times (T,) of a sequence, or of a new one (None), for which it is the prior.
 
@@ -393,7 +466,9 @@ class OpperArchambeau(Expandable):
         the temporal kernel is part of K_** and not of K_*N.
         """
         if sequence is None:
-            return TemporalGP(self.prior.kernel, t, self.event_shape[-1])
+            in_order = bool((t.diff() >= 0).all())  # as recursions over time want it
+            structure = self.prior.asked if in_order else "dense"
+            return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=structure)
         return self.prior.covariance.forecast(self, t, sequence)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -458,7 +533,7 @@ def _log_normal(value: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
 class Rows(TorchDistribution):
     """Some rows of a path, as a distribution of their own: event shape (T, Q).
 
-    :param path: an :class:`OpperArchambeau`, for one.
+    :param path: an :class:`OpperArchambeau`.
     :param rows: their indices, (T,).
     """
 
@@ -466,7 +541,7 @@ class Rows(TorchDistribution):
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
-    def __init__(self, path: TorchDistribution, rows: Tensor) -> None:
+    def __init__(self, path: OpperArchambeau, rows: Tensor) -> None:
         self.path, self.rows = path, rows
         shape = torch.Size((len(rows), path.event_shape[-1]))
         super().__init__(path.batch_shape, shape, validate_args=False)
@@ -482,7 +557,7 @@ class Rows(TorchDistribution):
     @property
     def covariance_matrix(self) -> Tensor:
         """(..., Q, T, T). Large: made only when asked for."""
-        return self.path.covariance_matrix[..., self.rows, :][..., self.rows]
+        return self.path.covariance_of(self.rows)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rows:
         return Rows(self.path.expand(batch_shape), self.rows)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,13 +46,22 @@ class Times:
         self.lengths = tuple(int(n) for n in lengths) if lengths is not None else (len(t),)
         if t.dim() != 1 or sum(self.lengths) != len(t) or min(self.lengths, default=0) < 1:
             raise ValueError(f"t must be (N,) and lengths positive with sum N, but got {tuple(t.shape)} and {lengths}.")
-        self.starts = tuple(sum(self.lengths[:i]) for i in range(len(self.lengths)))
-        self.batches = self._make_batches()
+        self.starts = tuple(itertools.accumulate(self.lengths, initial=0))[:-1]
+
+    @functools.cached_property
+    def batches(self) -> list[Batch]:
+        """The sequences in batches of similar length, made when first asked for: a Markov prior never does."""
+        return self._make_batches()
+
+    @functools.cached_property
+    def _place(self) -> Tensor:
+        """Where each frame stands among the padded ones."""
         valid = [torch.ones_like(b.rows, dtype=torch.bool) if b.mask is None else b.mask for b in self.batches]
         order = torch.cat([b.rows[m] for b, m in zip(self.batches, valid, strict=True)])
         place = torch.cat([m.flatten() for m in valid]).nonzero().squeeze(-1)
-        self._place = torch.empty_like(place)
-        self._place[order] = place  # where each frame stands among the padded ones
+        where = torch.empty_like(place)
+        where[order] = place
+        return where
 
     def __len__(self) -> int:
         return len(self.t)

@@ -38,3 +38,13 @@ def test_data(case, options):
     result = json.loads(run("benchmarks.data", case, *options))
     assert result["case"] == case
     assert result["ratio"] > 0
+
+
+def test_scaling(tmp_path):
+    sizes = ["--frames", "60", "80", "--dense-frames", "60", "--base-frames", "60", "--outputs", "5", "6"]
+    sizes = [*sizes, "--inducing", "4", "5", "--runs", "1", "--plot", str(tmp_path / "scaling.png")]
+    output = run("benchmarks.scaling", *sizes).splitlines()
+    assert [line.split("|")[1].strip() for line in output if line.startswith("| ") and "---" not in line] == [
+        "N", "60", "80", "D", "5", "6", "M", "4", "5",
+    ]  # fmt: skip
+    assert (tmp_path / "scaling.png").stat().st_size > 1000

@@ -10,7 +10,7 @@ from problems import make_data
 from pyro.infer import SVI
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP, fit
 from pyro_vgpds.init import kmeans, pca
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
 
@@ -250,3 +250,35 @@ def test_a_memmap_with_many_columns_trains(tmp_path):
         model = VGPDS.from_data(data, 3, 6)
         bounds.append(Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), data))
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_static_dimensions_start_constant_in_each_sequence(missing):
+    rng = np.random.default_rng(0)
+    t = [np.arange(n) * 0.1 for n in (20, 15, 25)]
+    loadings, styles = rng.standard_normal((2, 12)), 2.0 * rng.standard_normal((3, 12))
+    y = [np.stack([np.sin(5 * a), np.cos(5 * a)], 1) @ loadings + style for a, style in zip(t, styles, strict=True)]
+    y = [np.where(rng.random(part.shape) < missing, np.nan, part) for part in y]
+    data = Sequences(t, y)
+    model = VGPDS.from_data(data, 4, 20, Matern32() + White(1e-2) + Bias(0.1), static_dim=2)
+    x = model.start.x
+    within = torch.stack([x[s].var(0) for s in data.times.slices()]).mean(0)
+    assert (within[2:] < 1e-10).all()
+    assert (within[:2] > 0.5).all()
+    matern, white, bias = model.temporal
+    assert matern.lengthscale.shape == (4,)
+    assert (matern.lengthscale[2:] > matern.lengthscale[:2].max()).all()
+    assert bias.variance[2] == 1.0 > bias.variance[0]
+    assert white.variance[2] < white.variance[0]
+    guide = AutoOpperArchambeau(model)
+    before = -Collapsed_ELBO().loss(model, guide, data)
+    assert fit(model, guide, data, 20, progress=False).bound > before
+
+
+def test_static_dimensions_need_sequences():
+    data = make_data(lengths=(9, 8))
+    for bad in (-1, 3, 1.5, True):
+        with pytest.raises(ValueError, match="static_dim must be a whole number from 0 to latent_dim - 1"):
+            VGPDS.from_data(data, 3, 5, static_dim=bad)
+    with pytest.raises(ValueError, match="static_dim=2 needs more than 2 sequences"):
+        VGPDS.from_data(data, 3, 5, static_dim=2)

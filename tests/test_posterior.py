@@ -375,3 +375,43 @@ def test_repr():
     posterior, _ = make_posterior()
     assert repr(posterior).startswith("Posterior(of Sequences(4 sequences, 21 frames, 5 outputs), bound=")
     assert repr(posterior.forecast(T_NEW, 0).latent) == "Latent(4 times, 2 dimensions)"
+
+
+@pytest.mark.parametrize("noise", [0.3, [0.05, 0.2, 0.1, 0.02, 0.4]])
+def test_another_noise_to_predict_with(noise):
+    data = make_data(missing=0.2)
+    model, guide = make_model(data)
+    other = Posterior(model, guide, data, noise=noise)
+    model.set_noise(noise)
+    wanted = Posterior(model, guide, data)
+    assert other.bound == pytest.approx(wanted.bound)
+    torch.testing.assert_close(other.forecast(T_NEW, 0).variance, wanted.forecast(T_NEW, 0).variance)
+    for bad in (0.0, -1.0, math.nan, [0.1, 0.2]):
+        with pytest.raises(ValueError, match="noise must be"):
+            Posterior(model, guide, data, noise=bad)
+
+
+def test_residual_variance(monkeypatch):
+    data = make_data(missing=0.2)
+    model, guide = make_model(data)
+    posterior = Posterior(model, guide, data)
+    residual = posterior.impute(fill=False).mean - data.y
+    torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
+    monkeypatch.setattr(predictive, "_FRAMES", 200)
+    torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
+
+
+@pytest.mark.parametrize("structure", ["dense", "markov"])
+def test_new_times_in_any_order(structure):
+    data = make_data()
+    made, _ = make_model(data)
+    model = VGPDS(Matern32(0.9, 0.7) + White(0.02), ARDRBF(1.2, [0.6, 1.4]), made.inducing, 0.07, made.output_mean,
+                  jitter=1e-8, structure=structure)  # fmt: skip
+    posterior = Posterior(model, AutoOpperArchambeau(model, mean_bar=torch.randn(21, 2)), data)
+    t = torch.rand(200) * 4.0
+    order = t.argsort()
+    for sequence in (None, 0):
+        mixed, sorted_ = posterior.forecast(t, sequence), posterior.forecast(t[order], sequence)
+        torch.testing.assert_close(mixed.mean[order], sorted_.mean)
+        torch.testing.assert_close(mixed.latent.covariance[:, order][..., order], sorted_.latent.covariance)
+        assert mixed.sample(2).shape == (2, 200, 5)

@@ -282,3 +282,10 @@ def test_float32():
     wide = OpperArchambeau(exact, q.mean_bar.double(), q.lam.double())
     torch.testing.assert_close(q.variance.double(), wide.variance, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(kl_divergence(q, prior).double(), kl_divergence(wide, exact), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kernel", [Matern32(0.9, 0.7) + Bias(0.1), White(1.3)])
+def test_uncorrelate_is_the_inverse_of_correlate(kernel):
+    prior = TemporalGP(kernel(), Times(torch.linspace(0.0, 2.0, 9), (5, 4)), 2)
+    noise = torch.randn(9, 2)
+    torch.testing.assert_close(prior.covariance.uncorrelate(prior.covariance.correlate(noise)), noise)

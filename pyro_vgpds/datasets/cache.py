@@ -146,6 +146,8 @@ def data_folder(data_home: str | os.PathLike[str] | None = None) -> Path:
 def find_file(name: str, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Path:
     """The path of a data file, fetched first where it is missing and ``download`` is true.
 
+    A file that is there is taken as it is; what is fetched is checked.
+
     :param name: its place in the data folder, a key of :data:`SOURCES`.
     :param download: fetch a missing file from its pinned address and check its sha256. Needs ``pyro_vgpds[data]``.
     :raises FileNotFoundError: where it is not there and is not to be fetched, or has no pinned address.

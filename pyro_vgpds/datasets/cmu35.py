@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from pyro_vgpds import metrics
 from pyro_vgpds.datasets.acclaim import read_asf
@@ -42,10 +44,18 @@ class CMU35(Motion):
         hidden[len(hidden) // 2 :, self._block(block)] = np.nan
         return hidden
 
-    def score(self, truth: np.ndarray, prediction: np.ndarray, block: str) -> dict[str, float]:
-        """The paper's errors SC and RA of a prediction (N, 59) for what :meth:`hide` hides of the truth (N, 59)."""
-        hidden, rows = self._block(block), slice(len(truth) // 2, None)
-        true, guess = np.asarray(truth)[rows, hidden], np.asarray(prediction)[rows, hidden]
+    def score(self, truth: Any, prediction: Any, block: str) -> dict[str, float]:
+        """The paper's errors SC and RA of a prediction (N, 59) for what :meth:`hide` hides of the truth (N, 59).
+
+        Both are arrays or tensors.
+
+        :raises ValueError: where ``block`` is not "legs" or "body", or shapes differ.
+        """
+        arrays = [v.detach().cpu().numpy() if isinstance(v, Tensor) else np.asarray(v) for v in (truth, prediction)]
+        if arrays[0].shape != arrays[1].shape or arrays[0].shape[1:] != (59,):
+            raise ValueError(f"truth and prediction must be (N, 59), but got {arrays[0].shape} and {arrays[1].shape}.")
+        hidden = self._block(block)
+        true, guess = (array[len(array) // 2 :, hidden] for array in arrays)
         return {"SC": metrics.sc(true, guess, self.scale[hidden]), "RA": metrics.ra(true, guess)}
 
     def _block(self, block: str) -> np.ndarray:

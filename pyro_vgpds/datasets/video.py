@@ -26,6 +26,7 @@ _CLIPS = {
     ),
     "seawave": ("seawave/seawave_half_gray.npz", "waves of the sea", "No licence stated: do not pass it on."),
 }
+_MISSA_SHAPE = (150, 144, 176)
 _MISSA_TERMS = "Part of Ptolemy II (github.com/icyphy/ptII), BSD-like licence."
 
 
@@ -121,10 +122,12 @@ def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: boo
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
     :raises FileNotFoundError: where the file is missing; it has to be put in place by hand, and the message says how.
+    :raises ValueError: where it does not hold these frames.
     """
     video = load_video(find_file("missa_qcif/missa_qcif.npz", data_home, download))
-    count, (height, width) = len(video.t[0]), video.shape
-    training = np.arange(count) % 8 < 4
+    if video.frames.shape != _MISSA_SHAPE:
+        raise ValueError(f"missa_qcif.npz must hold frames {_MISSA_SHAPE}, but they are {video.frames.shape}.")
+    training = np.arange(_MISSA_SHAPE[0]) % 8 < 4
     training[-6:] = True
     training[np.array([48, 63, 78, 86, 96, 111, 118]) - 1] = True
     return replace(
@@ -133,7 +136,7 @@ def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: boo
         terms=_MISSA_TERMS,
         train=np.flatnonzero(training),
         test=np.flatnonzero(~training),
-        hidden=np.repeat(np.arange(height) < 78, width),
+        hidden=np.repeat(np.arange(_MISSA_SHAPE[1]) < 78, _MISSA_SHAPE[2]),
     )
 
 
@@ -178,12 +181,12 @@ def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
 
 
 def _read_film(path: Path) -> tuple[np.ndarray, float]:
-    require("av", "video")
+    av = require("av", "video")
     imageio = require("imageio.v3", "video")
     try:
         frames = np.stack(list(imageio.imiter(path, plugin="pyav", format="gray")))
         fps = float(imageio.immeta(path, plugin="pyav").get("fps") or "nan")
-    except (OSError, ValueError, IndexError) as error:
+    except (av.FFmpegError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     return frames, fps
 

@@ -5,6 +5,7 @@ from pyro_vgpds.kernels.adapter import from_pyro
 from pyro_vgpds.kernels.base import Kernel, KernelValue, Product, Sum
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
+from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.temporal import RBF, Linear, Matern12, Matern32, Matern52, Periodic
 from pyro_vgpds.kernels.text import parse_kernel
 
@@ -16,6 +17,7 @@ __all__ = [
     "Kernel",
     "KernelValue",
     "Linear",
+    "MarkovRBF",
     "Matern12",
     "Matern32",
     "Matern52",

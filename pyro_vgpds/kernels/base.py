@@ -14,6 +14,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
+from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.psi import MappingValue, cross_psi2
 
 __all__ = ["Kernel", "KernelValue", "Product", "ProductValue", "Sum", "SumValue"]
@@ -21,12 +22,13 @@ __all__ = ["Kernel", "KernelValue", "Product", "ProductValue", "Sum", "SumValue"
 K = TypeVar("K", bound="Kernel")
 
 
-class KernelValue:
+class KernelValue(StateSpace):
     r"""A covariance function of time at given parameters: a few tensors and the algebra on them.
 
     Parameters are (..., K): the last axis runs over the latent dimensions, and K is 1 where all share them and Q
     where each has its own. Times ``t`` are (\*b, n) and ``gram(t)`` is (..., K, \*b, n, n), so that sequences go in
-    batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`.
+    batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`. A Markov kernel has a state-space form
+    too (:class:`~pyro_vgpds.kernels.statespace.StateSpace`), by which everything costs O(N).
     """
 
     #: k(t, t') is zero for t != t'
@@ -51,6 +53,9 @@ class Kernel(PyroModule):
     A kernel of your own: subclass, call ``self._add(name, value)`` for each parameter, and write ``forward``, which
     reads them by ``self._read(name)`` and returns your ``KernelValue``.
     """
+
+    #: names of settings that the constructor takes besides parameters
+    _options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +146,8 @@ class Kernel(PyroModule):
             )
             return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
 
-        return f"{type(self).__name__}({', '.join(map(show, self._names))})"
+        options = [f"{name}={getattr(self, name)}" for name in self._options]
+        return f"{type(self).__name__}({', '.join([*map(show, self._names), *options])})"
 
 
 def event_dim(module: PyroModule, name: str) -> int:
@@ -239,7 +245,7 @@ class Product(_Combination):
         return ProductValue([part() for part in self.parts])
 
 
-class SumValue(KernelValue, MappingValue):
+class SumValue(StateSpaceSum, KernelValue, MappingValue):
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
         self.is_diagonal = all(getattr(part, "is_diagonal", False) for part in parts)
@@ -279,7 +285,7 @@ class SumValue(KernelValue, MappingValue):
         return total
 
 
-class ProductValue(KernelValue):
+class ProductValue(StateSpaceProduct, KernelValue):
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
         self.is_diagonal = any(part.is_diagonal for part in parts)

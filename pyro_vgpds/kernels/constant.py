@@ -28,6 +28,25 @@ class BiasValue(KernelValue, MappingValue):
     def diag(self, a: Tensor) -> Tensor:
         return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
 
+    # the state is the constant
+
+    state_dim = 1
+
+    def design_matrix(self) -> Tensor:
+        return torch.zeros_like(self.variance)[..., None, None]
+
+    def stationary_covariance(self) -> Tensor:
+        return self.variance[..., None, None]
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t).unsqueeze(-1)
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        return torch.ones_like(dt)[:, None, None]
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        return torch.zeros_like(dt)[:, None, None]
+
     # in the mapping
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
@@ -61,6 +80,11 @@ class WhiteValue(KernelValue, MappingValue):
 
     def diag(self, a: Tensor) -> Tensor:
         return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
+
+    state_dim = 0
+
+    def white(self, t: Tensor) -> Tensor:
+        return self.diag(t)
 
     # in the mapping: on the diagonal of K_MM and nowhere else
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the cost grows with frames, outputs and inducing inputs: ``python -m benchmarks.scaling --plot scaling.png``.
+
+CPU seconds with one thread. "q(X)" is mean, variances and KL with all gradients (Matérn 3/2); "step" is a whole natural
+gradient step (the bound, its gradients, Adam and q(X)). Ratios are within this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+import pyro
+import torch
+from pyro.infer import SVI
+from pyro.optim import Adam
+from torch.distributions import kl_divergence
+
+from benchmarks.timing import peak_rss_mb, timed
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    NaturalGradient,
+    OpperArchambeau,
+    Sequences,
+    TemporalGP,
+)
+from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.times import Times
+
+Series = dict[int, float]
+
+
+def posterior(n: int, structure: str, runs: int, latent_dim: int = 5) -> float:
+    """CPU seconds of q(X)."""
+    torch.manual_seed(0)
+    kernel = Matern32(1.0, 0.5)
+    times = Times(0.05 * torch.arange(n, dtype=torch.float64))
+    eta = torch.randn(n, latent_dim, dtype=torch.float64, requires_grad=True)
+    lam = torch.rand(n, latent_dim, dtype=torch.float64, requires_grad=True)
+
+    def run() -> None:
+        prior = TemporalGP(kernel(), times, latent_dim, structure=structure)
+        q = OpperArchambeau.from_natural(prior, eta, lam)
+        loss = q.mean.square().sum() + q.variance.sum() + kl_divergence(q, prior)
+        torch.autograd.grad(loss, [eta, lam, *kernel.parameters()])
+
+    return timed(run, runs, warmup=1)["cpu_median"]
+
+
+def step(
+    n: int, structure: str, runs: int, latent_dim: int = 5, num_inducing: int = 50, num_outputs: int = 20
+) -> float:
+    """CPU seconds of a natural gradient step."""
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    t = 0.05 * np.arange(n)
+    phase, wave = rng.uniform(0, 6, num_outputs), rng.uniform(0.3, 1.5, num_outputs)
+    y = np.sin(t[:, None] * wave + phase) + 0.1 * rng.standard_normal((n, num_outputs))
+    data = Sequences(t, y)
+    temporal = Matern32(lengthscale=0.5) + White(1e-2) + Bias(0.1)
+    model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal, structure=structure)
+    guide = AutoOpperArchambeau(model)
+    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
+    with NaturalGradient(guide, data) as natural:
+
+        def run() -> None:
+            svi.step(data)
+            natural.step(0.5)
+
+        return timed(run, runs, warmup=1)["cpu_median"]
+
+
+def table(title: str, name: str, columns: dict[str, Series]) -> None:
+    """Rows of seconds, each with the exponent of its growth since the row before."""
+    print(f"\n{title}\n\n| {name} | " + " | ".join(f"{c} | growth" for c in columns) + " |")
+    print("|" + " --- |" * (1 + 2 * len(columns)))
+    before: dict[str, int] = {}
+    for size in sorted({n for series in columns.values() for n in series}):
+        cells = [f"{size:,}"]
+        for column, series in columns.items():
+            if size not in series:
+                cells += ["", ""]
+                continue
+            last = before.get(column)
+            power = "" if last is None else f"{math.log(series[size] / series[last]) / math.log(size / last):.2f}"
+            cells += [f"{series[size]:.4g} s", power]
+            before[column] = size
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def plot(path: Path, over_frames: dict[str, Series], over_outputs: Series, over_inducing: Series) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = [
+        ("frames N", over_frames), ("outputs D", {"step, Markov": over_outputs}),
+        ("inducing inputs M", {"step, Markov": over_inducing}),
+    ]  # fmt: skip
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
+    for ax, (label, columns) in zip(axes, panels, strict=True):
+        for column, series in columns.items():
+            ax.loglog(list(series), list(series.values()), "o-" if "Markov" in column else "s--", label=column)
+        sizes = sorted({n for series in columns.values() for n in series})
+        ax.set_xticks(sizes, [f"{n:,}" for n in sizes], rotation=45, fontsize=8)
+        ax.minorticks_off()
+        ax.set(xlabel=label, ylabel="CPU seconds" if ax is axes[0] else "")
+        ax.grid(True, which="major", alpha=0.3)
+        ax.legend()
+    figure.savefig(path, dpi=120)
+    print(f"\nplot written to {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--frames", type=int, nargs="+", default=[250, 500, 1000, 2000, 10_000, 100_000])
+    parser.add_argument("--dense-frames", type=int, default=2000, help="the most that the dense form is timed with")
+    parser.add_argument("--outputs", type=int, nargs="+", default=[10, 20, 50, 100, 200, 500])
+    parser.add_argument("--inducing", type=int, nargs="+", default=[25, 50, 100, 200])
+    parser.add_argument("--base-frames", type=int, default=5000, help="N where D and M vary")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--plot", type=Path, help="where a log-log plot goes")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+
+    dense = [n for n in args.frames if n <= args.dense_frames]
+    over_frames: dict[str, Series] = {
+        "q(X), dense": {n: posterior(n, "dense", args.runs) for n in dense},
+        "q(X), Markov": {n: posterior(n, "markov", args.runs) for n in args.frames},
+        "step, dense": {n: step(n, "dense", args.runs) for n in dense},
+        "step, Markov": {n: step(n, "markov", args.runs) for n in args.frames},
+    }
+    table("Over frames: Q = 5, M = 50, D = 20", "N", over_frames)
+    if dense:
+        ratio = over_frames["q(X), dense"][dense[-1]] / over_frames["q(X), Markov"][dense[-1]]
+        print(f"\nq(X) at N = {dense[-1]:,}: Markov is {ratio:,.0f} times faster than dense.")
+    over_outputs = {d: step(args.base_frames, "markov", args.runs, num_outputs=d) for d in args.outputs}
+    table(f"Over outputs: N = {args.base_frames:,}, Q = 5, M = 50", "D", {"step, Markov": over_outputs})
+    over_inducing = {m: step(args.base_frames, "markov", args.runs, num_inducing=m) for m in args.inducing}
+    table(f"Over inducing inputs: N = {args.base_frames:,}, Q = 5, D = 20", "M", {"step, Markov": over_inducing})
+    print(f"\npeak memory of this run: {peak_rss_mb():,.0f} MB")
+    if args.plot:
+        plot(args.plot, over_frames, over_outputs, over_inducing)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's baseline: the nearest training frames, over what is seen of a test frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["nearest_neighbour"]
+
+
+def nearest_neighbour(train: Any, test: Any, k: int = 1, scaled: bool = False) -> Tensor | list[Tensor]:
+    """Fill what is hidden in test frames with the mean of the k training frames that are nearest over what is seen.
+
+    A frame of which nothing is seen is as far from all: it gets the mean of the training frames.
+
+    :param train: frames (N, D) without NaN, or a list of them, one a sequence, or :class:`~pyro_vgpds.Sequences`.
+    :param test: frames (N*, D) with NaN where they are hidden, or a list of them.
+    :param k: how many neighbours are averaged.
+    :param scaled: divide each column by its standard deviation in ``train`` (with N - 1) before distances are taken.
+    :returns: float64 (N*, D) without NaN, or a list of them.
+    :raises ValueError: where shapes disagree, ``train`` is not finite, or k is not between 1 and N.
+    """
+    frames = _frames("train", train.read() if isinstance(train, Sequences) else train)
+    if not bool(torch.isfinite(frames).all()):
+        raise ValueError("train must be finite: fill or drop what is missing, for example by linear_interpolation.")
+    if not 1 <= k <= len(frames):
+        raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k}.")
+    if _is_list(test):
+        return [_fill(frames, _frames("test", part), k, scaled) for part in test]
+    return _fill(frames, _frames("test", test), k, scaled)
+
+
+def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
+    if test.shape[1] != frames.shape[1]:
+        raise ValueError(f"test has {test.shape[1]} columns, but train has {frames.shape[1]}.")
+    if bool(torch.isinf(test).any()):
+        raise ValueError("test must be finite or NaN (hidden), but has infinities.")
+    scale = torch.ones_like(frames[0])
+    if scaled and len(frames) > 1:
+        spread = frames.std(0, unbiased=True)
+        scale = torch.where(spread > 0, spread, 1.0)
+    filled = test.clone()
+    for row in filled:
+        seen = ~torch.isnan(row)
+        if bool(seen.all()):
+            continue
+        if not bool(seen.any()):
+            row[:] = frames.mean(0)
+            continue
+        distance = ((frames[:, seen] - row[seen]) / scale[seen]).square().sum(1)
+        nearest = distance.topk(k, largest=False).indices
+        row[~seen] = frames[nearest][:, ~seen].mean(0)
+    return filled
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and np.ndim(value[0]) == 2
+
+
+def _frames(name: str, value: Any) -> Tensor:
+    if _is_list(value):
+        parts = [_frames(f"{name}[{i}]", part) for i, part in enumerate(value)]
+        if len({part.shape[1] for part in parts}) > 1:
+            raise ValueError(f"{name} has sequences of different widths: {[part.shape[1] for part in parts]}.")
+        return torch.cat(parts)
+    array = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
+    if array.dim() != 2 or array.numel() == 0:
+        raise ValueError(f"{name} must be frames (N, D), but its shape is {tuple(array.shape)}.")
+    return array.to(torch.float64)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear models of a few components: principal component analysis, plain and probabilistic, with missing data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.baselines.gaps import Gaps, patterns
+
+__all__ = ["pca", "ppca"]
+
+_HELD_OUT = 0.1  # of what was observed is hidden to choose the number of components
+_COLUMNS = 500  # that this choice looks at, at most
+_MOST = 40  # components that it tries, at most
+_RIDGE = 1e-6  # frames' worth of loadings of zero, for columns seen in fewer frames than there are components
+
+
+def pca(
+    t: Any, y: Any = None, num_components: int | None = None, num_iterations: int = 200, tolerance: float = 1e-5
+) -> Tensor | list[Tensor]:
+    """Fill by a fit of low rank: fill with the mean, take the leading principal components, fill with what they say,
+    and so on until nothing moves. Times are not used.
+
+    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
+    :param y: outputs (N, D) with NaN, or a list of them.
+    :param num_components: left out, it is the number that predicts a tenth of the observed entries best, hidden at
+        random for the purpose (always the same ones).
+    :param num_iterations: at most.
+    :param tolerance: stop where the filled values move by less than this, relative to the spread of the data.
+    :returns: float64 (N, D) without NaN, or a list of them.
+    :raises ValueError: as ``Sequences`` does, where a column was never observed, or ``num_components`` is not between 1
+        and the smaller side of y.
+    """
+    return _impute(t, y, num_components, lambda part, seen, q: _low_rank(part, seen, q, num_iterations, tolerance))
+
+
+def ppca(
+    t: Any, y: Any = None, num_components: int | None = None, num_iterations: int = 200, tolerance: float = 1e-5
+) -> Tensor | list[Tensor]:
+    """Fill with the posterior mean of probabilistic PCA, y = W x + μ + noise, fitted by EM to what was observed.
+
+    Unlike :func:`pca` it draws frames of which little was seen towards the mean. Otherwise as there.
+    """
+    return _impute(t, y, num_components, lambda part, seen, q: _em(part, seen, q, num_iterations, tolerance))
+
+
+def _impute(t: Any, y: Any, number: int | None, fit: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor | list[Tensor]:
+    gaps = Gaps(t, y)
+    most = min(gaps.y.shape)
+    if number is not None and not 1 <= number <= most:
+        raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number}.")
+    if bool(gaps.seen.all()):
+        return gaps.fill(gaps.y)
+    if number is None:
+        number = _choose(gaps.y, gaps.seen, fit)
+    return gaps.fill(fit(gaps.y, gaps.seen, number))
+
+
+def _choose(y: Tensor, seen: Tensor, fit: Callable[[Tensor, Tensor, int], Tensor]) -> int:
+    """The number of components that predicts held-out entries best; the search stops once it gets worse twice."""
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randperm(y.shape[1], generator=generator)[:_COLUMNS].sort().values
+    y, seen = y[:, columns], seen[:, columns]
+    hidden = seen & (torch.rand(y.shape, generator=generator, dtype=y.dtype) < _HELD_OUT)
+    hidden &= (seen & ~hidden).any(0)  # a column that would be hidden whole stays
+    if not bool(hidden.any()):
+        return 1
+    best, least, worse = 1, float("inf"), 0
+    number = 1
+    while number <= min(_MOST, *y.shape) and worse < 2:
+        filled = fit(torch.where(hidden, torch.nan, y), seen & ~hidden, number)
+        error = float((filled - y)[hidden].square().mean())
+        best, least, worse = (number, error, 0) if error < least else (best, least, worse + 1)
+        number = max(number + 1, round(1.3 * number))
+    return best
+
+
+def _low_rank(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: float) -> Tensor:
+    filled = torch.where(seen, y, torch.nanmean(y, 0))
+    spread = filled.std(unbiased=False).clamp_min(1e-300)
+    for _ in range(num_iterations):
+        mean = filled.mean(0)
+        fitted = _project(filled - mean, number) + mean
+        moved = (fitted - filled)[~seen].square().mean().sqrt()
+        filled = torch.where(seen, y, fitted)
+        if bool(moved < tolerance * spread):
+            break
+    return filled
+
+
+def _project(y: Tensor, number: int) -> Tensor:
+    """The frames y (N, D) on their leading principal directions, by the Gram matrix of the smaller side."""
+    if y.shape[0] > y.shape[1]:
+        return _project(y.mT, number).mT
+    directions = torch.linalg.eigh(y @ y.mT)[1][:, -number:]
+    return directions @ (directions.mT @ y)
+
+
+def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: float) -> Tensor:
+    """EM of probabilistic PCA, from the components of the data with means for what is missing.
+
+    With w_d the loadings of column d and O_n the columns seen in frame n, the E step has
+    C_n = (I + Σ_{d∈O_n} w_d w_dᵀ / σ²)⁻¹ and x_n = C_n Σ_{d∈O_n} w_d (y_nd − μ_d) / σ², and the M step regresses each
+    column on (x, 1) over the frames that show it. Frames, and columns, that share a pattern share their matrices.
+    """
+    n, mask = len(y), seen.to(y.dtype)
+    frame_masks, frame_of = patterns(seen)
+    column_masks, column_of = patterns(seen.mT.contiguous())
+    frame_masks, column_masks = frame_masks.to(y.dtype), column_masks.to(y.dtype)
+    mean = torch.nanmean(y, 0)
+    data = torch.where(seen, y, 0.0)
+    _, s, v = torch.linalg.svd(torch.where(seen, y - mean, 0.0), full_matrices=False)
+    loadings = (s[:number, None] * v[:number]).mT / n**0.5  # (D, Q)
+    spread = float(mask.mul(data - mean).square().sum() / mask.sum())
+    noise = max(float((s[number:] ** 2).sum() / mask.sum()), 1e-6 * spread, 1e-300)
+    eye = torch.eye(number, dtype=y.dtype)
+    fitted = mean.expand_as(y)
+    for _ in range(num_iterations):
+        precision = eye + (frame_masks @ _pairs(loadings)).unflatten(-1, (number, number)) / noise
+        covariance = torch.linalg.inv(precision)[frame_of]  # (N, Q, Q)
+        x = (covariance @ ((mask * (data - mean)) @ loadings).unsqueeze(-1)).squeeze(-1) / noise
+        # (x, 1) and the expectation of its square
+        points = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+        square = points.unsqueeze(-1) * points.unsqueeze(-2)
+        square[:, :number, :number] += covariance
+        size = number + 1
+        normal = (column_masks @ square.flatten(1)).unflatten(-1, (size, size))
+        normal[:, range(number), range(number)] += _RIDGE
+        right = (data.mT @ points).unsqueeze(-1)
+        solution = torch.cholesky_solve(right, torch.linalg.cholesky(normal)[column_of]).squeeze(-1)
+        loadings, mean = solution[:, :number], solution[:, number]
+        new = x @ loadings.mT + mean
+        uncertainty = ((column_masks @ covariance.flatten(1))[column_of] * _pairs(loadings)).sum()
+        residual = (mask * (data - new)).square().sum() + uncertainty
+        noise = max(float(residual / mask.sum()), 1e-9 * spread, 1e-300)
+        moved = (new - fitted).square().mean().sqrt()
+        fitted = new
+        if bool(moved <= tolerance * max(spread, 1e-300) ** 0.5):
+            break
+    return fitted
+
+
+def _pairs(w: Tensor) -> Tensor:
+    """Products of the entries of each row (Q,), as (..., Q²)."""
+    return (w.unsqueeze(-1) * w.unsqueeze(-2)).flatten(1)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gene expression and wireless signals: hide a fifth of what was observed at random, and predict it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_vgpds import baselines, datasets, metrics
+from pyro_vgpds.experiments.recipe import Recipe, Trained
+from pyro_vgpds.experiments.record import Folder, spread, table
+from pyro_vgpds.io import save
+
+__all__ = ["HIDDEN", "LABELS", "Task", "run", "score"]
+
+HIDDEN = 0.2
+RECIPES = {
+    "yeast": Recipe("matern32", latent_dim=6, num_inducing=20, num_steps=200),
+    "robot": Recipe("matern32", latent_dim=6, num_inducing=60, num_steps=300),
+}
+LABELS = ("50 %", "80 %", "95 %", "VGPDS", "column mean", "linear in time", "PPCA", "seconds")
+_RIVALS: Mapping[str, Any] = {
+    "column mean": baselines.column_mean,
+    "linear in time": baselines.linear_interpolation,
+    "PPCA": baselines.ppca,
+}
+
+
+@dataclass
+class Task:
+    """Sequences with entries hidden: times and outputs, a list each, and the hidden truth (N, D), NaN elsewhere."""
+
+    t: list[Any]
+    y: list[np.ndarray]
+    truth: np.ndarray
+
+    @classmethod
+    def of(cls, t: list[Any], y: list[np.ndarray], share: float, seed: int) -> Task:
+        """Hide a share of what is observed. Outputs that vary by nothing or are left with no value are dropped."""
+        rng = np.random.default_rng(seed)
+        vary = np.nanstd(np.concatenate(y), 0) > 1e-6
+        y = [part[:, vary] for part in y]
+        hidden = [np.isfinite(part) & (rng.random(part.shape) < share) for part in y]
+        left = [np.where(h, np.nan, part) for h, part in zip(hidden, y, strict=True)]
+        count = np.isfinite(np.concatenate(left)).sum(0)
+        truth = np.where(np.concatenate(hidden) & (count > 1), np.concatenate(y), np.nan)
+        return cls(t, [part[:, count > 0] for part in left], truth[:, count > 0])
+
+
+def score(task: Task, recipe: Recipe, seed: int) -> tuple[dict[str, float], Trained]:
+    """Root mean squared errors of the hidden entries, and how many of them central intervals cover, in per cent."""
+    start = time.process_time()
+    trained = recipe.train(task.t, task.y, seed)
+    prediction = trained.posterior.impute(fill=False)
+    mean, variance = trained.mean(prediction), trained.variance(prediction)
+    result = {"VGPDS": metrics.mse(task.truth, mean) ** 0.5, "NLPD": metrics.nlpd(task.truth, mean, variance)}
+    result["seconds"] = time.process_time() - start
+    for level in (0.5, 0.8, 0.95):
+        width = float(torch.special.ndtri(torch.tensor(0.5 + level / 2))) * np.sqrt(variance)
+        result[f"{100 * level:.0f} %"] = 100 * metrics.coverage(task.truth, mean - width, mean + width)
+    for label, method in _RIVALS.items():
+        result[label] = metrics.mse(task.truth, torch.cat(method(task.t, task.y)).numpy()) ** 0.5
+    return result, trained
+
+
+def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
+    """VGPDS beside the column mean, linear interpolation in time and probabilistic PCA, with coverage."""
+    data = datasets.load_spellman() if name == "yeast" else datasets.load_robot_wireless()
+    y = [part[:, :200] for part in data.y] if quick else data.y
+    recipe = replace(RECIPES[name], latent_dim=3, num_inducing=10, num_steps=10) if quick else RECIPES[name]
+
+    def one(seed: int) -> dict[str, Any]:
+        result, trained = score(Task.of(data.t, y, HIDDEN, seed), recipe, seed)
+        if seed == 0:
+            save(folder / "model.safetensors", trained.model, trained.guide, trained.posterior.data)
+            _show(folder, name, data, trained)
+        return result
+
+    runs = []
+    for seed in range(seeds or 3):
+        settings = recipe.settings() | {"seed": seed, "outputs": y[0].shape[1]}
+        runs.append(folder.once(f"{name}-{seed}", settings, partial(one, seed)))
+    rows = {label: spread([r[label] for r in runs]) for label in LABELS}
+    text = table(LABELS, [list(rows.values())])
+    note = "Coverage of central intervals in per cent, then root mean squared errors, then CPU seconds."
+    print(f"{text}\n\n{note}")
+    folder.write_text(f"{name}.md", f"{text}\n\n{note}\n")
+    folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings()})
+
+
+def _show(folder: Folder, name: str, data: datasets.Dataset, trained: Trained) -> None:
+    """The latent path over time, and where the truth is known, the path in space that was walked."""
+    from matplotlib.figure import Figure
+
+    posterior = trained.posterior
+    best = trained.model.relevance(trained.guide, posterior.data).value.argsort(descending=True)
+    x, sd = posterior.q.mean.numpy(), posterior.q.variance.sqrt().numpy()
+    known = data.latent is not None
+    figure = Figure(figsize=(10 if known else 6, 3.5), layout="constrained")
+    axes = figure.subplots(1, 3 if known else 1, squeeze=False)[0]
+    t = posterior.data.times.t.numpy()
+    for q in best[:3].tolist():
+        (line,) = axes[0].plot(t, x[:, q], label=f"dimension {q}")
+        axes[0].fill_between(t, x[:, q] - 2 * sd[:, q], x[:, q] + 2 * sd[:, q], alpha=0.2, color=line.get_color())
+    axes[0].set(xlabel="time", ylabel="latent path, ± 2 sd")
+    axes[0].legend(frameon=False)
+    if data.latent is not None:
+        first, second = best[:2].tolist()
+        axes[1].scatter(x[:, first], x[:, second], c=t, s=6)
+        axes[1].set(xlabel=f"dimension {first}", ylabel=f"dimension {second}", title="learned, colour is time")
+        walked = data.latent[0]
+        axes[2].scatter(walked[:, 0], walked[:, 1], c=t, s=6)
+        axes[2].set(xlabel="x", ylabel="y", title="where the robot was", aspect="equal")
+    figure.savefig(folder / f"{name}.png", dpi=150)

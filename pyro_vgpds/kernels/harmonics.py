@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The state-space form of the periodic kernel: its Fourier series, one turning pair of states for each harmonic.
+
+.. math:: e^{-2 \sin^2(\pi d/p)/\ell^2} = \sum_j c_j \cos(2\pi j d/p), \qquad
+          c_j = (2 - \delta_{j0})\, e^{-1/\ell^2} I_j(1/\ell^2) \ge 0
+
+(Solin and Särkkä 2014). The states never forget, so there is no process noise at all.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.kernels.statespace import block_diagonal, matrix
+
+__all__ = ["PeriodicStates"]
+
+_LEFT_OUT = 1e-12  # of the variance may be in the harmonics that are left out
+_MOST = 64  # harmonics; a kernel that needs more has a lengthscale of less than a tenth, and is best left dense
+
+
+def _coefficients(lengthscale: Tensor, count: int) -> Tensor:
+    """c_0, …, c_{count−1}, (..., count): the trapezium rule on a circle, which is exact to rounding."""
+    points = max(4 * count, 64)
+    angle = 2.0 * math.pi / points * torch.arange(points, dtype=torch.float64, device=lengthscale.device)
+    order = torch.arange(count, dtype=torch.float64, device=lengthscale.device)
+    # e^{x (cos θ − 1)} = e^{−2x sin²(θ/2)}, with x = 1/ℓ²
+    density = torch.exp(-2.0 * (torch.sin(0.5 * angle) / lengthscale.double().unsqueeze(-1)).square())
+    weight = torch.where(order == 0, 1.0, 2.0) / points
+    return (density @ torch.cos(angle.unsqueeze(-1) * order) * weight).clamp_min(0.0)
+
+
+class PeriodicStates:
+    """Mixin of the periodic kernel's value."""
+
+    variance: Tensor
+    lengthscale: Tensor
+    period: Tensor
+    _harmonics: int | None = None
+
+    @property
+    def harmonics(self) -> int:
+        """How many harmonics are needed besides the constant, at the shortest lengthscale."""
+        if self._harmonics is None:
+            share = _coefficients(self.lengthscale.detach().min(), _MOST + 1)
+            tail = share.flip(0).cumsum(0).flip(0)  # of this harmonic and all above it
+            self._harmonics = max(1, int((tail > _LEFT_OUT).sum()) - 1)
+        return self._harmonics
+
+    @property
+    def state_dim(self) -> int | None:
+        return None if self.harmonics >= _MOST else 2 * self.harmonics + 1
+
+    def _angle(self, dt: Tensor) -> Tensor:
+        """The angle that each harmonic turns by, (..., K, J, n)."""
+        order = torch.arange(1, self.harmonics + 1, dtype=dt.dtype, device=dt.device)
+        return 2.0 * math.pi * order.unsqueeze(-1) * (dt / self.period.unsqueeze(-1)).unsqueeze(-2)
+
+    def design_matrix(self) -> Tensor:
+        rate = 2.0 * math.pi / self.period
+        zero = torch.zeros_like(rate)
+        turns = [matrix([[zero, -j * rate], [j * rate, zero]]) for j in range(1, self.harmonics + 1)]
+        return block_diagonal([zero[..., None, None], *turns])
+
+    def stationary_covariance(self) -> Tensor:
+        c = self.variance.unsqueeze(-1) * _coefficients(self.lengthscale, self.harmonics + 1)
+        return torch.diag_embed(torch.cat([c[..., :1], c[..., 1:].repeat_interleave(2, -1)], -1))
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        return t.new_tensor([1.0] + [1.0, 0.0] * self.harmonics).expand(len(t), -1)
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        angle = self._angle(dt)
+        c, s = angle.cos(), angle.sin()
+        turns = matrix([[c, -s], [s, c]])  # (..., K, J, n, 2, 2)
+        one = torch.ones_like(c[..., 0, :])[..., None, None]
+        return block_diagonal([one, *turns.unbind(-4)])
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        size = 2 * self.harmonics + 1
+        return dt.new_zeros(len(dt), size, size)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""State-space forms of kernels of time, and how sums and products of them are put together.
+
+A Markov kernel is the covariance of :math:`x(t) = h(t) \cdot z(t)` plus white noise, where z is the stationary solution
+of dz = F z dt + noise, so that between two frames that are ``dt`` apart
+
+.. math:: z_k = A z_{k-1} + w_k, \qquad A = e^{F\,dt}, \qquad w_k \sim N(0, P - A P A^\top), \qquad z \sim N(0, P).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["StateSpace", "StateSpaceProduct", "StateSpaceSum"]
+
+
+class StateSpace:
+    r"""The state-space form of a kernel value; parameters are (..., K), as in ``KernelValue``.
+
+    A kernel has one where ``state_dim`` is a number, d. It then gives :meth:`stationary_covariance`,
+    :meth:`observation_model`, and :meth:`design_matrix` or (faster) :meth:`transition_matrix`; where P − A P Aᵀ would
+    lose digits over short steps, also :meth:`process_noise`.
+    """
+
+    #: d, how many numbers the state has; None where the kernel has no state-space form
+    state_dim: int | None = None
+
+    def design_matrix(self) -> Tensor:
+        """F, (..., K, d, d)."""
+        raise NotImplementedError
+
+    def stationary_covariance(self) -> Tensor:
+        """P, (..., K, d, d)."""
+        raise NotImplementedError
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        """The vectors h at times ``t`` (n,), (n, d). It depends on no parameter: scales belong in P."""
+        raise NotImplementedError
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        """A over steps ``dt`` (n,), (..., K, n, d, d)."""
+        return torch.linalg.matrix_exp(self.design_matrix().unsqueeze(-3) * dt[:, None, None])
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        """The covariance P − A P Aᵀ of what is new after steps ``dt`` (n,), (..., K, n, d, d)."""
+        a = self.transition_matrix(dt)
+        p = self.stationary_covariance().to(a.dtype).unsqueeze(-3)
+        return p - a @ p @ a.mT
+
+    def white(self, t: Tensor) -> Tensor | float:
+        """The variance at ``t`` (n,) of the part that no two frames share, (..., K, n)."""
+        return 0.0
+
+
+class _Combined(StateSpace):
+    """What sums and products of state-space forms share."""
+
+    parts: list[Any]
+
+    def _smooth(self) -> list[Any]:
+        return [part for part in self.parts if part.state_dim]
+
+    def _dims(self) -> list[int | None]:
+        # white noise is a state of no numbers; a part that is no temporal kernel has no form
+        return [getattr(part, "state_dim", None) for part in self.parts]
+
+
+class StateSpaceSum(_Combined):
+    """States side by side."""
+
+    @property
+    def state_dim(self) -> int | None:  # type: ignore[override]
+        dims = self._dims()
+        return None if None in dims else sum(d for d in dims if d is not None)
+
+    def design_matrix(self) -> Tensor:
+        return block_diagonal([part.design_matrix() for part in self._smooth()])
+
+    def stationary_covariance(self) -> Tensor:
+        return block_diagonal([part.stationary_covariance() for part in self._smooth()])
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        return torch.cat([part.observation_model(t) for part in self._smooth()], -1)
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        return block_diagonal([part.transition_matrix(dt) for part in self._smooth()])
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        return block_diagonal([part.process_noise(dt) for part in self._smooth()])
+
+    def white(self, t: Tensor) -> Tensor | float:
+        return sum((part.white(t) for part in self.parts), 0.0)
+
+
+class StateSpaceProduct(_Combined):
+    """The Kronecker product of the states: the product of independent x₁(t) x₂(t) has the product as covariance."""
+
+    @property
+    def state_dim(self) -> int | None:  # type: ignore[override]
+        dims = self._dims()
+        return None if None in dims else reduce(lambda a, b: a * b, [d for d in dims if d is not None], 1)
+
+    def design_matrix(self) -> Tensor:
+        def both(first: Tensor, second: Tensor) -> Tensor:  # F₁ ⊗ I + I ⊗ F₂
+            return kron(first, _eye(second)) + kron(_eye(first), second)
+
+        return reduce(both, [part.design_matrix() for part in self.parts])
+
+    def stationary_covariance(self) -> Tensor:
+        return reduce(kron, [part.stationary_covariance() for part in self.parts])
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        parts = [part.observation_model(t) for part in self.parts]
+        return reduce(lambda a, b: (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2), parts)
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        return reduce(kron, [part.transition_matrix(dt) for part in self.parts])
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        # P₁⊗P₂ − (P₁ − Q₁)⊗(P₂ − Q₂) = Q₁⊗P₂ + (P₁ − Q₁)⊗Q₂, which adds and never takes away
+        first, *others = self.parts
+        q, p = first.process_noise(dt), first.stationary_covariance().unsqueeze(-3)
+        for part in others:
+            q_new, p_new = part.process_noise(dt), part.stationary_covariance().unsqueeze(-3)
+            q, p = kron(q, p_new) + kron(p - q, q_new), kron(p, p_new)
+        return q
+
+    def white(self, t: Tensor) -> Tensor | float:
+        # (s₁ + ω₁)(s₂ + ω₂) − s₁s₂ = ω₁ (s₂ + ω₂) + s₁ω₂ with s the smooth part of each variance
+        total: Any = 0.0
+        smooth: Any = 1.0
+        for part in self.parts:
+            white, diag = part.white(t), part.diag(t)
+            total, smooth = total * diag + smooth * white, smooth * (diag - white)
+        return total
+
+
+def block_diagonal(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices (..., d_i, d_i) along the diagonal of one, (..., Σd_i, Σd_i)."""
+    if len(parts) == 1:
+        return parts[0]
+    batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+    dtype = reduce(torch.promote_types, [part.dtype for part in parts])
+    size = sum(part.shape[-1] for part in parts)
+    out, at = parts[0].new_zeros(batch + (size, size), dtype=dtype), 0
+    for part in parts:
+        end = at + part.shape[-1]
+        out[..., at:end, at:end] = part
+        at = end
+    return out
+
+
+def kron(first: Tensor, second: Tensor) -> Tensor:
+    """The Kronecker product over the last two axes, batched over the others."""
+    both = first[..., :, None, :, None] * second[..., None, :, None, :]
+    return both.flatten(-4, -3).flatten(-2, -1)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def matrix(rows: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Entries (...) as matrices (..., d, d)."""
+    return torch.stack([torch.stack(list(row), -1) for row in rows], -2)
