@@ -16,7 +16,7 @@ from PIL import Image
 
 from pyro_vgpds import demo
 from pyro_vgpds.cli import main
-from pyro_vgpds.demo.common import nearest, rms
+from pyro_vgpds.demo.common import rms
 from pyro_vgpds.demo.report import Chapter, Table, write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -105,10 +105,7 @@ def test_demo_command(tmp_path, monkeypatch, capsys):
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().err
 
 
-def test_nearest_frame():
-    frames = np.array([[0.0, 0.0, 5.0], [1.0, 1.0, 6.0]])
-    partly = np.array([[0.9, np.nan, np.nan], [0.1, 0.2, 0.3]])
-    np.testing.assert_array_equal(nearest(frames, partly), [[0.9, 1.0, 6.0], [0.1, 0.2, 0.3]])
+def test_root_mean_square():
     assert rms(np.array([1.0, 2.0]), np.array([1.0, 4.0]), np.array([False, True])) == 2.0
 
 

@@ -105,8 +105,8 @@ def _fit(commands: Any) -> None:
         "--temporal",
         default="matern32+white+bias",
         metavar="KERNEL",
-        help="kernel of time: rbf, matern12, matern32, matern52, periodic, linear, white, bias with + and *, brackets "
-        'and parameters, as in "periodic(period=24 fixed)*rbf+white" (matern32+white+bias)',
+        help="kernel of time: rbf, markovrbf, matern12, matern32, matern52, periodic, linear, white, bias with + and "
+        '*, brackets and parameters, as in "periodic(period=24 fixed)*rbf+white" (matern32+white+bias)',
     )
     model.add_argument(
         "--hold",

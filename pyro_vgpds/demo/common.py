@@ -19,7 +19,7 @@ from pyro_vgpds.plotting import plot_plane, plot_relevance
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.training import fit
 
-__all__ = ["learned_picture", "nearest", "rms", "save_figure", "train"]
+__all__ = ["learned_picture", "rms", "save_figure", "train"]
 
 
 def train(
@@ -42,16 +42,6 @@ def train(
     trained = Trained(path, model, guide, data, describe(result, before, seed=seed, **about))
     trained.write()
     return trained
-
-
-def nearest(frames: np.ndarray, partly: np.ndarray) -> np.ndarray:
-    """The baseline: ``partly`` (T, D) filled in from the training frame that is nearest in what was seen."""
-    filled = partly.copy()
-    for row in filled:
-        seen = ~np.isnan(row)
-        match = frames[np.square(frames[:, seen] - row[seen]).sum(1).argmin()]
-        row[~seen] = match[~seen]
-    return filled
 
 
 def rms(truth: np.ndarray, guess: np.ndarray, where: np.ndarray | None = None) -> float:

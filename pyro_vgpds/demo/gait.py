@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pyro
 
+from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli.writing import placed
 from pyro_vgpds.datasets import Motion, make_gait
-from pyro_vgpds.demo.common import learned_picture, nearest, rms, save_figure, train
+from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, Figure, Table
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
@@ -47,7 +48,7 @@ def gait_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any],
     posterior = trained.posterior
     say("gait: reconstructing, forecasting and generating ...")
     found = posterior.reconstruct(t[-1], partly)
-    near = nearest(np.concatenate(train_y), partly)
+    near = np.asarray(nearest_neighbour(train_y, partly))
     forecast = posterior.forecast(t[0][-cut:], 0)
     pyro.set_rng_seed(seed)
     fresh = np.arange(0.0, 2.0, 1.0 / 30.0)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli.writing import placed
 from pyro_vgpds.datasets import make_pendulum_video
-from pyro_vgpds.demo.common import learned_picture, nearest, rms, save_figure, train
+from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, Figure, Table
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
@@ -46,7 +47,7 @@ def video_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any]
     said[whole] = posterior.impute(fill=False, noise=False).mean.numpy()
     said[half], said[ahead] = found.mean.numpy(), forecast.mean.numpy()
     hidden = np.isnan(seen)
-    near = nearest(y[whole], seen[half])
+    near = np.asarray(nearest_neighbour(y[whole], seen[half]))
 
     frames = video.to_frames
     labels = [f"frame {int(number)}" for number in t]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.constant import Bias, White
+from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.temporal import RBF, Linear, Matern12, Matern32, Matern52, Periodic
 
 __all__ = ["parse_kernel"]
@@ -15,6 +16,7 @@ __all__ = ["parse_kernel"]
 #: what a name stands for, where it has no arguments: those of a small latent noise and of a small offset
 _KERNELS: dict[str, Callable[[], Kernel]] = {
     "rbf": RBF,
+    "markovrbf": MarkovRBF,
     "matern12": Matern12,
     "matern32": Matern32,
     "matern52": Matern52,
@@ -30,10 +32,11 @@ _DEEPEST = 20  # brackets within brackets
 def parse_kernel(text: str) -> Kernel:
     """The kernel of time that ``text`` describes.
 
-    Names are ``rbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``linear``, ``white`` and ``bias``, in
-    capitals or not; ``+``, ``*`` and brackets combine them. A name may have parameters, learned from the value that is
-    given or held at it: ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01) + bias"``. What is
-    left out is chosen from the data, or is the default of the class; ``white`` starts at 0.01 and ``bias`` at 0.1.
+    Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``linear``, ``white`` and
+    ``bias``, in capitals or not; ``+``, ``*`` and brackets combine them. A name may have parameters, learned from the
+    value that is given or held at it: ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``.
+    What is left out is chosen from the data, or is the default of the class; ``white`` starts at 0.01 and ``bias`` at
+    0.1.
 
     :raises ValueError: where the text is not a kernel; it says where and what is wanted.
     """
