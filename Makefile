@@ -16,7 +16,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpd
 	touch $@
 
 demo: install
-	$(BIN)/python -m pyro_vgpds.demo --output demo_output
+	$(BIN)/python -m pyro_vgpds demo --output demo_output
 
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests

@@ -5,7 +5,7 @@ from pyro_vgpds import kernels
 from pyro_vgpds.classify import BayesClassifier
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.io import FileFormatError, load, save
+from pyro_vgpds.io import FileFormatError, load, load_metadata, save
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.mixture import PosteriorMixture
@@ -38,5 +38,6 @@ __all__ = [
     "fit",
     "kernels",
     "load",
+    "load_metadata",
     "save",
 ]

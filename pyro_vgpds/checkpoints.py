@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pyro_vgpds.files import FileFormatError, read_file, write_file
+from pyro_vgpds.files import FileFormatError, pack, read_file, unpack, write_file
 
 __all__ = ["Checkpoints", "read_checkpoint", "write_checkpoint"]
 
@@ -56,21 +56,7 @@ class Checkpoints:
 def write_checkpoint(path: str | os.PathLike[str], content: Any) -> None:
     """Write ``content``, tensors by the side and all else as JSON."""
     tensors: dict[str, Tensor] = {}
-
-    def pack(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            name = f"tensor{len(tensors)}"
-            tensors[name] = value.detach().clone()
-            return {"t": name}
-        if isinstance(value, dict):
-            return {"d": [[pack(key), pack(item)] for key, item in value.items()]}
-        if isinstance(value, (list, tuple)):
-            return {"l": [pack(item) for item in value]}
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"f": repr(value)}  # JSON has no infinities
-        return value
-
-    write_file(path, "checkpoint", {"content": pack(content)}, tensors)
+    write_file(path, "checkpoint", {"content": pack(content, tensors)}, tensors)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Any:
@@ -79,18 +65,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     :raises FileFormatError: where the file is cut short, changed, of another kind, or of a later version.
     """
     header, tensors = read_file(path, "checkpoint")
-
-    def unpack(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        ((kind, inner),) = value.items()
-        if kind == "t":
-            return tensors[inner]
-        if kind == "d":
-            return {unpack(key): unpack(item) for key, item in inner}
-        return [unpack(item) for item in inner] if kind == "l" else float(inner)
-
     try:
-        return unpack(header["content"])
+        return unpack(header["content"], tensors)
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} does not hold a checkpoint: {error!r}.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import tempfile
@@ -23,7 +24,7 @@ from torch import Tensor
 
 import pyro_vgpds
 
-__all__ = ["FileFormatError", "read_file", "write_file"]
+__all__ = ["FileFormatError", "pack", "read_file", "unpack", "write_file"]
 
 FORMAT = 1
 _KEY = "pyro_vgpds"
@@ -85,6 +86,33 @@ def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], 
     if header.get("kind") != kind:
         raise FileFormatError(f"{path} holds a {header.get('kind')}, but a {kind} is wanted.")
     return header, tensors
+
+
+def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Any nesting of numbers, texts, lists, dictionaries and tensors as JSON, the tensors added to ``tensors``."""
+    if isinstance(value, Tensor):
+        name = f"tensor{len(tensors)}"
+        tensors[name] = value.detach().clone()
+        return {"t": name}
+    if isinstance(value, dict):
+        return {"d": [[pack(key, tensors), pack(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"l": [pack(item, tensors) for item in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"f": repr(value)}  # JSON has no infinities
+    return value
+
+
+def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """What :func:`pack` was given; tuples come back as lists."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "t":
+        return tensors[inner]
+    if kind == "d":
+        return {unpack(key, tensors): unpack(item, tensors) for key, item in inner}
+    return [unpack(item, tensors) for item in inner] if kind == "l" else float(inner)
 
 
 def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:

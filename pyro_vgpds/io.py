@@ -14,13 +14,13 @@ from pyro.nn import PyroSample
 from torch import Tensor
 
 from pyro_vgpds import kernels
-from pyro_vgpds.files import FileFormatError, read_file, write_file
+from pyro_vgpds.files import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels.base import Kernel, Product, Sum
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.sequences import Sequences
 
-__all__ = ["FileFormatError", "load", "save"]
+__all__ = ["FileFormatError", "load", "load_metadata", "save"]
 
 _KERNELS = {
     name: getattr(kernels, name)
@@ -41,9 +41,17 @@ _PRIORS: dict[str, tuple[str, ...]] = {
 }
 
 
-def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> None:
+def save(
+    path: str | os.PathLike[str],
+    model: VGPDS,
+    guide: AutoOpperArchambeau,
+    data: Sequences,
+    metadata: dict[str, Any] | None = None,
+) -> None:
     """Write the model, the guide and the data they were trained on, which prediction needs, to one file.
 
+    :param metadata: what else is to be kept with them, such as units and names: any nesting of numbers, texts, lists,
+        dictionaries and tensors. :func:`load_metadata` reads it, and :func:`load` does not need it.
     :raises TypeError: where a kernel or a prior is not one of the library's own; keep ``state_dict()`` of those.
     """
     for name, value, kind in (
@@ -56,7 +64,7 @@ def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau,
     shape = (data.num_frames, model.latent_dim)
     if data.y is None or not hasattr(guide, "lam") or tuple(guide.lam.shape) != shape:
         raise ValueError(f"the guide must be one of this model on this data, with outputs, for {shape} latent points.")
-    header = {
+    header: dict[str, Any] = {
         "model": {
             "temporal": _describe(model.temporal),
             "mapping": _describe(model.mapping),
@@ -73,7 +81,20 @@ def save(path: str | os.PathLike[str], model: VGPDS, guide: AutoOpperArchambeau,
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"guide.{name}": value for name, value in guide.state_dict().items()}
     tensors |= {"data.t": data.times.t, "data.y": data.read()}
+    if metadata is not None:
+        more: dict[str, Tensor] = {}
+        header["metadata"] = pack(metadata, more)
+        tensors |= {f"metadata.{name}": value for name, value in more.items()}
     write_file(path, "model", header, tensors)
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The metadata that :func:`save` was given; empty where there was none. Raises as :func:`load`."""
+    header, tensors = read_file(path, "model")
+    try:
+        return dict(unpack(header.get("metadata", {"d": []}), _strip(tensors, "metadata.")))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"the metadata of {path} cannot be read: {error!r}.") from None
 
 
 def load(

@@ -77,17 +77,10 @@ class FitResult:
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """The bound over the steps; returns the axes."""
-        import matplotlib.pyplot as plt
+        """The bound over the steps; returns the axes. It is :func:`pyro_vgpds.plotting.plot_training`."""
+        from pyro_vgpds.plotting import plot_training  # here: training alone does not wait for matplotlib
 
-        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
-        bounds = [record.bound for record in self.history]
-        ax.plot([record.step for record in self.history], bounds, color="0.2")
-        low, high = sorted(bounds)[len(bounds) // 10], max(bounds)
-        if high > low:
-            ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-        ax.set(xlabel="step", ylabel="bound", title=f"{self.method}: {self.bound:.6g}")
-        return ax
+        return plot_training(self, ax)
 
 
 def fit(

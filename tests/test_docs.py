@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds import demo
 from pyro_vgpds.datasets import make_sequences
 
 ROOT = Path(__file__).parents[1]
@@ -28,23 +28,11 @@ def test_code_blocks(page, capsys, tmp_path, monkeypatch):
             exec(compile(block, f"{page}, block {i}", "exec"), namespace)
     finally:
         torch.set_default_dtype(torch.float64)
+        plt.close("all")
     assert np.isfinite(float(namespace["loss"]))
     if page == "README.md":
         assert "bound" in capsys.readouterr().out
         assert namespace["draws"]["y"].shape == (3, 100, 20)
-
-
-def test_demo(tmp_path, capsys):
-    demo.main(["--output", str(tmp_path / "out"), "--steps", "3"])
-    text = capsys.readouterr().out
-    assert "Relevance of the latent dimensions" in text
-    assert (tmp_path / "out" / "demo.png").stat().st_size > 10_000
-
-
-def test_demo_refuses_no_steps(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        demo.main(["--steps", "0"])
-    assert "--steps must be at least 1, but got 0" in capsys.readouterr().err
 
 
 def test_generated_sequences():

@@ -13,7 +13,18 @@ from problems import make_data, make_model
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FileFormatError, Sequences, files, fit, load, save
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    FileFormatError,
+    Sequences,
+    files,
+    fit,
+    load,
+    load_metadata,
+    save,
+)
 from pyro_vgpds.kernels import (
     ARDRBF,
     RBF,
@@ -204,3 +215,18 @@ def test_a_write_that_fails_leaves_the_old_file(file, monkeypatch):
         save(file, *trained())
     assert file.read_bytes() == content
     assert [p.name for p in file.parent.iterdir()] == ["model"]
+
+
+def test_metadata_is_kept_beside_the_model(tmp_path):
+    model, guide, data = trained()
+    path = tmp_path / "model.safetensors"
+    save(path, model, guide, data)
+    assert load_metadata(path) == {}
+    about = {"scale": torch.arange(3.0), "names": ["a", None], "deep": {"x": [1.5, float("inf")], "empty": {}}}
+    save(path, model, guide, data, metadata=about)
+    again = load_metadata(path)
+    torch.testing.assert_close(again.pop("scale"), about.pop("scale"))
+    assert again == about
+    assert repr(load(path)[0]) == repr(model)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load_metadata(tmp_path / "none")

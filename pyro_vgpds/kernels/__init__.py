@@ -7,6 +7,7 @@ from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.mapping import ARDRBF, ARDLinear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.temporal import RBF, Linear, Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.kernels.text import parse_kernel
 
 __all__ = [
     "ARDRBF",
@@ -25,4 +26,5 @@ __all__ = [
     "Sum",
     "White",
     "from_pyro",
+    "parse_kernel",
 ]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times as people write them: numbers, dates, ranges and steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyro_vgpds.cli.errors import UsageError
+
+__all__ = ["format_times", "parse_date", "parse_range", "parse_step", "parse_times"]
+
+_DATE = re.compile(
+    r"(?P<day>\d{4}-\d\d(?:-\d\d)?)"
+    r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
+)
+_UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_MOST = 10_000_000  # times that a range may have: more is a slip of the pen
+
+
+def parse_date(text: str) -> np.datetime64:
+    """A date such as 2024-01, 2024-01-31, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00, which becomes UTC.
+
+    :raises ValueError: where it is none.
+    """
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a date such as 2024-01-31 or 2024-01-31T12:00:00")
+    date = np.datetime64(f"{match['day']}T{match['clock']}" if match["clock"] else match["day"]).astype(
+        "datetime64[ns]"
+    )
+    zone = match["zone"] or "Z"
+    if zone != "Z":
+        minutes = int(zone[1:3]) * 60 + int(zone[-2:])
+        date = date - np.timedelta64(minutes if zone[0] == "+" else -minutes, "m")
+    return np.datetime64(date, "ns")
+
+
+def parse_times(cells: Sequence[str]) -> np.ndarray:
+    """Numbers, or where the first is none dates, as (N,) of float64 or datetime64[ns].
+
+    :raises ValueError: where one is neither; its second argument is the index.
+    """
+    kind = "number" if _is_number(cells[0]) else "date"
+    times: list[float | np.datetime64] = []
+    for i, cell in enumerate(cells):
+        try:
+            times.append(float(cell) if kind == "number" else parse_date(cell))
+        except ValueError:
+            wanted = "a number as before" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
+            raise ValueError(f"{cell!r} is not {wanted}", i) from None
+    return np.array(times, dtype=np.float64 if kind == "number" else "datetime64[ns]")
+
+
+def parse_range(text: str, argument: str) -> np.ndarray:
+    """``1,2,3.5``, ``0:10:0.5`` (to 10, and 10 itself where the step meets it), or dates with commas.
+
+    :raises UsageError: which names the argument.
+    """
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) == 3 and all(map(_is_number, parts)):
+        start, stop, step = map(float, parts)
+        if not step > 0 or not stop >= start or not np.isfinite([start, stop, step]).all():
+            raise UsageError(f"{argument} must be START:STOP:STEP with START <= STOP and STEP > 0, but got {text!r}.")
+        return steps_to(start, stop, step, argument, include=True)
+    try:
+        times = parse_times([part.strip() for part in text.split(",")])
+    except ValueError as error:
+        raise UsageError(
+            f"{argument}: {error.args[0]}. Give times with commas (1,2,3.5 or dates) or START:STOP:STEP."
+        ) from None
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise UsageError(f"{argument} must be finite, but got {text!r}.")
+    return times
+
+
+def steps_to(start: float, stop: float, step: float, argument: str, include: bool = False) -> np.ndarray:
+    """Times after ``start`` (or from it) up to ``stop``."""
+    count = int(np.floor((stop - start) / step + 1e-9))
+    if count > _MOST:
+        raise UsageError(f"{argument} asks for {count} times; that is more than {_MOST}. Give a longer step.")
+    times: np.ndarray = start + step * np.arange(0 if include else 1, count + 1)
+    return times
+
+
+def parse_step(text: str, argument: str) -> float:
+    """A positive number; with a unit s, min, h, d or w it is in seconds, as dates are."""
+    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([a-z]*)\s*", text)
+    if match and _is_number(match[1]) and match[2] in _UNITS and 0.0 < float(match[1]) < float("inf"):
+        return float(match[1]) * _UNITS[match[2]]
+    units = ", ".join(unit for unit in _UNITS if unit)
+    raise UsageError(f"{argument} must be a positive number, with one of {units} for dates, but got {text!r}.")
+
+
+def format_times(times: np.ndarray) -> list[str]:
+    """Numbers in all the digits that they are sure of; dates as short as they all allow."""
+    if times.dtype.kind != "M":
+        return [f"{t:.15g}" for t in times]
+    for unit in ("D", "s", "ms", "ns"):
+        if (times.astype(f"datetime64[{unit}]") == times).all():
+            break
+    return [str(text) for text in np.datetime_as_string(times, unit=unit)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

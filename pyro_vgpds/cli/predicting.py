@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``pyro-vgpds forecast``, ``reconstruct`` and ``generate``: answers of a trained model."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pyro
+import torch
+
+from pyro_vgpds.cli.errors import OK, CommandError, UsageError
+from pyro_vgpds.cli.fitting import layout_of, say, working
+from pyro_vgpds.cli.reading import read_table, select
+from pyro_vgpds.cli.trained import NEW, Trained
+from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
+from pyro_vgpds.metrics import mae, mse
+
+__all__ = ["run_forecast", "run_generate", "run_reconstruct"]
+
+_WIDEST = 1000  # columns that make sense on a terminal or in a pipe
+
+
+def run_forecast(args: argparse.Namespace) -> int:
+    trained = _open(args)
+    sequence = trained.sequence(args.sequence)
+    times = trained.horizon(sequence, args.times, args.until, args.step)
+    prediction = trained.posterior.forecast(times, sequence, noise=not args.no_noise)
+    label = NEW if sequence is None else trained.names[sequence]
+    labels = [label] * len(times) if trained.data.num_sequences > 1 else None
+    _write(args, trained.answer(prediction, args.interval, labels))
+    return OK
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    trained = _open(args)
+    sequence = trained.sequence(args.sequence)
+    times = trained.horizon(sequence, args.times, args.until, args.step)
+    pyro.set_rng_seed(args.seed)
+    draws = trained.posterior.generate(times, args.samples, sequence, noise=not args.no_noise).cpu().numpy()
+    names = [str(i) for i in range(args.samples) for _ in times]
+    answer = Answer(
+        np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1]) * trained.scale, None, trained.data.columns,
+        names, None, trained.shape, trained.fps,
+    )  # fmt: skip
+    _write(args, answer)
+    return OK
+
+
+def run_reconstruct(args: argparse.Namespace) -> int:
+    trained = _open(args)
+    pyro.set_rng_seed(args.seed)
+    if args.file is None:
+        if args.hide:
+            raise UsageError("--hide needs a FILE to hide columns of.")
+        filled = trained.posterior.impute(fill=not args.smooth, noise=not args.no_noise)
+        labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
+        _write(args, trained.answer(filled, args.interval, labels if trained.data.num_sequences > 1 else None))
+        return OK
+    table = read_table(args.file, layout_of(args))
+    truth = np.concatenate(trained.fitting(table))
+    seen = truth.copy()
+    if args.hide:
+        seen[:, select(args.hide, trained.data.columns, trained.model.num_outputs, "--hide")] = np.nan
+    sequence = None if args.sequence is None else trained.sequence(args.sequence)
+    ends = np.cumsum([len(t) for t in table.t])[:-1]
+    several = len(table.t) > 1
+    parts = np.split(seen / trained.scale, ends)
+    note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} numbers are hidden; looking for them ..."
+    try:
+        with working(args, note):
+            found = trained.posterior.reconstruct(
+                table.t if several else table.t[0],
+                parts if several else parts[0],
+                sequence,
+                fill=not args.smooth,
+                noise=not args.no_noise,
+                factorised=args.factorised,
+                num_starts=args.starts,
+                num_steps=args.steps,
+            )
+    except ValueError as error:
+        raise CommandError(f"{args.file}: {error}") from None
+    names = None if table.names is None else [n for n, t in zip(table.names, table.t, strict=True) for _ in t]
+    answer = trained.answer(found, args.interval, names)
+    if args.hide:
+        _score(args, np.where(np.isnan(seen), truth, np.nan), answer.mean)
+    _write(args, answer)
+    return OK
+
+
+def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> None:
+    """How well what --hide took away was found again."""
+    if np.isfinite(hidden).any():
+        root, absolute = np.sqrt(mse(hidden, mean)), mae(hidden, mean)
+        say(args, f"error on what was hidden: root mean square {root:.6g}, mean absolute {absolute:.6g}")
+
+
+def _open(args: argparse.Namespace) -> Trained:
+    torch.set_num_threads(args.threads)
+    check_output(args.output, args.force, (), inputs=(args.model, getattr(args, "file", None)))
+    trained = Trained.read(args.model)
+    check_output(args.output, True, film_suffixes(trained.shape))
+    if args.output is None and trained.model.num_outputs > _WIDEST:
+        raise UsageError(f"-o/--output is needed: {trained.model.num_outputs} outputs are too many to print.")
+    return trained
+
+
+def _write(args: argparse.Namespace, answer: Answer) -> None:
+    if args.fps is not None:
+        answer = Answer(**{**vars(answer), "fps": args.fps})
+    write_answer(answer, args.output)
+    if args.output is not None:
+        say(args, f"{answer.mean.shape[0]} times, {answer.mean.shape[1]} outputs: {args.output}")

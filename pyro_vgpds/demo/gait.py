@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second chapter: several walks of a stick figure, one with a leg that nobody measured."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+
+from pyro_vgpds.cli.writing import placed
+from pyro_vgpds.datasets import Motion, make_gait
+from pyro_vgpds.demo.common import learned_picture, nearest, rms, save_figure, train
+from pyro_vgpds.demo.report import Chapter, Figure, Table
+from pyro_vgpds.kernels import RBF, Bias, Periodic, White
+from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
+from pyro_vgpds.sequences import Sequences
+
+__all__ = ["gait_chapter"]
+
+_JOINT = "left_knee.rx"  # the angle that is drawn against time
+
+
+def gait_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any], small: bool = False) -> Chapter:
+    """Train on all walks but one, find its missing leg, go on with another, and make up a new one."""
+    count, length, cut, lost = (4, (30, 40), 8, 10) if small else (7, (70, 110), 30, 20)
+    motion = make_gait(count, length, styles=("walk", "march"), seed=seed)
+    clean = make_gait(count, length, styles=("walk", "march"), noise=0.0, seed=seed)
+    names = [f"{style} {i}" for i, style in enumerate(motion.names or [])]
+    t, y = list(motion.t), list(motion.y)
+    train_t, train_y = t[:-1], y[:-1]
+    train_t[0], train_y[0] = t[0][:-cut], y[0][:-cut]  # the first walk is cut short: its end is to be forecast
+    leg = [i for i, name in enumerate(motion.columns or []) if name.startswith(("left_knee", "left_ankle", "left_toe"))]
+    partly = y[-1].copy()
+    partly[lost:, leg] = np.nan
+
+    frames = sum(len(part) for part in train_t)
+    say(f"gait: training on {len(train_t)} walks, {frames} frames of {len(motion.columns or [])} angles ...")
+    data = Sequences(train_t, train_y, columns=motion.columns)
+    kernel = Periodic() * RBF(lengthscale=2.0).fix() + White(1e-3) + Bias(0.1)
+    about = {"source": "make_gait", "names": names[:-1]}
+    path = output / "gait.safetensors"
+    trained = train(path, data, kernel, 8, min(50, data.num_frames), steps, seed, say, **about)
+    posterior = trained.posterior
+    say("gait: reconstructing, forecasting and generating ...")
+    found = posterior.reconstruct(t[-1], partly)
+    near = nearest(np.concatenate(train_y), partly)
+    forecast = posterior.forecast(t[0][-cut:], 0)
+    pyro.set_rng_seed(seed)
+    fresh = np.arange(0.0, 2.0, 1.0 / 30.0)
+    made_up = posterior.generate(fresh, 2, noise=False).numpy()
+    _write_files(output, motion, names, train_t, train_y, partly)
+
+    joints, skeleton = motion.skeleton.positions, motion.skeleton
+    truth, guess = clean.y[-1], found.mean.numpy()
+    both = {"truth": joints(truth), "model": joints(guess), "nearest pose": joints(near)}
+    times = [f"{time:.2f} s" for time in t[-1]]
+    shown = np.linspace(lost, len(truth) - 1, 8).round().astype(int).tolist()
+    still = plot_poses(skeleton, both, shown, labels=times)
+    line = plot_reconstruction(found, _JOINT, truth=y[-1], baseline=near, seen=partly)
+    line.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
+    moving = {"truth": both["truth"], "model": both["model"]}
+    gif = save_animation(animate_poses(skeleton, moving, fps=15), output / "gait.gif", fps=15, dpi=72)
+    fan = plot_forecast(forecast, _JOINT, history=(train_t[0], train_y[0]), truth=(t[0][-cut:], y[0][-cut:]))
+    fan.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
+    invented = save_animation(
+        animate_poses(skeleton, {"made up": joints(made_up[0]), "another": joints(made_up[1])}, fps=15),
+        output / "gait_new.gif", fps=15, dpi=72,
+    )  # fmt: skip
+
+    hidden = np.isnan(partly)
+    ahead, last = clean.y[0][-cut:], np.broadcast_to(train_y[0][-1], (cut, y[0].shape[1]))
+    mean = np.concatenate(train_y).mean(0)
+    relevance = trained.model.relevance(trained.guide, data)
+    return Chapter(
+        "A walk with a missing leg",
+        [
+            f"The second data are {count} walks and marches of a stick figure, of unequal length, each in its own time "
+            f"and size of step; {y[0].shape[1]} angles move together. The model was trained on {count - 1} of them. Of "
+            f"the one left over it was given {lost / 30.0:.1f} seconds, and from then on everything but the left leg.",
+            Figure(gif, "Left: the walk that was left over. Right: what the model makes of it; the left leg is its "
+                   "own guess."),
+            Figure(save_figure(still, output / "gait_poses.png"),
+                   "Poses with the left leg hidden. Grey: the truth. Blue: the model. Orange: the left leg of the "
+                   "training pose that is most alike."),
+            Figure(save_figure(line, output / "gait_reconstruction.png"),
+                   "The angle of the left thigh. It was hidden in the shaded part; the band should hold 95 per cent of "
+                   "the dots."),
+            f"The walks share one space of hidden dimensions, of which {int(relevance.active.sum())} are on: the phase "
+            "of the step goes round a circle, and walks and marches go round at different places.",
+            Figure(learned_picture(trained, output / "gait_learned.png"),
+                   "Left: how much each hidden dimension matters, before and after training. Right: the walks in the "
+                   "plane of the leading two."),
+            f"The last second of the first walk was kept from the model ({cut} frames). It was told only that steps "
+            "repeat, and that they drift over seconds:",
+            Figure(save_figure(fan, output / "gait_forecast.png"),
+                   "A forecast of the left thigh's angle. The bands widen with time, as they should."),
+            "And it can make up movement that nobody made, drawn from all that it holds possible:",
+            Figure(invented, "Two generated sequences."),
+            Table(
+                ["root mean square error, degrees", "hidden leg", f"{cut} frames ahead"],
+                [
+                    ["the model", f"{rms(truth, guess, hidden):.2f}", f"{rms(ahead, forecast.mean.numpy()):.2f}"],
+                    ["nearest pose / last pose", f"{rms(truth, near, hidden):.2f}", f"{rms(ahead, last):.2f}"],
+                    ["mean pose", f"{rms(truth, np.broadcast_to(mean, truth.shape), hidden):.2f}",
+                     f"{rms(ahead, np.broadcast_to(mean, ahead.shape)):.2f}"],
+                ],
+                "Against the walks without their noise of one degree. Lower is better.",
+            ),
+        ],
+        ["pyro-vgpds plot gait.safetensors -o gait_model.png",
+         "pyro-vgpds reconstruct gait.safetensors gait_partly.csv -o gait_whole.csv",
+         f'pyro-vgpds forecast gait.safetensors --sequence "{names[1]}" --until 5 -o gait_ahead.csv',
+         "pyro-vgpds fit gait.csv -o mine.safetensors --steps 200"],
+    )  # fmt: skip
+
+
+def _write_files(
+    output: Path, motion: Motion, names: list[str], t: list[np.ndarray], y: list[np.ndarray], partly: np.ndarray
+) -> None:
+    """The training walks, and the one with the missing leg, for the command line."""
+    tables = {"gait.csv": (names[:-1], t, y), "gait_partly.csv": (names[-1:], motion.t[-1:], [partly])}
+    for name, (labels, times, outputs) in tables.items():
+        with placed(output / name) as part, part.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["sequence", "time", *(motion.columns or [])])
+            for label, stamps, rows in zip(labels, times, outputs, strict=True):
+                for time, row in zip(stamps, rows, strict=True):
+                    cells = ["" if np.isnan(value) else f"{value:.4f}" for value in row]
+                    writer.writerow([label, f"{time:.6f}", *cells])

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The latent paths that a model has found, with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyro_vgpds.plotting.style import array, color, new_axes, tidy, time_axis
+
+__all__ = ["plot_latent", "plot_plane"]
+
+_NAMED = 6  # sequences that a legend has room for
+
+
+def plot_latent(
+    posterior: Any, dimensions: Sequence[int] | None = None, axes: Any = None, *, names: Sequence[str] | None = None
+) -> np.ndarray:
+    """Latent dimensions over time, one below the other, with bands of two standard deviations; colours are sequences.
+
+    :param posterior: a :class:`~pyro_vgpds.Posterior`.
+    :param dimensions: which; left out, all. ``model.relevance(guide, data).value.argsort(descending=True)[:3]`` are the
+        leading three.
+    :param axes: as many axes; left out, those of a new figure.
+    :param names: of the sequences, for the legend.
+    :returns: the axes, an array (len(dimensions),).
+    :raises ValueError: where a dimension is unknown, or the axes are not as many.
+    """
+    import matplotlib.pyplot as plt
+
+    mean, sd, slices, times = _paths(posterior)
+    chosen = _dimensions(range(mean.shape[1]) if dimensions is None else dimensions, mean.shape[1])
+    if axes is None:
+        size = (6.4, 0.6 + 1.5 * len(chosen))
+        axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")[1]
+    axes = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
+    if len(axes) != len(chosen):
+        raise ValueError(f"axes must be one for each of the {len(chosen)} dimensions, but there are {len(axes)}.")
+    for ax, q in zip(axes, chosen, strict=True):
+        tidy(ax)
+        for s, rows in enumerate(slices):
+            t, middle, width = _with_gaps(times[rows], mean[rows, q], 2 * sd[rows, q])
+            ax.plot(t, middle, color=color(s), linewidth=1.4, label=_name(names, s))
+            ax.fill_between(t, middle - width, middle + width, color=color(s), alpha=0.25, linewidth=0)
+        ax.set_ylabel(f"latent {q}")
+        time_axis(ax, times, label=ax is axes[-1])
+    if 1 < len(slices) <= _NAMED:
+        axes[0].legend(frameon=False, ncols=3, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
+    return axes
+
+
+def plot_plane(
+    posterior: Any, dimensions: Sequence[int] = (0, 1), ax: Any = None, *, names: Sequence[str] | None = None
+) -> Any:
+    """Two latent dimensions against each other; a pale ellipse of one standard deviation stands behind every frame.
+
+    :param dimensions: which two; the leading ones show most.
+    :raises ValueError: where they are not two that the model has.
+    """
+    from matplotlib.collections import EllipseCollection
+
+    mean, sd, slices, times = _paths(posterior)
+    first, second = _dimensions(dimensions, mean.shape[1], count=2)
+    ax = tidy(new_axes(ax, (5.0, 4.4)))
+    for s, rows in enumerate(slices):
+        _, x, y, wide, high = _with_gaps(
+            times[rows], mean[rows, first], mean[rows, second], 2 * sd[rows, first], 2 * sd[rows, second]
+        )
+        ellipses = EllipseCollection(
+            wide, high, np.zeros(len(x)), units="xy", offsets=np.stack([x, y], 1),
+            offset_transform=ax.transData, facecolors=color(s), alpha=0.12, linewidths=0,
+        )  # fmt: skip
+        ax.add_collection(ellipses)
+        ax.plot(x, y, "-", color=color(s), linewidth=0.9, marker=".", markersize=4, label=_name(names, s))
+    ax.set(xlabel=f"latent {first}", ylabel=f"latent {second}")
+    if 1 < len(slices) <= _NAMED:
+        ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def _paths(posterior: Any) -> tuple[np.ndarray, np.ndarray, list[slice], np.ndarray]:
+    """Means and standard deviations (N, Q), the rows of each sequence, and the times or dates (N,)."""
+    q, data = posterior.q, posterior.data
+    times = array(data.times.t)
+    if data.time_origin is not None:
+        times = np.datetime64(data.time_origin, "ns") + np.round(times * 1e9).astype("timedelta64[ns]")
+    return array(q.mean), np.sqrt(array(q.variance)), data.times.slices(), times
+
+
+def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+    """A row of NaN wherever the times jump by more than four usual steps: no line is drawn across what is not there."""
+    steps = np.diff(t).astype(float)
+    jumps = np.flatnonzero(steps > 4.0 * np.median(steps)) + 1 if len(steps) else np.empty(0, dtype=int)
+    return [np.insert(t, jumps, t[jumps]), *(np.insert(column, jumps, np.nan) for column in columns)]
+
+
+def _dimensions(chosen: Any, total: int, count: int | None = None) -> list[int]:
+    dimensions = [int(q) for q in chosen]
+    if count is not None and len(dimensions) != count:
+        raise ValueError(f"dimensions must be {count}, but got {dimensions}.")
+    if not dimensions or not all(0 <= q < total for q in dimensions):
+        raise ValueError(f"dimensions must be some of 0 to {total - 1}, but got {dimensions}.")
+    return dimensions
+
+
+def _name(names: Sequence[str] | None, sequence: int) -> str:
+    return f"sequence {sequence}" if names is None else names[sequence]

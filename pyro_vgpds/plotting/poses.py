@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stick figures: poses of a skeleton in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, array, new_axes
+
+__all__ = ["check_motions", "draw_pose", "flatten", "plot_poses"]
+
+VIEWS = ("side", "front", "three-quarter")
+_STYLES = ((MUTED, 4.5), (LEARNED, 1.6), (BASELINE, 1.2))  # a broad pale figure behind, thin ones before it
+
+
+def plot_poses(
+    skeleton: Any,
+    motions: Any,
+    frames: Sequence[int] | None = None,
+    ax: Any = None,
+    *,
+    view: str = "three-quarter",
+    labels: Any = None,
+) -> Any:
+    """Poses in a row; several motions are drawn on top of each other, the first as a broad pale figure behind.
+
+    :param skeleton: a :class:`~pyro_vgpds.datasets.Skeleton`.
+    :param motions: positions (T, J, 3) of its joints, or one pose (J, 3), as ``skeleton.positions(channels)`` gives;
+        or a dictionary of names and positions, such as ``{"truth": …, "reconstruction": …}``.
+    :param frames: which frames; left out, up to eight, evenly.
+    :param view: ``"side"`` (from its right), ``"front"`` or ``"three-quarter"``.
+    :param labels: of all T frames, such as their times, written below the figures.
+    :raises ValueError: where shapes do not fit, a frame is not there, or the view is unknown.
+    """
+    named = check_motions(skeleton, motions)
+    count = len(next(iter(named.values())))
+    chosen = np.linspace(0, count - 1, min(8, count)).round().astype(int).tolist() if frames is None else list(frames)
+    if not chosen or not all(0 <= i < count for i in chosen):
+        raise ValueError(f"frames must be some of 0 to {count - 1}, but got {chosen}.")
+    flat = {name: flatten(places[chosen], view) for name, places in named.items()}
+    everything = np.concatenate(list(flat.values()))
+    gap = 1.12 * float(np.ptp(everything[..., 0], axis=1).max())
+    bottom, top = float(everything[..., 1].min()), float(everything[..., 1].max())
+    ax = new_axes(ax, (max(2.0, 1.2 + 1.15 * len(chosen)), 2.6))
+    for m, (name, places) in enumerate(flat.items(), start=0 if len(flat) > 1 else 1):
+        for k, pose in enumerate(places):
+            draw_pose(ax, skeleton, pose + np.array([k * gap, 0.0]), m, name if k == 0 and len(flat) > 1 else None)
+    for k, i in enumerate(chosen if labels is not None else ()):
+        ax.text(k * gap, bottom - 0.04 * (top - bottom), str(labels[i]), ha="center", va="top", fontsize="small")
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    if len(flat) > 1:
+        ax.legend(frameon=False, ncols=len(flat), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 0.99))
+    return ax
+
+
+def draw_pose(ax: Any, skeleton: Any, pose: np.ndarray, style: int = 1, label: str | None = None) -> Any:
+    """One pose (J, 2) as one line with gaps between the bones; the line, so that an animation can move it."""
+    shade, width = _STYLES[min(style, len(_STYLES) - 1)]
+    (line,) = ax.plot(*bone_lines(skeleton, pose), color=shade, linewidth=width, solid_capstyle="round", label=label)
+    return line
+
+
+def bone_lines(skeleton: Any, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of all bones with NaN between them, across and up."""
+    ends = np.full((len(skeleton.bones), 3, 2), np.nan)
+    for b, (parent, joint) in enumerate(skeleton.bones):
+        ends[b, :2] = pose[[parent, joint]]
+    return ends[..., 0].ravel(), ends[..., 1].ravel()
+
+
+def flatten(places: np.ndarray, view: str) -> np.ndarray:
+    """Positions (..., J, 3) as seen from a side, (..., J, 2), across and up; the y axis points up."""
+    if view not in VIEWS:
+        raise ValueError(f"view must be one of {', '.join(VIEWS)}, but got {view!r}.")
+    turn = {"side": 0.5 * np.pi, "front": 0.0, "three-quarter": 0.3 * np.pi}[view]
+    x, y, z = np.moveaxis(places, -1, 0)
+    across = np.cos(turn) * x + np.sin(turn) * z
+    depth = np.cos(turn) * z - np.sin(turn) * x
+    tilt = 0.0 if view != "three-quarter" else 0.15  # seen a little from above
+    return np.stack([across, y - tilt * depth], -1)
+
+
+def check_motions(skeleton: Any, motions: Any) -> dict[str, np.ndarray]:
+    """Named positions (T, J, 3), all of one shape. Raises a ValueError where they are not."""
+    given = dict(motions) if isinstance(motions, Mapping) else {"motion": motions}
+    named = {name: array(places) for name, places in given.items()}
+    named = {name: places[None] if places.ndim == 2 else places for name, places in named.items()}
+    wanted = (len(skeleton.joints), 3)
+    lengths = {len(places) for places in named.values()}
+    if len(lengths) != 1 or not all(places.ndim == 3 and places.shape[1:] == wanted for places in named.values()):
+        raise ValueError(
+            f"motions must be positions (T, {wanted[0]}, 3) of one length, but got "
+            + (", ".join(f"{name} {places.shape}" for name, places in named.items()) or "none")
+            + "."
+        )
+    return named

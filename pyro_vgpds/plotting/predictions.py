@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of single outputs against time: fans of forecasts, and reconstructions beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
+
+__all__ = ["plot_forecast", "plot_reconstruction"]
+
+
+def plot_forecast(
+    prediction: Any,
+    output: int | str = 0,
+    ax: Any = None,
+    *,
+    history: tuple[Any, Any] | None = None,
+    truth: tuple[Any, Any] | None = None,
+    levels: Sequence[float] = (0.5, 0.95),
+) -> Any:
+    """One output of a forecast: the mean, and bands that hold these shares of the probability.
+
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
+    :param output: the number of the output, or its name.
+    :param history: times (N,) and outputs (N, D) that came before, drawn as a line; NaN leaves a gap.
+    :param truth: times and outputs that came to be, drawn as dots.
+    :raises ValueError: where the output is unknown, or a level not between 0 and 1.
+    """
+    column, name = _output(prediction, output)
+    t, mean, sd = _moments(prediction, column)
+    if not all(0.0 < level < 1.0 for level in levels):
+        raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
+    ax = tidy(new_axes(ax))
+    if history is not None:
+        before = array(history[1])[:, column]  # with small dots, as a line alone would lose a point between two gaps
+        ax.plot(_times(history[0]), before, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
+    _bands(ax, t, mean, sd, levels)
+    ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
+    if truth is not None:
+        _dots(ax, _times(truth[0]), array(truth[1])[:, column], "what came")
+    _finish(ax, name, t)
+    return ax
+
+
+def plot_reconstruction(
+    prediction: Any,
+    output: int | str = 0,
+    ax: Any = None,
+    *,
+    truth: Any = None,
+    baseline: Any = None,
+    seen: Any = None,
+    level: float = 0.95,
+) -> Any:
+    """One output of a reconstruction with its band, beside the truth and a baseline; where it was hidden is shaded.
+
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
+    :param output: the number of the output, or its name.
+    :param truth: (T, D), drawn as dots.
+    :param baseline: (T, D), another prediction, drawn as a dashed line.
+    :param seen: (T, D), what the model was given, NaN where hidden.
+    :raises ValueError: where the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
+    """
+    column, name = _output(prediction, output)
+    t, mean, sd = _moments(prediction, column)
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be between 0 and 1, but got {level!r}.")
+    arrays = {"truth": truth, "baseline": baseline, "seen": seen}
+    for what, value in arrays.items():
+        if value is not None and array(value).shape != tuple(prediction.mean.shape):
+            raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but its shape is {array(value).shape}.")
+    ax = tidy(new_axes(ax))
+    if seen is not None:
+        _shade(ax, t, np.isnan(array(seen)[:, column]))
+    _bands(ax, t, mean, sd, (level,))
+    if truth is not None:
+        _dots(ax, t, array(truth)[:, column], "truth")
+    if baseline is not None:
+        ax.plot(t, array(baseline)[:, column], "--", color=BASELINE, linewidth=1.3, label="baseline")
+    ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
+    _finish(ax, name, t)
+    return ax
+
+
+def _output(prediction: Any, output: int | str) -> tuple[int, str]:
+    columns, count = getattr(prediction, "columns", None), prediction.mean.shape[1]
+    if isinstance(output, str):
+        if columns is None or output not in columns:
+            raise ValueError(f"output {output!r} is unknown; the outputs are {columns or f'0 to {count - 1}'}.")
+        return columns.index(output), output
+    if not -count <= output < count:
+        raise ValueError(f"output must be 0 to {count - 1}, but got {output}.")
+    number = int(output) % count
+    return number, columns[number] if columns else f"output {number}"
+
+
+def _moments(prediction: Any, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    dates = getattr(prediction, "dates", None)
+    t = _times(prediction.t if dates is None else dates)
+    order = np.argsort(t, kind="stable")
+    return t[order], array(prediction.mean)[order, column], array(prediction.stddev)[order, column]
+
+
+def _times(t: Any) -> np.ndarray:
+    times: np.ndarray = array(t)
+    return times
+
+
+def _bands(ax: Any, t: np.ndarray, mean: np.ndarray, sd: np.ndarray, levels: Sequence[float]) -> None:
+    """The widest first, so that the darker ones lie on it."""
+    for i, level in enumerate(sorted(levels, reverse=True)):
+        width = NormalDist().inv_cdf(0.5 + 0.5 * level) * sd
+        shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * i))  # opaque, so that the legend shows what the picture shows
+        ax.fill_between(t, mean - width, mean + width, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
+
+
+def _dots(ax: Any, t: np.ndarray, y: np.ndarray, label: str) -> None:
+    ax.plot(t, y, ".", color=TRUTH, markersize=4, label=label)
+
+
+def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray) -> None:
+    """Grounds behind the runs of hidden frames, which reach half-way to the frames beside them."""
+    if not hidden.any():
+        return
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], hidden, [False]]).astype(int)))
+    middle = t[:-1] + np.diff(t) / 2
+    ends = np.concatenate([t[:1], middle, t[-1:]])
+    for first, after in zip(edges[::2], edges[1::2], strict=True):
+        label = "hidden" if first == edges[0] else None
+        ax.axvspan(ends[first], ends[after], color=HIDDEN, linewidth=0, zorder=0, label=label)
+
+
+def _finish(ax: Any, name: str, t: np.ndarray) -> None:
+    ax.set_ylabel(name)
+    time_axis(ax, t)
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(
+        handles, labels, frameon=False, fontsize="small", ncols=len(labels), loc="lower left", bbox_to_anchor=(0, 1),
+        borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
+    )  # fmt: skip
+    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)

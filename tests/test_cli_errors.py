@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong on the command line: a message that names what is wrong, an exit code, no trace, no half a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pyro_vgpds.cli import fitting, main, predicting
+from pyro_vgpds.cli.dates import format_times, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.errors import CommandError, UsageError
+from pyro_vgpds.cli.reading import Layout, read_table, select
+from pyro_vgpds.cli.writing import placed
+
+
+def error_of(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    return code, text
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    x = np.arange(12.0)[:, None] + np.arange(3)
+    np.savez(folder / "plain.npz", y=np.sin(x), columns=np.array(["a", "b", "c"]))
+    days = np.datetime64("2024-01-01") + np.arange(12).astype("timedelta64[D]")
+    np.savez(folder / "two.npz", t=np.tile(days[:6], 2), y=np.sin(x), sequence=np.repeat(["u", "v"], 6))
+    np.savez(folder / "film.npz", frames=np.random.default_rng(0).uniform(0, 255, (12, 8, 8)))
+    for name in ("plain", "two", "film"):
+        options = ["--latent-dim", "1", "--num-inducing", "4", "--steps", "1", "-q"]
+        assert main(["fit", str(folder / f"{name}.npz"), "-o", str(folder / f"{name}.safetensors"), *options]) == 0
+    return SimpleNamespace(
+        folder=folder, **{name: folder / f"{name}.safetensors" for name in ("plain", "two", "film")}
+    )  # fmt: skip
+
+
+# arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["dance"], "invalid choice: 'dance'"),
+        (["fit", "x.csv"], "the following arguments are required: -o/--output"),
+        (["fit", "x.csv", "-o", "m", "--steps", "0"], "--steps: must be a whole number of at least 1, but got '0'"),
+        (["fit", "x.csv", "-o", "m", "--steps", "many"], "--steps: must be a whole number of at least 1"),
+        (["fit", "x.csv", "-o", "m", "--seed", "-1"], "--seed"),
+        (["fit", "x.csv", "-o", "m", "--seed", str(2**32)], "must be below 2**32"),
+        (["fit", "x.csv", "-o", "m", "--method", "magic"], "invalid choice: 'magic'"),
+        (["fit", "x.csv", "-o", "m", "--temporal", "rbf+"], "--temporal: the kernel 'rbf+': the name of a kernel"),
+        (["fit", "x.csv", "-o", "m", "--resume"], "--resume needs --checkpoint FILE"),
+        (["fit", "x.csv", "-o", "."], "-o/--output must be a file, but . is a folder"),
+        (["forecast", "m", "--interval", "1"], "must be a number from 0 to below 1, but got '1'"),
+        (["forecast", "m", "--interval", "wide"], "must be a number from 0 to below 1"),
+        (["forecast", "m", "--fps", "0"], "must be a positive number, but got '0'"),
+        (["forecast", "m", "--fps", "fast"], "must be a positive number, but got 'fast'"),
+        (["plot", "m", "-o", "a.docx"], "-o/--output must end in one of .png, .pdf, .svg"),
+        (["demo", "--output", __file__], "--output must be a folder"),
+        (["demo", "--steps", "0"], "must be a whole number of at least 1"),
+    ],
+)
+def test_usage(arguments, message, capsys):
+    code, text = error_of(capsys, *arguments)
+    assert code == 2
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("plain", ["forecast"], "one of --until and --times is needed"),
+        ("plain", ["forecast", "--times", "1,x"], "--times: 'x' is not a number as before. Give times with commas"),
+        ("plain", ["forecast", "--times", "soon"], "--times: 'soon' is not a number or a date"),
+        ("plain", ["forecast", "--times", "1,inf"], "--times must be finite"),
+        ("plain", ["forecast", "--times", "5:1:1"], "--times must be START:STOP:STEP with START <= STOP"),
+        ("plain", ["forecast", "--times", "0:1e9:1e-9"], "is more than 10000000"),
+        ("plain", ["forecast", "--times", "1", "--until", "2"], "leave out --until and --step"),
+        ("plain", ["forecast", "--times", "2024-01-01"], "--times must be numbers, as the times of"),
+        ("plain", ["forecast", "--until", "3"], "--until 3 leaves nothing to do: times begin after 11.0"),
+        ("plain", ["forecast", "--until", "13,14"], "--until must be one time"),
+        ("plain", ["forecast", "--until", "13", "--step", "2 years"], "--step must be a positive number, with one of"),
+        ("plain", ["forecast", "--until", "13", "--step", "0"], "--step must be a positive number"),
+        ("plain", ["forecast", "--until", "13", "--sequence", "zz"], "--sequence must be one of 0, or new"),
+        ("plain", ["forecast", "--until", "13", "-o", "a.gif"], "-o/--output must end in one of .csv, .npz, but got"),
+        ("plain", ["generate", "--step", "1"], "--step goes with --until"),
+        ("plain", ["reconstruct", "--hide", "a"], "--hide needs a FILE"),
+        ("two", ["forecast", "--until", "2024-02-01"], "--sequence must be said: one of u, v, or new"),
+        ("two", ["forecast", "--until", "7", "--sequence", "u"], "--until must be dates"),
+        ("film", ["forecast", "--until", "15", "-o", "a.doc"], "must end in one of .csv, .npz, .gif, .mp4"),
+    ],
+)
+def test_usage_with_a_model(models, model, arguments, message, capsys):
+    command, *rest = arguments
+    code, text = error_of(capsys, command, getattr(models, model), *rest)
+    assert code == 2
+    assert text.startswith(f"pyro-vgpds {command}: error: ")
+    assert message in text
+
+
+def test_what_is_read_is_not_replaced(models, capsys):
+    data = models.folder / "plain.npz"
+    for arguments in (["fit", data], ["reconstruct", models.plain, data]):
+        code, text = error_of(capsys, *arguments, "-o", data, "--force")
+        assert code == 2
+        assert "is what is to be read; give another name" in text
+    assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
+
+
+def test_wide_answers_need_a_file(models, capsys, monkeypatch):
+    monkeypatch.setattr(predicting, "_WIDEST", 10)
+    code, text = error_of(capsys, "forecast", models.film, "--until", "15")
+    assert code == 2
+    assert "-o/--output is needed: 64 outputs are too many to print" in text
+
+
+# files
+
+
+CSV = {
+    "empty.csv": ("", "empty.csv is empty"),
+    "head.csv": ("t,a,b\n", "has a header, but no rows"),
+    "ragged.csv": ("t,a,b\n0,1,2\n1,2\n", "ragged.csv, line 3: 2 cells, but there are 3 columns"),
+    "text.csv": ("t,a,b\n0,1,2\n1,low,3\n", "text.csv, line 3, column 'a': 'low' is not a number. Leave a cell empty"),
+    "inf.csv": ("t,a,b\n0,1,2\n1,inf,3\n", "line 3, column 'a': 'inf' is infinite"),
+    "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the name 'a' again"),
+    "noname.csv": ("t,,a\n0,1,2\n", "column 2 has no name"),
+    "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1.0 comes after 2.0 (row 3). Sort"),
+    "again.csv": ("t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n", "must increase, but 2024-01-01"),
+    "when.csv": ("t,a,b\nlater,1,2\n", "line 2, column 't': 'later' is not a number or a date"),
+    "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
+    "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
+    "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
+    "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; name a sequence"),
+    "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
+    "never.csv": ("t,a,b\n0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
+    "latin.csv": (b"t,a\n0,\xe9\n", "latin.csv cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", CSV)
+def test_bad_tables(tmp_path, name, capsys):
+    content, message = CSV[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, text = error_of(capsys, "fit", tmp_path / name, "-o", tmp_path / "m", "--steps", "1", "-q")
+    assert code == 1
+    assert message in text
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--time", "when"], "--time 'when' is not a column; the columns are t, a, b"),
+        (["--sequence", "who"], "--sequence-column 'who' is not a column"),
+        (["--columns", "a,z"], "--columns: there is no column 'z'; the columns are a, b"),
+        (["--columns", "5"], "the columns have numbers 0 to 1, but 5 is none of them"),
+        (["--columns", "a,a"], "but one stands twice"),
+        (["--columns", "1:1"], "but '1:1' names none"),
+        (["--latent-dim", "3"], "latent_dim must be at most the number of outputs, 2, but got 3"),
+        (["--num-inducing", "9"], "num_inducing must be at most the number of frames, 4, but got 9"),
+    ],
+)
+def test_layouts_that_do_not_fit(tmp_path, arguments, message, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n")
+    code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--steps", "1", "-q", *arguments)
+    assert code == 1
+    assert message in text
+
+
+def test_hold_must_name_a_parameter(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n")
+    code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--hold", "period", "-q")
+    assert code == 2
+    assert "--hold: no kernel of --temporal has 'period'; they have lengthscale, variance" in text
+
+
+def arrays_of(tmp_path, name, **arrays):
+    np.savez(tmp_path / name, **arrays)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.ones(3)}, "must hold y (N, D), or frames (T, H, W) of a video, but it holds a (3,)"),
+        ({"y": np.ones((2, 2, 2))}, "y must be numbers (N, D), but is float64 of shape (2, 2, 2)"),
+        ({"y": np.array([["a", "b"]])}, "y must be numbers (N, D), but is <U1"),
+        ({"y": np.array([[1, None]], dtype=object)}, "cannot be read as arrays of numbers: Object arrays"),
+        ({"y": np.full((2, 2), np.inf)}, "y must be finite, or NaN"),
+        ({"y": np.ones((2, 2)), "t": np.ones(3)}, "t must be numbers or dates (2,), but is float64 of shape (3,)"),
+        ({"y": np.ones((2, 2)), "t": np.array([0, np.nan])}, "every row needs a finite time"),
+        ({"y": np.ones((2, 2)), "columns": np.array(["a"])}, "columns must be texts (2,)"),
+        ({"y": np.ones((2, 2)), "sequence": np.ones(2)}, "sequence must be numbers or texts (2,)"),
+        ({"frames": np.ones((2, 2))}, "the frames must be numbers (T, H, W)"),
+    ],
+)
+def test_bad_arrays(tmp_path, arrays, message, capsys):
+    path = arrays_of(tmp_path, "x.npz", **arrays)
+    code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "-q")
+    assert code == 1
+    assert message in text
+
+
+def test_files_that_are_none(tmp_path, models, capsys):
+    out = tmp_path / "m"
+    assert error_of(capsys, "fit", tmp_path / "no.csv", "-o", out) == (
+        1, f"pyro-vgpds fit: error: there is no file {tmp_path / 'no.csv'}.\n")  # fmt: skip
+    (tmp_path / "x.doc").touch()
+    assert "a file of data ends in one of .csv, .tsv" in error_of(capsys, "fit", tmp_path / "x.doc", "-o", out)[1]
+    (tmp_path / "x.npz").write_bytes(b"nothing of the kind")
+    assert "cannot be read as arrays" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
+    code, text = error_of(capsys, "fit", tmp_path / "x.doc", "-o", tmp_path / "no" / "m")
+    assert code == 1
+    assert f"-o/--output: there is no folder {tmp_path / 'no'}" in text
+    (tmp_path / "cut").write_bytes(models.plain.read_bytes()[:500])
+    code, text = error_of(capsys, "info", tmp_path / "cut")
+    assert code == 1
+    assert "is not a complete pyro_vgpds file" in text
+
+
+def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    (tmp_path / "x.mp4").write_bytes(b"film")
+    code, text = error_of(capsys, "fit", tmp_path / "x.mp4", "-o", tmp_path / "m")
+    assert code == 1
+    assert "pip install 'pyro_vgpds[video]'" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "content", "message"),
+    [
+        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "column 'zz' is not one of"),
+        ("plain", "a.csv", "t,a\n2024-01-01,1\n", "the times are dates, but those of"),
+        ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
+        ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),
+        ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "frames are (4, 16), but those of"),
+    ],
+)
+def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content, message, capsys):
+    path = tmp_path / name
+    if isinstance(content, dict):
+        np.savez(path, **content)
+    else:
+        path.write_text(content)
+    code, text = error_of(capsys, "reconstruct", getattr(models, model), path, "-q")
+    assert code == 1
+    assert message in text
+
+
+# what cannot be foreseen
+
+
+def test_unexpected_errors_have_a_name_and_with_debug_a_trace(models, capsys, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("something is odd")
+
+    monkeypatch.setattr(predicting, "write_answer", fail)
+    assert main(["forecast", str(models.plain), "--until", "12"]) == 1
+    assert capsys.readouterr().err == (
+        "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug shows where)\n"
+    )
+    assert main(["forecast", str(models.plain), "--until", "12", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (MemoryError(), 1), (BrokenPipeError(), 0)])
+def test_ends(models, capfd, monkeypatch, error, code):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(predicting, "write_answer", fail)
+    if isinstance(error, BrokenPipeError):  # keep the test's own output
+        monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert main(["forecast", str(models.plain), "--until", "12"]) == code
+    text = capfd.readouterr().err
+    assert "Traceback" not in text
+    assert {130: "interrupted", 1: "not enough memory", 0: ""}[code] in text
+
+
+def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
+    def interrupted(*arguments, **options):
+        result = original(*arguments, **options)
+        result.stopped = "interrupted"
+        return result
+
+    original = fitting.fit
+    monkeypatch.setattr(fitting, "fit", interrupted)
+    out = tmp_path / "m.safetensors"
+    assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2"]) == 0
+    assert "ended by Ctrl-C; the model is that of the best step so far" in capsys.readouterr().err
+    assert out.is_file()
+
+
+def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    data = str(models.folder / "plain.npz")
+    assert main(["reconstruct", str(models.plain), data, "--hide", "a", "--steps", "1"]) == 0
+    text = capsys.readouterr().err
+    assert re.search(r"12 of 36 numbers are hidden; looking for them \.\.\. \d+\.\d s\n", text)
+
+
+def test_no_half_a_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    with suppress(RuntimeError), placed(path) as part:
+        assert part.suffix == ".csv"
+        part.write_text("ha")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    with placed(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+# reading and times, in detail
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "t", "y", "columns"),
+    [
+        ("t,a\n0,1\n1,\n", Layout(), [0, 1], [1, np.nan], ["a"]),
+        ("a;Time;b\n1;5;x\n2;6;y\n", Layout(columns="a"), [5, 6], [1, 2], ["a"]),
+        ("0\t1\n2\tNA\n", Layout(), [0, 2], [1, np.nan], ["y1"]),
+        ("a\n3\n4\n", Layout(no_time=True), [0, 1], [3, 4], ["a"]),
+        (",a\n7,1\n8,2\n", Layout(), [7, 8], [1, 2], ["a"]),
+        (",0\n7,1\n8,2\n", Layout(), [7, 8], [1, 2], ["0"]),
+        ("\ufeffday,a\n1,1\n\n2,null\n", Layout(), [1, 2], [1, np.nan], ["a"]),
+        ("x,y\n1,4\n2,3\n", Layout(time="x"), [1, 2], [4, 3], ["y"]),
+    ],
+)
+def test_tables(tmp_path, text, layout, t, y, columns):
+    path = tmp_path / "x.csv"
+    path.write_text(text, encoding="utf-8")
+    table = read_table(path, layout)
+    np.testing.assert_array_equal(table.t[0], t)
+    np.testing.assert_array_equal(table.y[0][:, 0], y)
+    assert table.columns == columns
+    assert table.names is None
+
+
+def test_sequences_of_a_table_may_be_mixed(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("who,t,a\nv,0,1\nu,0,2\nv,1,3\nu,2,4\n")
+    table = read_table(path, Layout(sequence="who"))
+    assert table.names == ["v", "u"]
+    assert [part.ravel().tolist() for part in table.y] == [[1, 3], [2, 4]]
+    assert [part.tolist() for part in table.t] == [[0, 1], [0, 2]]
+    path.write_text("sequence,when,a\nv,5,1\nv,6,2\n")
+    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first column is taken
+    path.write_text("sequence,a,b\nv,1,1\nu,2,2\nv,3,3\n")
+    table = read_table(path, Layout(no_time=True))
+    assert [part.tolist() for part in table.t] == [[0, 1], [0]]
+
+
+def test_arrays(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
+    table = read_table(tmp_path / "x.npy", Layout())
+    np.testing.assert_array_equal(table.t[0], [0, 1, 2])
+    np.save(tmp_path / "film.npy", np.zeros((3, 4, 6)))
+    assert read_table(tmp_path / "film.npy", Layout(shrink=2)).shape == (2, 3)
+    days = np.datetime64("2024-01-01", "D") + np.arange(2)
+    table = read_table(arrays_of(tmp_path, "x.npz", values=np.ones((2, 3)), time=days), Layout(columns="0:2"))
+    assert table.t[0].dtype == "datetime64[ns]"
+    assert table.y[0].shape == (2, 2)
+    with_time = arrays_of(tmp_path, "y.npz", y=np.ones(3), t=[5, 4, 3])
+    np.testing.assert_array_equal(read_table(with_time, Layout(no_time=True)).t[0], [0, 1, 2])
+
+
+def test_select():
+    assert select("b, 0,2:4", ["a", "b", "c", "d"], 4, "--x") == [1, 0, 2, 3]
+    with pytest.raises(CommandError, match="--x: there is no column 'q'; they have numbers, 0 to 3"):
+        select("q", None, 4, "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("2024-02", "2024-02-01T00:00:00"),
+        ("2024-02-03", "2024-02-03T00:00:00"),
+        ("2024-02-03 04:05", "2024-02-03T04:05:00"),
+        ("2024-02-03T04:05:06.5Z", "2024-02-03T04:05:06.5"),
+        ("2024-02-03T04:05:06+01:30", "2024-02-03T02:35:06"),
+        ("2024-02-03T04:05-0200", "2024-02-03T06:05"),
+    ],
+)
+def test_dates(text, date):
+    assert parse_date(text) == np.datetime64(date, "ns")
+
+
+@pytest.mark.parametrize("text", ["03/02/2024", "2024-13-01", "2024-2-3", "today", ""])
+def test_what_is_no_date(text):
+    with pytest.raises(ValueError):
+        parse_date(text)
+
+
+def test_ranges_and_steps():
+    np.testing.assert_allclose(parse_range("0:1:0.25", "--times"), [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(parse_range("3", "--times"), [3])
+    assert parse_range("2024-01-01,2024-01-02", "--times").dtype == "datetime64[ns]"
+    assert [parse_step(text, "--step") for text in ("2", "0.5s", "3 min", "2h", "1d", "1w")] == [
+        2.0, 0.5, 180.0, 7200.0, 86400.0, 604800.0]  # fmt: skip
+    with pytest.raises(UsageError, match="--step must be a positive number"):
+        parse_step("1 fortnight", "--step")
+    assert format_times(np.array([0.1 + 0.2, 1600000000.125])) == ["0.3", "1600000000.125"]
+    assert format_times(np.array(["2024-01-01", "2024-01-02T03:00"], dtype="datetime64[ns]")) == [
+        "2024-01-01T00:00:00", "2024-01-02T03:00:00"]  # fmt: skip

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo leaves what it promises, and its report opens in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pyro_vgpds import demo
+from pyro_vgpds.cli import main
+from pyro_vgpds.demo.common import nearest, rms
+from pyro_vgpds.demo.report import Chapter, Table, write_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PICTURES = {
+    "video.gif", "video_learned.png", "video_frames.png", "video_forecast.png", "video_fan.png",
+    "gait.gif", "gait_poses.png", "gait_reconstruction.png", "gait_learned.png", "gait_forecast.png", "gait_new.gif",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The demo with few steps and short data."""
+    output = tmp_path_factory.mktemp("demo") / "out"
+    said: list[str] = []
+    report = demo.run(output, steps=3, small=True, say=said.append)
+    assert report == output / "report.html"
+    assert any("training on" in line for line in said)
+    return output
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.images, self.links, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag == "img":
+            self.images.append(given)
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_what_it_leaves(folder):
+    names = {path.name for path in folder.iterdir()}
+    models = {"video.safetensors", "gait.safetensors"}
+    assert names == PICTURES | models | {"report.html", "gait.csv", "gait_partly.csv", "video_partly.npz"}
+    for name in PICTURES:
+        with Image.open(folder / name) as picture:
+            assert np.asarray(picture.convert("L")).std() > 5
+            assert (picture.format == "GIF") == (getattr(picture, "n_frames", 1) > 1)
+
+
+def test_report_stands_alone(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.open
+    assert len(page.images) == len(PICTURES)
+    assert all(image["alt"] for image in page.images)
+    assert all(re.match(r"data:image/(png|gif);base64,", link) for link in page.links)
+    without = re.sub(r"data:image/\w+;base64,[^\"]*", "", text)
+    assert "://" not in without
+    assert "<script" not in without
+    assert not re.search(r"\bnan\b", without)
+
+
+def test_commands_of_the_report_work(folder, monkeypatch, capsys):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    commands = re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1].replace("&quot;", '"').splitlines()
+    assert len(commands) == 7
+    monkeypatch.chdir(folder)
+    before = set(folder.iterdir())
+    for command in commands:
+        words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
+        assert words.pop(0) == "pyro-vgpds"
+        if words[0] == "fit":
+            words[-1] = "2"
+        assert main(words) == 0, capsys.readouterr().err
+    for path in set(folder.iterdir()) - before:
+        path.unlink()
+
+
+def test_demo_command(tmp_path, monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(
+        demo, "run", lambda output, **options: calls.append((output, options)) or output / "report.html"
+    )
+    assert main(["demo", "--output", str(tmp_path), "--steps", "4", "--seed", "2"]) == 0
+    ((output, options),) = calls
+    assert (output, options["steps"], options["seed"]) == (tmp_path, 4, 2)
+    assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().err
+
+
+def test_nearest_frame():
+    frames = np.array([[0.0, 0.0, 5.0], [1.0, 1.0, 6.0]])
+    partly = np.array([[0.9, np.nan, np.nan], [0.1, 0.2, 0.3]])
+    np.testing.assert_array_equal(nearest(frames, partly), [[0.9, 1.0, 6.0], [0.1, 0.2, 0.3]])
+    assert rms(np.array([1.0, 2.0]), np.array([1.0, 4.0]), np.array([False, True])) == 2.0
+
+
+def test_report_escapes(tmp_path):
+    chapter = Chapter("<b>", ["a & b", Table(["<i>"], [["1"], ["2"]], "c > d")], ["run <x>"])
+    text = write_report(tmp_path / "r.html", [chapter], 1, 0, 1.0).read_text()
+    assert "&lt;b&gt;" in text
+    assert "a &amp; b" in text
+    assert "run &lt;x&gt;" in text
+    assert not Page(text).open
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium to open the report in")
+@pytest.mark.parametrize("width", [1200, 500])
+def test_report_in_a_browser(folder, tmp_path, width):
+    """All pictures are loaded and shown, and nothing is wider than the window, on a screen or a telephone."""
+    check = """<script>addEventListener("load", () => {
+        const images = [...document.images].map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().width]);
+        const wide = [...document.querySelectorAll("body *")].filter(
+            e => !e.closest("pre") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1);
+        const facts = {images, wide: wide.map(e => e.tagName), overflow: document.documentElement.scrollWidth
+            - document.documentElement.clientWidth, title: document.title, width: innerWidth};
+        document.body.innerHTML = "<output>" + btoa(JSON.stringify(facts)) + "</output>"; });</script></body>"""
+    text = (folder / "report.html").read_text(encoding="utf-8").replace("</body>", check)
+    page = tmp_path / "page.html"
+    page.write_text(text, encoding="utf-8")
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=10000",
+        "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    found = re.search(r"<output>(.*?)</output>", done.stdout)
+    assert found, done.stderr[-2000:]
+    facts = json.loads(base64.b64decode(found[1]))
+    assert facts["title"] == "pyro_vgpds: a demonstration"
+    assert len(facts["images"]) == len(PICTURES)
+    for complete, natural, shown in facts["images"]:
+        assert complete
+        assert natural > 50
+        assert 0 < shown < facts["width"] <= width
+    assert facts["wide"] == []
+    assert facts["overflow"] == 0

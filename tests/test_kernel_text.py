@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels written as text are those written as Python, and nothing else is understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyro_vgpds.kernels import (
+    RBF,
+    Bias,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    Sum,
+    White,
+    parse_kernel,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel"),
+    [
+        ("rbf", RBF()),
+        ("matern32+white+bias", Matern32() + White(1e-2) + Bias(0.1)),
+        (" RBF * Periodic + White ", RBF() * Periodic() + White(1e-2)),
+        ("matern12*(matern52+linear)", Matern12() * (Matern52() + Linear())),
+        ("((rbf))", RBF()),
+        (
+            "periodic(period=24 fixed)*rbf(lengthscale=1e2)",
+            Periodic(period=24.0).fix("period") * RBF(lengthscale=100.0),
+        ),
+        ("white(variance=.5)+rbf(variance=2., lengthscale=3)", White(0.5) + RBF(2.0, 3.0)),
+    ],
+)
+def test_text_is_the_kernel(text, kernel):
+    read = parse_kernel(text)
+    assert repr(read) == repr(kernel)
+    assert type(read) is type(kernel)
+    assert [leaf.unset for leaf in read.leaves()] == [leaf.unset for leaf in kernel.leaves()]
+
+
+def test_products_bind_closer_than_sums():
+    kernel = parse_kernel("white + rbf * periodic + bias")
+    assert isinstance(kernel, Sum)
+    assert [type(part) for part in kernel] == [White, Product, Bias]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the name of a kernel is wanted, but there is the end at character 1"),
+        ("rbf+", "the name of a kernel is wanted, but there is the end at character 5"),
+        ("rbf white", r"\+ or \* is wanted, but there is white at character 5"),
+        ("rbf + cosine", "there is no kernel 'cosine' at character 7.*the names are rbf, matern12"),
+        ("rbf^2", r"'\^' is not understood at character 4"),
+        ("(rbf", r"\) is wanted, but there is the end"),
+        ("rbf)", r"\+ or \* is wanted, but there is \)"),
+        ("rbf(", "the name of a parameter is wanted"),
+        ("rbf(period=2)", "RBF has no parameter 'period', only variance, lengthscale"),
+        ("rbf(lengthscale 2)", "= is wanted, but there is 2"),
+        ("rbf(lengthscale=)", r"a positive number is wanted, but there is \)"),
+        ("rbf(lengthscale=-1)", "a positive number is wanted, but there is -"),
+        ("rbf(lengthscale=0)", "lengthscale must be a positive number, but is 0"),
+        ("rbf(lengthscale=1e999)", "lengthscale must be a positive number, but is inf"),
+        ("rbf(lengthscale=2 held)", r"\) is wanted, but there is held"),
+        ("2*rbf", "the name of a kernel is wanted, but there is 2"),
+        ("__import__('os').system('ls')", "is not understood at character 12"),
+        ("(" * 21 + "rbf" + ")" * 21, "too many brackets"),
+    ],
+)
+def test_what_is_no_kernel(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_kernel(text)
+
+
+def test_text_must_be_text():
+    with pytest.raises(TypeError, match="must be a text such as 'matern32"):
+        parse_kernel(RBF())

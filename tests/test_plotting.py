@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures hold the right numbers. How they look was looked at."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, Posterior, Sequences, fit
+from pyro_vgpds.datasets import load_video, make_gait, make_pendulum_video, stick_figure
+from pyro_vgpds.film import write_film
+from pyro_vgpds.model import Relevance
+from pyro_vgpds.plotting import (
+    animate_frames,
+    animate_poses,
+    plot_forecast,
+    plot_frames,
+    plot_latent,
+    plot_plane,
+    plot_poses,
+    plot_reconstruction,
+    plot_relevance,
+    plot_training,
+    save_animation,
+)
+from pyro_vgpds.training import Record
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    rng = np.random.default_rng(0)
+    t = [np.arange(12.0), np.concatenate([np.arange(6.0), np.arange(40.0, 46.0)])]
+    y = [np.sin(s[:, None] / 2 + np.arange(4)) + 0.1 * rng.standard_normal((12, 4)) for s in t]
+    data = Sequences(t, y, columns=list("abcd"))
+    model = VGPDS.from_data(data, 3, 8)
+    guide = AutoOpperArchambeau(model)
+    result = fit(model, guide, data, 5, progress=False)
+    return SimpleNamespace(model=model, guide=guide, data=data, result=result, post=Posterior(model, guide, data), y=y)
+
+
+def prediction(count=10, columns=None):
+    rng = np.random.default_rng(1)
+    mean = torch.from_numpy(rng.standard_normal((count, 3)))
+    return SimpleNamespace(t=torch.arange(count), mean=mean, stddev=torch.full((count, 3), 0.5), columns=columns)
+
+
+def line(ax, label):
+    (found,) = [line for line in ax.get_lines() if line.get_label() == label]
+    return found
+
+
+def band(ax, label):
+    """Lower and upper ends of a filled band, at its times."""
+    (found,) = [patch for patch in ax.collections if patch.get_label() == label]
+    points = found.get_paths()[0].vertices
+    times = np.unique(points[:, 0])
+    return np.array([[f(points[points[:, 0] == t, 1]) for f in (min, max)] for t in times]).T
+
+
+def test_training_curve(trained):
+    ax = plot_training(trained.result)
+    (curve,) = ax.get_lines()
+    np.testing.assert_array_equal(curve.get_ydata(), [record.bound for record in trained.result.history])
+    assert ax.get_xlabel() == "step"
+    assert "natural" in ax.get_title()
+    own = plt.subplots()[1]
+    assert trained.result.plot(own) is own
+    np.testing.assert_array_equal(own.get_lines()[0].get_ydata(), curve.get_ydata())
+
+
+def test_training_curve_leaves_a_bad_start_below():
+    history = [Record(i, 0.0, -1e9 if i == 0 else float(i)) for i in range(30)]
+    low, high = plot_training(FitResult(29.0, history, "steps", 0, "natural")).get_ylim()
+    assert low > -10
+    assert high > 29
+    flat = FitResult(1.0, [Record(0, 0.0, 1.0), Record(1, 0.0, 1.0)], "steps", 0, "adam")
+    assert plot_training(flat).get_title() == "adam: 1"
+    with pytest.raises(ValueError, match="no history"):
+        plot_training(FitResult(0.0, [], "steps", 0, "adam"))
+
+
+def test_relevance_bars(trained):
+    after = Relevance(torch.tensor([0.1, 2.0, 1.0]), torch.tensor([False, True, True]))
+    ax = plot_relevance(after, before=torch.tensor([1.0, 4.0, 2.0]))
+    before, late = ax.containers
+    np.testing.assert_allclose([bar.get_height() for bar in before], [1.0, 0.5, 0.25])  # in the order of the later
+    np.testing.assert_allclose([bar.get_height() for bar in late], [1.0, 0.5, 0.05])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "0"]
+    assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
+    assert ax.get_title() == "2 of 3 dimensions are on"
+    assert len(plot_relevance([3.0, 1.0]).containers) == 1
+    plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0, 2.0], [1.0]), r"must be \(Q,\), but got \(2,\) and \(1,\)"),
+        (([[1.0]],), r"must be \(Q,\), but got \(1, 1\)\."),
+        (([0.0, 0.0],), "after must be finite with something positive"),
+        (([1.0, 1.0], [np.nan, 1.0]), "before must be finite"),
+    ],
+)
+def test_relevance_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_relevance(*arguments)
+
+
+def test_latent_paths(trained):
+    axes = plot_latent(trained.post, [2, 0], names=["one", "two"])
+    assert axes.shape == (2,)
+    mean, sd = trained.post.q.mean.numpy(), trained.post.q.variance.sqrt().numpy()
+    first, second = axes[0].get_lines()
+    np.testing.assert_allclose(first.get_ydata(), mean[:12, 2])
+    assert (first.get_label(), second.get_label()) == ("one", "two")
+    # the second sequence has a gap, over which no line goes
+    np.testing.assert_allclose(second.get_ydata(), np.insert(mean[12:, 2], 6, np.nan))
+    ends = axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert ends.min() == pytest.approx((mean[:12, 2] - 2 * sd[:12, 2]).min())
+    assert ends.max() == pytest.approx((mean[:12, 2] + 2 * sd[:12, 2]).max())
+    assert [ax.get_ylabel() for ax in axes] == ["latent 2", "latent 0"]
+    assert [ax.get_xlabel() for ax in axes] == ["", "time"]
+    assert len(plot_latent(trained.post)) == 3
+    own = plt.subplots(1, 2)[1]
+    assert plot_latent(trained.post, [0, 1], own)[1] is own[1]
+    with pytest.raises(ValueError, match="some of 0 to 2, but got"):
+        plot_latent(trained.post, [3])
+    with pytest.raises(ValueError, match="one for each of the 3 dimensions, but there are 2"):
+        plot_latent(trained.post, axes=own)
+
+
+def test_latent_paths_at_dates():
+    t = np.datetime64("2024-01-01") + np.arange(10).astype("timedelta64[D]")
+    data = Sequences(t, np.sin(np.arange(10.0)[:, None] + np.arange(3)))
+    model = VGPDS.from_data(data, 2, 5)
+    ax = plot_latent(Posterior(model, AutoOpperArchambeau(model), data))[-1]
+    ax.figure.canvas.draw()
+    np.testing.assert_array_equal(ax.get_lines()[0].get_xdata().astype("datetime64[D]"), t)
+    assert "ConciseDateFormatter" in type(ax.xaxis.get_major_formatter()).__name__
+
+
+def test_plane(trained):
+    ax = plot_plane(trained.post, (1, 2))
+    mean, sd = trained.post.q.mean.numpy(), trained.post.q.variance.sqrt().numpy()
+    np.testing.assert_allclose(ax.get_lines()[0].get_xydata(), mean[:12, 1:])
+    ellipses = ax.collections[0]
+    np.testing.assert_allclose(ellipses.get_widths(), 2 * sd[:12, 1])
+    np.testing.assert_allclose(ellipses.get_heights(), 2 * sd[:12, 2])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent 1", "latent 2")
+    with pytest.raises(ValueError, match="dimensions must be 2"):
+        plot_plane(trained.post, (1,))
+
+
+def test_forecast_fan():
+    guess = prediction(columns=["a", "b", "c"])
+    history, truth = (np.arange(-5, 0), np.ones((5, 3))), (np.arange(3), np.full((3, 3), 2.0))
+    ax = plot_forecast(guess, "b", history=history, truth=truth, levels=(0.5, 0.95))
+    mean = guess.mean[:, 1].numpy()
+    np.testing.assert_allclose(line(ax, "forecast").get_ydata(), mean)
+    np.testing.assert_allclose(line(ax, "history").get_xydata(), np.stack([history[0], np.ones(5)], 1))
+    np.testing.assert_allclose(line(ax, "what came").get_ydata(), 2.0)
+    np.testing.assert_allclose(band(ax, "95 %"), [mean - 0.5 * 1.959964, mean + 0.5 * 1.959964], rtol=1e-6)
+    np.testing.assert_allclose(band(ax, "50 %"), [mean - 0.5 * 0.67449, mean + 0.5 * 0.67449], rtol=1e-4)
+    assert ax.get_ylabel() == "b"
+    assert plot_forecast(prediction(), -1).get_ylabel() == "output 2"
+    own = plt.subplots()[1]
+    assert plot_forecast(guess, ax=own) is own
+
+
+def test_forecast_of_a_real_prediction_sorts_its_times(trained):
+    ahead = trained.post.forecast([13.0, 12.0, 12.5], sequence=0)
+    ax = plot_forecast(ahead, "c")
+    np.testing.assert_allclose(line(ax, "forecast").get_xydata()[:, 0], [12.0, 12.5, 13.0])
+    np.testing.assert_allclose(line(ax, "forecast").get_ydata(), ahead.mean[[1, 2, 0], 2])
+
+
+def test_reconstruction():
+    guess = prediction()
+    truth, baseline = guess.mean.numpy() + 1.0, guess.mean.numpy() - 1.0
+    seen = truth.copy()
+    seen[2:4, 0] = seen[7:, 0] = np.nan
+    ax = plot_reconstruction(guess, 0, truth=truth, baseline=baseline, seen=seen)
+    np.testing.assert_allclose(line(ax, "truth").get_ydata(), truth[:, 0])
+    np.testing.assert_allclose(line(ax, "baseline").get_ydata(), baseline[:, 0])
+    np.testing.assert_allclose(line(ax, "reconstruction").get_ydata(), guess.mean[:, 0])
+    spans = [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches]
+    assert spans == [(1.5, 3.5), (6.5, 9.0)]
+    assert not plot_reconstruction(guess, 1, seen=seen).patches
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plot_forecast(prediction(), 3), "output must be 0 to 2, but got 3"),
+        (lambda: plot_forecast(prediction(), "x"), "output 'x' is unknown; the outputs are 0 to 2"),
+        (lambda: plot_forecast(prediction(), levels=(1.0,)), "levels must be between 0 and 1"),
+        (lambda: plot_reconstruction(prediction(), level=0.0), "level must be between 0 and 1"),
+        (lambda: plot_reconstruction(prediction(), truth=np.ones((2, 3))), r"truth must be \(10, 3\)"),
+        (lambda: plot_frames({}), "all of one shape, but got none"),
+        (lambda: plot_frames({"a": np.ones((2, 3, 3)), "b": np.ones((3, 3, 3))}), r"a \(2, 3, 3\), b \(3, 3, 3\)"),
+        (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be some of 0 to 1, but got \[2\]"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 3, 3))), r"positions \(T, 18, 3\).*motion \(2, 3, 3\)"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be some of 0 to 1"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
+    ],
+)
+def test_pictures_refuse(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_frames():
+    video = make_pendulum_video(9, 8, 10)
+    seen = video.frames.copy()
+    seen[:, 4:] = np.nan
+    axes = plot_frames({"truth": video.frames, "seen": seen}, [0, 5], labels=[f"t{i}" for i in range(9)])
+    assert axes.shape == (2, 2)
+    np.testing.assert_array_equal(axes[0, 1].images[0].get_array(), video.frames[5])
+    assert axes[1, 1].images[0].get_array().mask[4:].all()
+    assert axes[1, 0].images[0].get_clim() == (video.frames.min(), video.frames.max())  # one scale of grey for all
+    assert [ax.get_title() for ax in axes[0]] == ["t0", "t5"]
+    assert axes[1, 0].get_ylabel() == "seen"
+    assert plot_frames({"truth": video.frames}).shape == (1, 8)
+
+
+def test_poses():
+    motion = make_gait(1, (5, 5))
+    places = motion.positions()
+    ax = plot_poses(
+        motion.skeleton, {"truth": places, "guess": places + 1.0}, [0, 4], labels=list("abcde"), view="front"
+    )
+    assert len(ax.get_lines()) == 4
+    bones = motion.skeleton.bones
+    first = ax.get_lines()[0].get_xydata().reshape(len(bones), 3, 2)
+    np.testing.assert_allclose(first[:, 0], places[0][[b[0] for b in bones], :2])
+    np.testing.assert_allclose(first[:, 1], places[0][[b[1] for b in bones], :2])
+    assert np.isnan(first[:, 2]).all()
+    assert [text.get_text() for text in ax.texts] == ["a", "e"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["truth", "guess"]
+    alone = plot_poses(motion.skeleton, places[0], view="side")
+    np.testing.assert_allclose(alone.get_lines()[0].get_xydata()[0], places[0, 0, [2, 1]])
+    assert alone.get_legend() is None
+
+
+def test_animated_frames(tmp_path):
+    video = make_pendulum_video(4, 8, 8)
+    seen = video.frames.copy()
+    seen[2] = np.nan
+    moving = animate_frames({"truth": video.frames, "seen": seen}, labels=range(4))
+    path = save_animation(moving, tmp_path / "a.gif", fps=10)
+    with Image.open(path) as film:
+        assert film.n_frames == 4
+        assert film.info["duration"] == 100
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("overlay", [True, False])
+def test_animated_poses(tmp_path, overlay):
+    motion = make_gait(1, (4, 4))
+    moving = animate_poses(motion.skeleton, {"a": motion.positions(), "b": motion.positions()}, overlay=overlay)
+    assert len(moving._fig.axes) == (1 if overlay else 2)
+    with Image.open(save_animation(moving, tmp_path / "a.gif")) as film:
+        frames = []
+        for i in range(film.n_frames):
+            film.seek(i)
+            frames.append(np.asarray(film.convert("L")))
+    assert len(frames) == 4
+    assert (frames[0] != frames[2]).any()
+    assert min(frame.min() for frame in frames) < 150  # something is drawn
+
+
+def test_films_keep_their_frames(tmp_path):
+    frames = np.linspace(-20, 300, 6 * 9 * 12).reshape(6, 9, 12)
+    wanted = np.clip(np.round(frames), 0, 255)
+    with Image.open(write_film(tmp_path / "a.gif", frames, 10)) as film:
+        film.seek(3)
+        np.testing.assert_allclose(np.asarray(film.convert("L")), wanted[3], atol=1)
+    pytest.importorskip("av", reason="the [video] extra is not installed")
+    pytest.importorskip("imageio", reason="the [video] extra is not installed")
+    again = load_video(write_film(tmp_path / "a.mp4", frames, 10))
+    assert again.shape == (10, 12)  # even sides: the last row is there twice
+    assert again.fps == pytest.approx(10)
+    np.testing.assert_allclose(again.frames[:, :9], wanted, atol=30)  # compressed, with loss
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "fps", "message"),
+    [
+        ("a.bmp", np.ones((2, 8, 8)), 10, "must end in one of .gif, .mp4"),
+        ("a.gif", np.ones((8, 8)), 10, r"frames must be \(T, H, W\)"),
+        ("a.gif", np.full((2, 8, 8), np.nan), 10, "frames must be finite"),
+        ("a.gif", np.ones((2, 8, 8)), 0, "fps must be positive"),
+    ],
+)
+def test_films_refuse(tmp_path, name, frames, fps, message):
+    with pytest.raises(ValueError, match=message):
+        write_film(tmp_path / name, frames, fps)
+    assert not list(tmp_path.iterdir())
