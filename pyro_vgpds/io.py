@@ -159,11 +159,12 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
             f"save knows the kernels {', '.join(_KERNELS)}, sums and products, but the model has {kernel!r}. "
             "Keep model.state_dict() instead, and make the model again before loading it."
         )
-    return {
+    about = {
         "kind": type(kernel).__name__,
         "parameters": {name: _describe_parameter(kernel, name) for name in kernel._names},
-        "options": {name: getattr(kernel, name) for name in kernel._options},
     }
+    options = {name: getattr(kernel, name) for name in kernel._options}
+    return {**about, "options": options} if options else about
 
 
 def _describe_parameter(module: Any, name: str) -> Any:

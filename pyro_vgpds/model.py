@@ -75,7 +75,8 @@ class VGPDS(PyroModule):
         structure: str | None = None,
     ) -> None:
         check_temporal(temporal)
-        check_structure(structure, temporal())
+        if structure is not None:  # only then: reading a kernel draws what has a prior
+            check_structure(structure, temporal())
         check_mapping(mapping)
         inducing = torch.as_tensor(inducing)
         output_mean = torch.as_tensor(output_mean)
