@@ -236,7 +236,7 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
     periodic = [leaf for leaf in open_leaves if "period" in leaf.unset]
     scaled = [leaf for leaf in open_leaves if "lengthscale" in leaf.unset]
     for leaf in periodic:
-        leaf.set("period", x.new_tensor(_dominant_period(head, points * share.sqrt(), step, span)))
+        _choose(leaf, "period", _dominant_period(head, points * share.sqrt(), step, span), x)
     grid = torch.logspace(math.log10(step), math.log10(max(span, 2.0 * step)), 12, dtype=torch.float64)
     if scaled:
         best = max(grid.tolist(), key=lambda scale: _evidence(kernel, scaled, scale, head, points, share))
@@ -247,7 +247,15 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
 
 def _set_lengthscales(leaves: list[Kernel], scale: float, like: Tensor) -> None:
     for leaf in leaves:
-        leaf.set("lengthscale", like.new_tensor(scale))
+        _choose(leaf, "lengthscale", scale, like)
+
+
+def _choose(leaf: Kernel, name: str, value: float, like: Tensor) -> None:
+    """Set a parameter that was left open; one that is held stays held, at this value."""
+    held = name in leaf._buffers
+    leaf.set(name, like.new_tensor(value))
+    if held:
+        leaf.fix(name)
 
 
 def _evidence(kernel: Kernel, leaves: list[Kernel], scale: float, times: Times, x: Tensor, share: Tensor) -> float:

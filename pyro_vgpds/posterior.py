@@ -80,6 +80,11 @@ class Posterior:
     def num_outputs(self) -> int:
         return self._inducing.num_outputs
 
+    @property
+    def noise(self) -> Tensor:
+        """The noise variance that it predicts with, (1,) or (D,)."""
+        return self._inducing.noise
+
     def __repr__(self) -> str:
         return f"Posterior(of {self.data}, bound={self.bound:.6g})"
 

@@ -36,6 +36,9 @@ METHODS = ("natural", "lbfgs", "adam")
 _BAD_DROP = 0.05  # nats for each observed number that a step may lower the bound by before it is undone
 _LEAST_DAMPING = 1e-4  # of the learning rates; a run that needs less has nowhere left to go
 _PACE = 2.0  # of the learning rate of scales beside that of inducing inputs, with natural steps
+# A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
+# as long for small gradients as for large ones, and would walk off.
+_PERIOD_PACE = 0.03
 # Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
 _LBFGS_CHUNK = 20  # evaluations between two moments at which an L-BFGS run can be written to a file
@@ -424,12 +427,21 @@ class _Trainer:
             damping = min(1.0, 1.2 * damping)
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Beside natural steps, scales are given a faster pace than inducing inputs: they have further to go."""
+        """Beside natural steps, scales are given a faster pace than inducing inputs: they have further to go. Periods
+        go slowly.
+        """
         inducing = getattr(self.model, "inducing_unconstrained", None)
         pace = _PACE if self.method == "natural" else 1.0
+        named = {id(p): name for name, p in self.model.named_parameters()}
         points = [p for p in self.parameters if p is inducing]
-        scales = [p for p in self.parameters if p is not inducing]
-        groups = [{"params": points, "pace": 1.0}, {"params": scales, "pace": pace}]
+        periods = [p for p in self.parameters if named.get(id(p), "").endswith("period_unconstrained")]
+        taken = {id(p) for p in (*points, *periods)}
+        scales = [p for p in self.parameters if id(p) not in taken]
+        groups = [
+            {"params": points, "pace": 1.0},
+            {"params": scales, "pace": pace},
+            {"params": periods, "pace": _PERIOD_PACE * pace},
+        ]
         return [{**group, "lr": self.rate} for group in groups if group["params"]]
 
     def _small(self, bound: float) -> float:

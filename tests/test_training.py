@@ -18,7 +18,7 @@ from random_problems import random_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FitResult, NaturalGradient, Sequences, fit, training
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
+from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, Periodic, White
 from pyro_vgpds.linalg import NumericalError
 
 
@@ -379,3 +379,27 @@ def test_random_problems(seed):
 @pytest.mark.parametrize("seed", range(200))
 def test_200_random_problems(seed):
     run_random(seed)
+
+
+def test_a_period_is_kept_and_refined():
+    """Noisy cycles of period 2.4, started at 2.35: training goes to the peak nearby and does not walk off."""
+    rng = np.random.default_rng(0)
+    t = np.arange(90) * 0.2
+    angle = 2 * np.pi * t / 2.4
+    wave = np.stack([np.sin(angle), np.cos(angle), np.sin(2 * angle)], 1)
+    y = wave @ rng.standard_normal((3, 15)) + 0.1 * rng.standard_normal((90, 15))
+    data = Sequences(t, y)
+    model = VGPDS.from_data(data, 3, 30, Periodic(period=2.35) + White(1e-2))
+    fit(model, AutoOpperArchambeau(model), data, 150, progress=False)
+    assert model.temporal[0].period.item() == pytest.approx(2.4, abs=0.03)
+
+
+def test_what_is_held_and_left_open_is_chosen_and_stays_held():
+    t = np.arange(60) * 0.2
+    y = np.sin(2 * np.pi * t[:, None] / 2.4 + np.arange(5))
+    model = VGPDS.from_data(Sequences(t, y), 2, 20, Periodic().fix("period") + RBF().fix() + White(1e-2))
+    periodic, smooth, _ = model.temporal
+    assert periodic.period.item() == pytest.approx(2.4, rel=0.05)
+    assert "period" in periodic._buffers
+    assert "lengthscale" in smooth._buffers
+    assert "lengthscale" in periodic._pyro_params

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,12 @@ class Trained:
     scale: np.ndarray
     bound: float
     seconds: float
+
+    def with_noise(self, factor: float) -> Trained:
+        """The same with a noise for each output: a multiple of the trained one plus what is left unexplained of it."""
+        trained = self.posterior.noise.expand(self.posterior.num_outputs)
+        noise = factor * (trained + self.posterior.residual_variance())
+        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise=noise))
 
     def reconstruct(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
         """Means (T, D) of partly seen frames."""

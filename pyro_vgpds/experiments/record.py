@@ -82,5 +82,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _cell(cell: Any) -> str:
     if isinstance(cell, Mapping):
-        return f"{cell['mean']:.2f}" + (f" ± {cell['sd']:.2f}" if cell["sd"] else "")
-    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+        return f"{cell['mean']:.4g}" + (f" ± {cell['sd']:.2g}" if cell["sd"] else "")
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
