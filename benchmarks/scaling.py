@@ -2,7 +2,8 @@
 """How the cost grows with frames, outputs and inducing inputs: ``python -m benchmarks.scaling --plot scaling.png``.
 
 CPU seconds with one thread. "q(X)" is mean, variances and KL with all gradients (Matérn 3/2); "step" is a whole natural
-gradient step (the bound, its gradients, Adam and q(X)). Ratios are within this run.
+gradient step (the bound, its gradients, Adam and q(X)). Ratios are within this run. ``--million`` takes one step with
+N = 1,000,000, Q = 3, M = 30, D = 10 instead, and prints its peak memory.
 """
 
 from __future__ import annotations
@@ -126,8 +127,13 @@ def main() -> None:
     parser.add_argument("--base-frames", type=int, default=5000, help="N where D and M vary")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--plot", type=Path, help="where a log-log plot goes")
+    parser.add_argument("--million", action="store_true", help="one step with a million frames")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.million:
+        seconds = step(1_000_000, "markov", 1, latent_dim=3, num_inducing=30, num_outputs=10)
+        print(f"a step with N = 1,000,000: {seconds:.2f} s; peak memory of all of it: {peak_rss_mb():,.0f} MB")
+        return
 
     dense = [n for n in args.frames if n <= args.dense_frames]
     over_frames: dict[str, Series] = {

@@ -45,8 +45,8 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
     data = datasets.load_cmu35()
     recipes, plain, folds, steps = RECIPES, PLAIN, FOLDS, 300
     if quick:
-        recipes = [replace(recipe, num_inducing=15, num_steps=5) for recipe in RECIPES]
-        plain, folds, steps = replace(PLAIN, num_inducing=15, num_steps=5), 1, 5
+        recipes = [replace(r, latent_dim=4, static_dim=2, num_inducing=15, num_steps=5) for r in RECIPES]
+        plain, folds, steps = replace(PLAIN, latent_dim=4, num_inducing=15, num_steps=5), 1, 5
     everything, test = list(range(len(data.y))), [_fold(data, fold) for fold in range(folds)]
     rows: dict[str, Callable[[list[int], list[int] | None, int], list[dict[str, Scores]]]] = {
         "VGPDS": partial(_mixture, folder, data, recipes, "wide"),
@@ -119,12 +119,13 @@ def _members(
 
     def compute(recipe: Recipe, start: int) -> dict[str, np.ndarray]:
         trained = recipe.train([data.t[i] for i in train], [data.y[i] for i in train], start)
+        options = {"num_starts": 2, "num_steps": min(200, 2 * recipe.num_steps)}
         found = {}
         for noise, model in (("trained", trained), ("wide", trained.with_noise(WIDE))):
             for target, (t, truth) in _targets(data, out).items():
                 for block in BLOCKS:
                     seen = data.hide(truth, block)
-                    found[f"{target}-{block}-{noise}"] = model.reconstruct(t, seen, num_starts=2)[np.isnan(seen)]
+                    found[f"{target}-{block}-{noise}"] = model.reconstruct(t, seen, **options)[np.isnan(seen)]
         return found
 
     where, models = _where(out), []
@@ -167,7 +168,8 @@ def _map(
         rival = baselines.MapGPLVM.fit(model, sequences, steps)
         scores: dict[str, Scores] = {}
         for target, (t, truth) in _targets(data, out).items():
-            found = {b: rival.reconstruct(t, data.hide(truth, b) / scale).numpy() * scale for b in BLOCKS}
+            seen = {b: data.hide(truth, b) / scale for b in BLOCKS}
+            found = {b: rival.reconstruct(t, seen[b], min(100, steps)).numpy() * scale for b in BLOCKS}
             scores[target] = {b: data.score(truth, found[b], b) for b in BLOCKS}
         return scores
 
@@ -198,7 +200,7 @@ def _draw(folder: Folder, data: datasets.CMU35, found: np.ndarray) -> None:
     frames = np.concatenate(data.y)
     near = np.asarray(baselines.nearest_neighbour(frames, data.hide(data.test_y, "legs")))
     for ax, feature in zip(axes, data.blocks["legs"][:6], strict=True):
-        ax.axvspan(data.test_t[62], data.test_t[-1], color="0.93")
+        ax.axvspan(data.test_t[len(data.test_t) // 2], data.test_t[-1], color="0.93")
         for y, label, style in (
             (data.test_y, "truth", {"color": "0.2"}),
             (found, "VGPDS", {"color": "C0"}),

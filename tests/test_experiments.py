@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiments' commands from beginning to end on small made-up data, and what they keep."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import datasets, experiments, load
+from pyro_vgpds.datasets import CMU35, Dataset, make_pendulum_video, make_sequences, stick_figure
+from pyro_vgpds.experiments.imputation import Task
+from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds.experiments.record import Folder, spread, table
+from pyro_vgpds.experiments.video import hide_tiles, in_time
+
+
+def small_video(frames=100):
+    return make_pendulum_video(num_frames=frames, height=12, width=12, period=12.0)
+
+
+def small_motion():
+    """Six short sequences of 59 features that go round a circle, and one more for the test."""
+    rng = np.random.default_rng(0)
+    loadings = 0.3 * rng.standard_normal((3, 59))
+
+    def walk(n):
+        angle = 0.4 * np.arange(n) + rng.uniform(0, 6)
+        paths = np.stack([np.sin(angle), np.cos(angle), np.full(n, rng.standard_normal())], 1)
+        return 0.05 * np.arange(n), paths @ loadings + 0.02 * rng.standard_normal((n, 59))
+
+    pairs = [walk(n) for n in (20, 24, 18, 22, 20, 21, 26)]
+    t, y = (list(part) for part in zip(*pairs, strict=True))
+    blocks = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
+    return CMU35(
+        t[:-1], y[:-1], "made up", skeleton=stick_figure(), channels=[], test_t=t[-1], test_y=y[-1],
+        test_channels=np.zeros((26, 62)), scale=np.ones(59), blocks=blocks,
+    )  # fmt: skip
+
+
+def test_what_was_finished_is_used_again(tmp_path):
+    folder, calls = Folder(tmp_path / "out"), []
+
+    def compute():
+        calls.append(1)
+        return {"error": 1.5, "values": np.array([[1.0, np.nan], [2.0, 3.0]]), "nested": {"a": [1, 2]}}
+
+    first = folder.once("part", {"seed": 0}, compute)
+    again = folder.once("part", {"seed": 0}, compute)
+    assert len(calls) == 1
+    assert again["error"] == first["error"]
+    np.testing.assert_array_equal(again["values"], first["values"])
+    folder.once("part", {"seed": 1}, compute)  # other settings
+    (folder / "runs/part.json").write_text("{ cut sh")
+    folder.once("part", {"seed": 1}, compute)
+    assert len(calls) == 3
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_tables():
+    assert spread([1.0]) == {"mean": 1.0, "sd": 0.0}
+    assert spread([1.0, 3.0])["sd"] == pytest.approx(math.sqrt(2.0))
+    text = table(["", "MAE"], [["ours", spread([1.0, 3.0])], ["theirs", 2.5], ["", spread([2.0])]])
+    assert text.splitlines()[2:] == ["| ours | 2 ± 1.4 |", "| theirs | 2.5 |", "|  | 2 |"]
+
+
+def test_cmu35(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets, "load_cmu35", small_motion)
+    experiments.run("cmu35", tmp_path, seeds=2, quick=True)
+    results = json.loads((tmp_path / "cmu35.json").read_text())
+    for label in ("VGPDS", "NN", "NN sc.", "MAP GP-LVM"):
+        for block in ("legs", "body"):
+            assert set(results[label][block]) == {"SC", "RA"}
+            assert results[label][block]["RA"]["mean"] > 0
+    assert results["VGPDS"]["legs"]["RA"]["sd"] > 0
+    assert results["folds"]["VGPDS"]["body"]["RA"]["mean"] > 0
+    text = (tmp_path / "cmu35.md").read_text()
+    assert "| paper: VGPDS, RBF | 8.19 | 3.57 | 10.73 | 1.90 |" in text
+    assert text.strip() == capsys.readouterr().out.strip()
+    assert (tmp_path / "cmu35.png").stat().st_size > 10_000
+    model, _, data = load(tmp_path / "model.safetensors")
+    assert model.num_outputs == 59
+    assert data.num_sequences == 6
+
+    def no_training(*args):
+        raise AssertionError("a second run must use what the first finished")
+
+    monkeypatch.setattr(Recipe, "train", no_training)
+    before = (tmp_path / "cmu35.json").read_text()
+    experiments.run("cmu35", tmp_path, seeds=2, quick=True)
+    assert (tmp_path / "cmu35.json").read_text() == before
+
+
+def test_missa(tmp_path, monkeypatch):
+    video = small_video(40)
+    train = np.arange(40) % 8 < 5
+    hidden = np.repeat(np.arange(12) < 6, 12)
+    split = replace(video, train=np.flatnonzero(train), test=np.flatnonzero(~train), hidden=hidden)
+    monkeypatch.setattr(datasets, "load_missa", lambda: split)
+    experiments.run("missa", tmp_path, seeds=1, quick=True)
+    results = json.loads((tmp_path / "missa.json").read_text())
+    labels = ["VGPDS, times and seen half", "VGPDS, times alone", "nearest neighbours, best k", "mean frame",
+              "linear in time", "one GP for each pixel"]  # fmt: skip
+    assert list(results)[: len(labels)] == labels
+    mean = results["mean frame"]
+    assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
+    assert (tmp_path / "missa.png").exists()
+    assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("ocean", ["ocean.json", "ocean.png", "seawave.md"]),
+        ("periodic_video", ["mouse-reconstruct.json", "mouse-generate.png", "pendulum-generate.json"]),
+    ],
+)
+def test_clips(name, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "load_clip", lambda clip: small_video())
+    experiments.run(name, tmp_path, seeds=1, quick=True)
+    for file in files:
+        assert (tmp_path / file).exists()
+    results = json.loads((tmp_path / files[0]).read_text())
+    assert results["VGPDS"]["MAE"]["mean"] < 255
+    assert results["recipe"]["num_steps"] == 10
+
+
+@pytest.mark.parametrize("name", ["yeast", "robot"])
+def test_imputation(name, tmp_path, monkeypatch):
+    made = make_sequences(num_sequences=1, num_outputs=12, seed=2)
+    paths = made.latent if name == "robot" else None
+    data = Dataset(made.t, made.y, "made up", latent=paths)
+    monkeypatch.setattr(datasets, "load_spellman", lambda: data)
+    monkeypatch.setattr(datasets, "load_robot_wireless", lambda: data)
+    experiments.run(name, tmp_path, seeds=2, quick=True)
+    results = json.loads((tmp_path / f"{name}.json").read_text())
+    assert 0 < results["VGPDS"]["mean"] < results["column mean"]["mean"]
+    assert 0 < results["95 %"]["mean"] <= 100
+    assert (tmp_path / f"{name}.png").exists()
+
+
+def test_hidden_entries_are_hidden():
+    rng = np.random.default_rng(0)
+    y = [rng.standard_normal((30, 6)), rng.standard_normal((20, 6))]
+    for part in y:
+        part[:, 5] = 1.0  # constant: dropped
+    y[0][:, 4] = y[1][:, 4] = np.nan
+    y[0][3, 4], y[0][4, 4] = 1.0, 2.0
+    task = Task.of([np.arange(30.0), np.arange(20.0)], y, 0.3, seed=0)
+    kept = np.concatenate(task.y)
+    both = np.isfinite(kept) & np.isfinite(task.truth)
+    assert not both.any()
+    share = np.isfinite(task.truth[:, :4]).mean()
+    assert 0.2 < share < 0.4
+    np.testing.assert_array_equal(np.where(np.isnan(kept), task.truth, kept)[:, :4], np.concatenate(y)[:, :4])
+
+
+def test_tiles_and_lines():
+    hidden = hide_tiles((10, 14), 0.4, 4, seed=0)
+    assert hidden.shape == (140,)
+    assert 0.4 < hidden.mean() < 0.8
+    t, train = np.array([0.0, 1.0, 3.0]), np.array([[0.0, 1.0], [2.0, 1.0], [6.0, 1.0]])
+    filled = in_time(
+        lambda t, y: torch.from_numpy(np.nan_to_num(y, nan=t[2])), t, train, np.array([2.0]), [[np.nan, 5.0]]
+    )
+    np.testing.assert_array_equal(filled, [[2.0, 5.0]])
+
+
+def test_bad_input_is_named(tmp_path):
+    with pytest.raises(ValueError, match="name must be one of cmu35, missa"):
+        experiments.run("dog", tmp_path)
+    with pytest.raises(ValueError, match="seeds must be at least 1, but got 0"):
+        experiments.run("missa", tmp_path, seeds=0)
+    assert set(experiments.NAMES) == {"cmu35", "missa", "ocean", "periodic_video", "yeast", "robot"}
