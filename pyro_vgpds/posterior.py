@@ -146,6 +146,7 @@ class Posterior:
         *,
         factorised: bool = False,
         free: bool = False,
+        trust: float = 1.0,
         fill: bool = False,
         noise: bool = True,
         num_starts: int = 3,
@@ -168,6 +169,9 @@ class Posterior:
             the training frames are uncertain.
         :param free: let the training frames' q(X) move as well, as the paper does; a step then costs as much as one of
             training. Else their sites are held, and move only through the prior that they share with the new frames.
+        :param trust: in (0, 1], what a seen number of a new frame weighs beside one of training. The model takes the
+            noise of the outputs to be independent. Where it is not, thousands of pixels say less of the latent path
+            than it believes, and less trust, chosen on frames held out, leaves more to the times.
         :param fill: return what was observed as it was, with no variance.
         :param num_starts: starting points; with 1 the nearest training frames, with 2 the forecast as well.
         :param num_steps: natural steps at the most, from each start.
@@ -180,12 +184,15 @@ class Posterior:
         belongs = self._belongs(sequence, new.num_sequences)
         if factorised and free:
             raise ValueError("factorised=True holds the training frames, so free=True cannot be asked for with it.")
+        if not 0.0 < trust <= 1.0:
+            raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
         _check_steps(num_starts, num_steps, natural_rate, tolerance)
         with torch.no_grad():
             joint, solution, bounds = self._solve(
-                new, belongs, factorised, free, num_starts, num_steps, natural_rate, tolerance
+                new, belongs, factorised, free, num_starts, num_steps, natural_rate, tolerance, trust
             )
-            inducing = InducingPosterior(self._training.likelihood, *joint.moments(solution), joint.combined)
+            moments = joint.moments(solution)
+            inducing = InducingPosterior(self._training.likelihood, *moments, joint.combined, joint.weight)
             observed = new.read() if fill else None
             result = Reconstruction(new.times.t, joint.path(solution), inducing, noise=noise, observed=observed)
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps
@@ -201,11 +208,12 @@ class Posterior:
         num_steps: int,
         rate: float,
         tolerance: float,
+        trust: float = 1.0,
     ) -> tuple[Joint, Solution, list[float]]:
         combined = self.data.joined(new)
         seen = new.num_frames * new.num_outputs - new.num_missing
         limit = tolerance * seen
-        held = Joint(self._training, new, belongs, combined, factorised=factorised)
+        held = Joint(self._training, new, belongs, combined, factorised=factorised, trust=trust)
         blank = torch.zeros(new.num_frames, self.q.event_shape[-1], dtype=new.dtype, device=new.device)
         starts = [*nearest_starts(self._training, new, num_starts - (num_starts > 1)), (blank, blank)] if seen else []
         starts = starts[:num_starts] or [(blank, blank)]
@@ -223,7 +231,7 @@ class Posterior:
         best, bounds = solutions[0], [s.bound for s in solutions]
         if not free or not seen:
             return held, best, bounds
-        freed = Joint(self._training, new, belongs, combined, free=True)
+        freed = Joint(self._training, new, belongs, combined, free=True, trust=trust)
         return freed, freed.solve(*freed.sites(*held.new_sites(best)), num_steps, rate, limit), bounds
 
     def generate(self, t: Any, num_samples: int = 1, sequence: int | None = None, *, noise: bool = True) -> Tensor:

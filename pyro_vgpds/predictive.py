@@ -58,18 +58,25 @@ class InducingPosterior:
     :param mean: of the latent points, (N, Q).
     :param variance: likewise.
     :param data: the outputs at those points.
+    :param weight: of the frames, (N,): the noise of a frame is that of ``likelihood`` over its weight; left out, 1.
     """
 
-    def __init__(self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences) -> None:
+    def __init__(
+        self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
+    ) -> None:
         self.kernel, self.inducing, self.data = likelihood.kernel, likelihood.inducing, data
         self.noise, self.output_mean = likelihood.noise, likelihood.output_mean
         self.factor = likelihood.inducing_factor()
         groups = data.groups(self.output_mean, columns=len(self.noise) > 1)
         self.of_column = groups.of_column
-        a = whiten(self.factor, self.kernel.psi2(mean, variance, self.inducing, groups.mask))
+        mask = groups.mask
+        if weight is not None:
+            mask = weight.unsqueeze(0) if mask is None else mask * weight
+        a = whiten(self.factor, self.kernel.psi2(mean, variance, self.inducing, mask))
         self.eigenvalues, self.basis = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = self.eigenvalues.clamp_min(0.0)
         psi1 = self.kernel.psi1(mean, variance, self.inducing)
+        psi1 = psi1 if weight is None else psi1 * weight.unsqueeze(-1)
         self._half = solve_triangular(self.factor, psi1.mT, upper=False)  # L⁻¹ Ψ1ᵀ, (M, N)
         small = len(self.inducing) * data.num_outputs <= _KEEP
         self._kept = list(self._make_columns(0, data.num_outputs)) if small else None

@@ -8,8 +8,9 @@ their q(X) is held. A step then costs what the new frames cost, whatever D is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -60,6 +61,7 @@ class Joint:
     :param combined: ``training.data`` joined with ``new``.
     :param free: training frames may move, too.
     :param factorised: q(X, X*) = q(X) q(X*): the training frames' q(X) stays as it is.
+    :param trust: what a new frame weighs beside a training frame: its noise is that of training over ``trust``.
 
     Rows are training frames first, then new ones. Active are the new frames and, unless ``factorised``, the training
     frames of the sequences they belong to, with which they share a prior; with ``free`` all.
@@ -74,6 +76,7 @@ class Joint:
         *,
         free: bool = False,
         factorised: bool = False,
+        trust: float = 1.0,
     ) -> None:
         self.training, self.combined = training, combined
         q, likelihood, data = training
@@ -94,7 +97,16 @@ class Joint:
             self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.asked)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
-        self.groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
+        groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
+        self.weight = torch.ones_like(t)
+        self.weight[self.num_old :] = trust
+        # with weights, Σ w y² stands for Σ y², and the normaliser of the new entries is that of a noise 1/w as large
+        root = groups.factor * self.weight.sqrt().unsqueeze(-1)
+        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
+        self.groups = replace(groups, factor=root, square=square)
+        self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
+        seen = new.num_frames * new.num_outputs - new.num_missing
+        self._normaliser = 0.5 * seen * math.log(trust)
         self.factor = likelihood.inducing_factor()
         self.least = least_lam(self.prior.variance)
         held = torch.ones(self.num_old, dtype=torch.bool, device=device)
@@ -107,9 +119,10 @@ class Joint:
         self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
     def _psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
-        mask = None if self.groups.mask is None else self.groups.mask[:, rows]
+        weight = self.weight[rows]
+        mask = weight.unsqueeze(0) if self.groups.mask is None else self.groups.mask[:, rows] * weight
         likelihood = self.training.likelihood
-        return expect(likelihood.kernel, mean, variance, likelihood.inducing, mask, self.groups.factor[rows])
+        return expect(likelihood.kernel, mean, variance, likelihood.inducing, mask, self._weighted_y[rows])
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Sites of the active frames, from sites (T, Q) of the new ones."""
@@ -142,7 +155,7 @@ class Joint:
                 psi = Psi(rest.psi0 + psi.psi0, rest.psi1_y + psi.psi1_y, rest.psi2 + psi.psi2)
             value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
         d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
-        bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
+        bound = float(value) + self._normaliser - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
             raise NumericalError("the bound of the reconstruction has no finite value.")
         return bound, q.mean, d_mean, d_variance
@@ -250,9 +263,9 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
     """KL(q, p) of some training sequences."""
     if not sequences:
         return 0.0
-    times = q.prior.times
+    times, chosen = q.prior.times, set(sequences)
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
-                      for i, s in enumerate(times.slices()) if i in set(sequences)])  # fmt: skip
+                      for i, s in enumerate(times.slices()) if i in chosen])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])
     prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.asked)
     return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))

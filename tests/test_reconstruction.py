@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 import torch
 from problems import make_data, make_model
+from torch.distributions import kl_divergence
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, BayesClassifier, Collapsed_ELBO, Posterior, Sequences, fit
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    BayesClassifier,
+    Collapsed_ELBO,
+    OpperArchambeau,
+    Posterior,
+    Sequences,
+    fit,
+)
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
 from pyro_vgpds.predictive import PosteriorGP
-from pyro_vgpds.reconstruction import Joint
+from pyro_vgpds.reconstruction import Joint, Solution
 
 T_NEW = torch.tensor([0.31, 0.52, 0.9, 1.4, 3.3])
 
@@ -91,6 +101,63 @@ def test_the_bound_is_that_of_all_frames_together(belongs, noise, free, missing)
 
 def _owners(times):
     return [i for i, n in enumerate(times.lengths) for _ in range(n)]
+
+
+@pytest.mark.parametrize("noise", [0.07, [0.05, 0.2, 0.1, 0.02, 0.4]])
+@pytest.mark.parametrize("hidden", [0.0, 0.4])
+def test_trust_is_a_larger_noise_of_the_new_frames(noise, hidden):
+    """The slow twin: the bound with a noise of its own for each frame, twice as large for the new ones."""
+    data = make_data()
+    model, guide = make_model(data, noise=noise)
+    y = make_new(hidden=hidden)
+    new = Sequences(T_NEW, y)
+    joint = Joint(Posterior(model, guide, data)._training, new, [None], data.joined(new), trust=0.5)
+    with torch.no_grad():
+        eta, lam = joint.sites(torch.randn(5, 2), torch.rand(5, 2) + 0.5)
+        bound = joint.evaluate(eta, lam)[0]
+        mean, variance = joint.moments(Solution(eta, lam, bound, 0))
+        q = OpperArchambeau.from_natural(joint.prior, eta, lam)
+        kl = float(kl_divergence(q, joint.prior)) + joint.kl_rest
+        # each output by itself, with a noise of its own for each row, written with explicit inverses
+        likelihood, z = joint.training.likelihood, model.inducing
+        k_mm = model.mapping().inducing_cov(z) + model.jitter * torch.eye(len(z))
+        every = torch.cat([data.y, y])
+        rows = torch.cat([torch.ones(21), torch.full((5,), 2.0)])  # noise, relative
+        total = 0.0
+        for d in range(5):
+            seen = torch.isfinite(every[:, d])
+            s2 = likelihood.noise.expand(5)[d] * rows[seen]
+            w = 1.0 / s2
+            v = every[seen, d] - model.output_mean[d]
+            psi1 = model.mapping().psi1(mean[seen], variance[seen], z)
+            psi2 = sum(
+                w[n] * model.mapping().psi2(mean[seen][n : n + 1], variance[seen][n : n + 1], z, None)[0]
+                for n in range(int(seen.sum()))
+            )
+            psi0 = (w * model.mapping().variance).sum()
+            a = k_mm + psi2
+            b = psi1.mT @ (w * v)
+            total += -0.5 * (torch.log(2 * math.pi * s2).sum() + (w * v * v).sum() - b @ torch.linalg.solve(a, b))
+            total += -0.5 * (torch.logdet(a) - torch.logdet(k_mm))
+            total += -0.5 * (psi0 - torch.linalg.solve(k_mm, psi2).trace())
+    assert bound == pytest.approx(float(total) - kl, rel=1e-7)
+
+
+def test_trust_leaves_more_to_the_times(trained):
+    posterior, t, y = trained
+    times = (t[0][3:8] + t[0][4:9]) / 2
+    seen = y[0][8:13].clone()  # what comes a little later: it pulls away from the times
+    seen[:, 6:] = torch.nan
+    forecast = posterior.forecast(times, 0).latent.mean
+    pulls = []
+    for trust in (1.0, 1e-2, 1e-6):
+        result = posterior.reconstruct(times, seen, 0, trust=trust, num_starts=2)
+        pulls.append(float((result.latent.mean - forecast).square().sum()))
+    assert pulls[0] > pulls[1] > pulls[2]
+    assert pulls[2] < 1e-3
+    for bad in (0.0, 1.5, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"trust must be in \(0, 1\]"):
+            posterior.reconstruct(times, seen, 0, trust=bad)
 
 
 def test_derivatives_are_those_of_the_bound():

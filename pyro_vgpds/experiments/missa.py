@@ -17,7 +17,9 @@ from pyro_vgpds.io import save
 
 __all__ = ["run"]
 
-RECIPE = Recipe("matern32", latent_dim=25, num_inducing=85, num_steps=300)
+# chosen on training frames held out (two of each block of four), as was the trust in what is seen
+RECIPE = Recipe("matern32", latent_dim=25, num_inducing=85, num_steps=300, per_dimension=True)
+TRUST = 1e-3  # of 1, 0.1, …, 1e-4: 13,000 pixels say less than independent ones would
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
@@ -30,7 +32,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
     def one(seed: int) -> dict[str, Any]:
         trained = recipe.train([t], [train], seed)
         ahead = trained.mean(trained.posterior.forecast(t_test, 0))
-        filled = trained.reconstruct(t_test, seen, 0)
+        filled = trained.reconstruct(t_test, seen, 0, trust=TRUST)
         if seed == 0:
             save(folder / "model.safetensors", trained.model, trained.guide, trained.posterior.data)
             whole = np.where(np.isnan(truth), seen, truth)
@@ -40,7 +42,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
 
     runs = []
     for seed in range(seeds or 3):
-        settings = recipe.settings() | {"seed": seed}
+        settings = recipe.settings() | {"seed": seed, "trust": TRUST}
         runs.append(folder.once(f"missa-{seed}", settings, partial(one, seed)))
     rows: dict[str, Any] = {
         label: {k: spread([r[part][k] for r in runs]) for k in ("MAE", "MSE")}

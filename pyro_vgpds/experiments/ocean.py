@@ -16,7 +16,7 @@ from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, in
 
 __all__ = ["run"]
 
-RECIPE = Recipe("rbf", latent_dim=20, num_inducing=80, num_steps=300)
+RECIPE = Recipe("rbf", latent_dim=20, num_inducing=80, num_steps=300, per_dimension=True)
 CLIPS = {"ocean": 8, "seawave": 12}  # and the side of the tiles that are seen or hidden, in pixels
 _BLOCK = 3  # frames in a row that are for test
 

@@ -35,6 +35,7 @@ class Recipe:
     scale: bool = False  #: divide outputs by their standard deviation
     noise_per_output: bool = False
     static_dim: int = 0  #: latent dimensions that start constant in each sequence
+    per_dimension: bool = False  #: temporal parameters of its own for each latent dimension
     period: float | None = None  #: to begin with
 
     def kernel(self) -> Kernel:
@@ -59,12 +60,21 @@ class Recipe:
             static_dim=self.static_dim,
             noise_per_output=self.noise_per_output,
         )
+        if self.per_dimension:
+            _spread_over_dimensions(model)
         guide = AutoOpperArchambeau(model)
         result = fit(model, guide, data, self.num_steps)
         return Trained(Posterior(model, guide, data), model, guide, scale, result.bound, time.perf_counter() - start)
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _spread_over_dimensions(model: VGPDS) -> None:
+    """Give each latent dimension temporal parameters of its own, where they are learned."""
+    for leaf in model.temporal.leaves():
+        for name in list(leaf._pyro_params):
+            leaf.set(name, getattr(leaf, name).detach().expand(model.latent_dim))
 
 
 @dataclass(frozen=True)
