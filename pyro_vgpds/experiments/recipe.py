@@ -28,7 +28,7 @@ _SMOOTH: dict[str, Any] = {"rbf": RBF, "matern12": Matern12, "matern32": Matern3
 class Recipe:
     """Everything that is chosen about a model and its training."""
 
-    temporal: str  #: "rbf", "matern12", "matern32" or "matern52", or one of them and "+periodic"
+    temporal: str  #: "rbf", "matern12", "matern32", "matern52", or "periodic" for a cycle that drifts slowly
     latent_dim: int
     num_inducing: int
     num_steps: int
@@ -39,10 +39,12 @@ class Recipe:
     period: float | None = None  #: to begin with
 
     def kernel(self) -> Kernel:
-        parts = self.temporal.split("+")
-        kernel: Kernel = _SMOOTH[parts[0]]()
-        kernel = kernel.fix("variance") + White(1e-2) + Bias(0.1)
-        return kernel + Periodic(period=self.period) if "periodic" in parts else kernel
+        if self.temporal == "periodic":
+            assert self.period is not None, "a periodic kernel begins with a period"
+            slow = RBF(1.0, 5.0 * self.period).fix("variance")
+            return Periodic(1.0, 1.0, self.period).fix("variance") * slow + White(1e-2) + Bias(0.1)
+        smooth: Kernel = _SMOOTH[self.temporal]()
+        return smooth.fix("variance") + White(1e-2) + Bias(0.1)
 
     def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int) -> Trained:
         """A model of these sequences. Deterministic: the same seed gives the same model."""
