@@ -9,7 +9,7 @@ import warnings
 import torch
 from torch import Tensor
 
-__all__ = ["NumericalError", "add_diagonal", "cholesky", "default_jitter"]
+__all__ = ["NumericalError", "add_diagonal", "cholesky", "default_jitter", "matvec"]
 
 _MAX_TRIES = 6
 _warned: set[str] = set()
@@ -82,3 +82,8 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
         f"{size} is not positive definite, even with jitter of {extra / 10:.0e} of its diagonal. Try a larger "
         "`jitter`, fewer or better spread inducing inputs, or float64."
     )
+
+
+def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Products (..., n) of matrices (..., n, m) and vectors (..., m)."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)

@@ -15,28 +15,20 @@ The sequences are one chain, which forgets everything where a new one begins.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds import recursions
+from pyro_vgpds.dense import DenseCovariance, Moments
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.times import Times
 
-__all__ = ["MarkovCovariance", "Moments"]
+__all__ = ["MarkovCovariance"]
 
 _COLUMNS = 1 << 22  # numbers of the columns of S that are made at once
-
-
-class Moments(NamedTuple):
-    """What q(X) is asked for: μ, diag S and mean_bar (..., N, Q), and log|B| summed over sequences (..., Q)."""
-
-    mu: Tensor
-    s: Tensor
-    mean_bar: Tensor
-    logdet: Tensor
 
 
 class MarkovCovariance:
@@ -95,9 +87,7 @@ class MarkovCovariance:
         """S, (..., Q, N, N), zero between sequences."""
         return self._dense().posterior_matrix(lam)
 
-    def _dense(self) -> Any:
-        from pyro_vgpds.temporal import DenseCovariance
-
+    def _dense(self) -> DenseCovariance:
         return DenseCovariance(self.kernel, self.times, self.jitter)
 
     def _run(self, recursion: Callable[..., Any], *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -154,7 +144,8 @@ class MarkovCovariance:
 
     def forecast(self, q: Any, t: Tensor, sequence: int) -> Any:
         """q(X*) at new times of a sequence: frames without sites among its own."""
-        from pyro_vgpds.temporal import OpperArchambeau, Rows, TemporalGP
+        from pyro_vgpds.paths import Rows
+        from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 
         rows = self.times.slices()[sequence]
         merged, order = torch.cat([self.times.t[rows], t]).sort(stable=True)

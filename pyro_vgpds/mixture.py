@@ -30,7 +30,6 @@ class MixturePrediction(Outputs):
         self.components, self.weights = list(components), weights
         first = self.components[0]
         self.t, self.noise, self._data = first.t, first.noise, first._data
-        self._moments: tuple[Tensor, Tensor] | None = None
 
     def with_noise(self, noise: bool) -> MixturePrediction:
         """The same with or without the outputs' noise."""
@@ -42,19 +41,9 @@ class MixturePrediction(Outputs):
             total += weight * values(part)
         return total
 
-    @property
-    def mean(self) -> Tensor:
-        return self._kept()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        return self._kept()[1]
-
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        if self._moments is None:
-            mean = self._mix(lambda part: part.mean)
-            self._moments = mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
-        return self._moments
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        mean = self._mix(lambda part: part.mean)
+        return mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         """Central intervals (T, D) with this probability: quantiles of the mixture of the components' Gaussians."""

@@ -51,6 +51,7 @@ class Outputs:
     t: Tensor  #: the times, (T,)
     noise: bool  #: whether it is of the outputs, or else of the function without their noise
     _data: Sequences
+    _moments: tuple[Tensor, Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,11 +81,19 @@ class Outputs:
     @property
     def mean(self) -> Tensor:
         """(T, D)."""
-        raise NotImplementedError
+        return self._kept()[0]
 
     @property
     def variance(self) -> Tensor:
         """(T, D)."""
+        return self._kept()[1]
+
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        if self._moments is None:
+            self._moments = self._make_moments()
+        return self._moments
+
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
     @property
@@ -143,7 +152,6 @@ class Prediction(Outputs):
         self.t, self.noise, self.full_cov, self._data = t, noise, full_cov, inducing.data
         self.latent = Latent(path)
         self._path, self._inducing, self._observed = path, inducing, observed
-        self._moments: tuple[Tensor, Tensor] | None = None
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -160,22 +168,10 @@ class Prediction(Outputs):
 
     # moments
 
-    @property
-    def mean(self) -> Tensor:
-        """(T, D)."""
-        return self._kept()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """(T, D)."""
-        return self._kept()[1]
-
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        if self._moments is None:
-            arrays = self.t.new_empty(self.shape), self.t.new_empty(self.shape)
-            self.write(*arrays)
-            self._moments = arrays
-        return self._moments
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        arrays = self.t.new_empty(self.shape), self.t.new_empty(self.shape)
+        self.write(*arrays)
+        return arrays
 
     def write(self, mean: Any = None, variance: Any = None) -> None:
         """Write the moments into arrays (T, D) block by block: tensors, numpy arrays or memmaps, for D that is huge.

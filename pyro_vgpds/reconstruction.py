@@ -22,9 +22,10 @@ from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
 from pyro_vgpds.mapping import SparseGP, collapsed_bound
 from pyro_vgpds.natural import least_lam, natural_step
+from pyro_vgpds.paths import GaussianPath, Rows
 from pyro_vgpds.psi import Psi, expect
 from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.temporal import GaussianPath, OpperArchambeau, Rows, TemporalGP
+from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 from pyro_vgpds.times import Times
 
 __all__ = ["Joint", "Solution", "Training", "nearest_frames", "nearest_starts"]

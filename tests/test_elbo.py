@@ -14,7 +14,7 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_E
 from pyro.nn import PyroSample
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau, Sequences, TemporalGP, temporal
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau, Sequences, TemporalGP, dense
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, Periodic, White
 
 
@@ -55,7 +55,7 @@ def test_nothing_is_factorised_that_is_not_needed(monkeypatch):
     data = make_data()
     model, guide = make_model(data)
     names = []
-    for module in (temporal, __import__("pyro_vgpds.mapping", fromlist=["mapping"])):
+    for module in (dense, __import__("pyro_vgpds.mapping", fromlist=["mapping"])):
         original = module.cholesky
         monkeypatch.setattr(
             module, "cholesky", lambda m, name, *a, original=original: names.append(name) or original(m, name, *a)
