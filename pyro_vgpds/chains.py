@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import itertools
 import os
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.native import _pool
+from pyro_vgpds.native import _pool, open_library
 
 __all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
@@ -27,16 +26,13 @@ _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
-        return None
-    spec = importlib.util.find_spec(f"{__package__}._chains")
-    if spec is None or spec.origin is None:
+    library = open_library("_chains")
+    if library is None:
         return None
     try:
-        library = ctypes.CDLL(spec.origin)
         library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 14
         library.chains_run.restype = ctypes.c_int
-    except (OSError, AttributeError):
+    except AttributeError:  # built from other sources
         return None
     return library
 

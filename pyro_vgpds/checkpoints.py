@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.files import FileFormatError, pack, read_file, unpack, write_file
 
 __all__ = ["Checkpoints", "read_checkpoint", "write_checkpoint"]
@@ -29,8 +30,8 @@ class Checkpoints:
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: int | None, seconds: float | None) -> None:
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-            raise ValueError(f"checkpoint_steps must be a whole number of at least 1, but got {steps!r}.")
+        if steps is not None:
+            check_count("checkpoint_steps", steps)
         if seconds is not None and not 0.0 <= seconds < math.inf:
             raise ValueError(f"checkpoint_seconds must be 0 or more, but got {seconds!r}.")
         if not Path(path).absolute().parent.is_dir():

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.posterior import Posterior
-from pyro_vgpds.prediction import Outputs, Prediction, check_count
+from pyro_vgpds.prediction import Outputs, Prediction
 
 __all__ = ["MixturePrediction", "PosteriorMixture"]
 

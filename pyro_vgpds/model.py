@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyro
 import torch
 from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count, check_noise, is_whole
 from pyro_vgpds.init import Start, start_model
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
-from pyro_vgpds.kernels.base import event_dim, positive
+from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.sequences import Sequences
@@ -108,9 +107,7 @@ class VGPDS(PyroModule):
         if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
             prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
         else:
-            value = positive("noise", noise)
-            if value.dim() > 1 or (value.dim() == 1 and len(value) != self.num_outputs):
-                raise ValueError(f"noise must be one number or ({self.num_outputs},), but got {tuple(value.shape)}.")
+            value = check_noise(noise, self.num_outputs)
             prior = PyroParam(value, constraints.positive, event_dim=value.dim())
         self.noise = prior
 
@@ -258,8 +255,8 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
     ):
         if value is None and name == "num_inducing":
             continue
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, but got {value!r}.")
+        check_count(name, value)
+        assert value is not None
         if value > limit:
             raise ValueError(f"{name} must be at most the number of {what}, {limit}, but got {value}.")
     unseen = (data.output_counts == 0).nonzero().flatten().tolist()
@@ -275,11 +272,7 @@ def check_sizes(data: Sequences, latent_dim: int, num_inducing: int | None, nois
 
 
 def _check_static(static_dim: Any, latent_dim: int, data: Sequences) -> None:
-    if (
-        isinstance(static_dim, bool)
-        or not isinstance(static_dim, (int, np.integer))
-        or not 0 <= static_dim < latent_dim
-    ):
+    if not is_whole(static_dim) or not 0 <= static_dim < latent_dim:
         raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
     if static_dim >= max(1, data.num_sequences):
         raise ValueError(

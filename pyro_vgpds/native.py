@@ -24,20 +24,30 @@ from torch import Tensor
 _CHUNK = 64  # rows; a multiple of the rows that the kernel takes at once
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
+def open_library(name: str) -> ctypes.CDLL | None:
+    """A compiled part of this package; None where it was not built or compiled code is turned off."""
     if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
         return None
-    spec = importlib.util.find_spec(f"{__package__}._midpoint")
+    spec = importlib.util.find_spec(f"{__package__}.{name}")
     if spec is None or spec.origin is None:
         return None
     try:
-        library = ctypes.CDLL(spec.origin)
+        return ctypes.CDLL(spec.origin)
+    except OSError:
+        return None
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    library = open_library("_midpoint")
+    if library is None:
+        return None
+    try:
         for function, outputs in ((library.midpoint_forward, 1), (library.midpoint_backward, 5)):
             function.argtypes = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
             function.argtypes += [ctypes.c_void_p] * outputs
             function.restype = ctypes.c_int
-    except (OSError, AttributeError):
+    except AttributeError:  # built from other sources
         return None
     return library
 

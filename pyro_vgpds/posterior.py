@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +15,14 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_vgpds.checks import check_count, check_noise, is_whole
 from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels.base import positive
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
-from pyro_vgpds.prediction import Latent, Prediction, Reconstruction, check_count
+from pyro_vgpds.prediction import Latent, Prediction, Reconstruction
 from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
 from pyro_vgpds.reconstruction import Joint, Solution, Training, nearest_starts
-from pyro_vgpds.sequences import Sequences, read_times
+from pyro_vgpds.sequences import Sequences, is_list, read_times
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 
 __all__ = ["Posterior"]
@@ -61,9 +60,9 @@ class Posterior:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         with torch.no_grad():
             self._training = _read(guide, data)
-            if noise is not None:
-                self._training.likelihood.noise = _check_noise(noise, self._training.likelihood)
             q, likelihood, _ = self._training
+            if noise is not None:
+                likelihood.noise = check_noise(noise, len(likelihood.output_mean)).to(data.times.t).reshape(-1)
             self._inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))
@@ -211,7 +210,7 @@ class Posterior:
         trust: float = 1.0,
     ) -> tuple[Joint, Solution, list[float]]:
         combined = self.data.joined(new)
-        seen = new.num_frames * new.num_outputs - new.num_missing
+        seen = new.num_observed
         limit = tolerance * seen
         held = Joint(self._training, new, belongs, combined, factorised=factorised, trust=trust)
         blank = torch.zeros(new.num_frames, self.q.event_shape[-1], dtype=new.dtype, device=new.device)
@@ -288,29 +287,29 @@ class Posterior:
         """
         new = self._new_data(t, y)
         _check_steps(num_starts, num_steps, natural_rate, tolerance)
-        scores = []
+        scores, outputs = [], new.read()
         with torch.no_grad():
             for rows in new.times.slices():
-                one = Sequences(new.times.t[rows], new.read()[rows], dtype=new.dtype, device=new.device)
+                one = Sequences(new.times.t[rows], outputs[rows], dtype=new.dtype, device=new.device)
                 _, best, _ = self._solve(one, [None], True, False, num_starts, num_steps, natural_rate, tolerance)
                 scores.append(best.bound - self.bound)
-        several = isinstance(t, (list, tuple)) and not all(np.ndim(part) == 0 for part in t)
         result = new.times.t.new_tensor(scores)
-        return result if several else result[0]
+        return result if is_list(t) else result[0]
 
     # arguments
 
     def _times(self, t: Any) -> Tensor:
-        stamps, _ = read_times(t, self.data.time_origin, increasing=False)
-        self._check_dates(t)
-        if len(stamps) != 1 or (isinstance(t, (list, tuple)) and any(np.ndim(part) > 0 for part in t)):
+        stamps = self._stamps(t, increasing=False)
+        if is_list(t):
             raise ValueError(f"t must be the times of one sequence, (T,), but got a list of {len(stamps)}.")
         return torch.from_numpy(stamps[0]).to(self.data.times.t)
 
-    def _check_dates(self, t: Any) -> None:
-        dates = read_times(t, increasing=False)[1] is not None
-        if dates and self.data.time_origin is None:
+    def _stamps(self, t: Any, increasing: bool = True) -> list[np.ndarray]:
+        """Times in the units of the training times, one array for each sequence."""
+        stamps, origin = read_times(t, self.data.time_origin, increasing)
+        if origin is not None and self.data.time_origin is None:
             raise TypeError("t has dates, but the training times are numbers; give numbers.")
+        return stamps
 
     def _sequence(self, sequence: Any) -> int | None:
         count = self.data.num_sequences
@@ -322,7 +321,7 @@ class Posterior:
             return 0
         if sequence is None:
             return None
-        if isinstance(sequence, bool) or not isinstance(sequence, numbers.Integral):
+        if not is_whole(sequence):
             raise TypeError(f"sequence must be a whole number or None, but got {sequence!r}.")
         if not -count <= int(sequence) < count:
             raise ValueError(f"sequence must be 0 to {count - 1} or None (a new one), but got {sequence}.")
@@ -339,10 +338,8 @@ class Posterior:
         if y is None:
             raise ValueError("y is needed: outputs with NaN where they are hidden; forecast() is for times alone.")
         options: Any = {"dtype": self.data.dtype, "device": self.data.device}
-        self._check_dates(t)
-        stamps, _ = read_times(t, self.data.time_origin)
-        several = isinstance(t, (list, tuple)) and not all(np.ndim(part) == 0 for part in t)
-        new = Sequences(stamps if several else stamps[0], y, **options)
+        stamps = self._stamps(t)
+        new = Sequences(stamps if is_list(t) else stamps[0], y, **options)
         if new.num_outputs != self.num_outputs:
             raise ValueError(f"y has {new.num_outputs} outputs, but the model has {self.num_outputs}.")
         if new.columns and self.data.columns and new.columns != self.data.columns:
@@ -366,13 +363,6 @@ def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
     likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
     likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
     return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
-
-
-def _check_noise(noise: Any, likelihood: SparseGP) -> Tensor:
-    value = positive("noise", noise).to(likelihood.noise)
-    if value.dim() > 1 or (value.dim() == 1 and len(value) != len(likelihood.output_mean)):
-        raise ValueError(f"noise must be one number or ({len(likelihood.output_mean)},), but got {tuple(value.shape)}.")
-    return value.reshape(-1)
 
 
 def _check_steps(num_starts: int, num_steps: int, natural_rate: float, tolerance: float) -> None:

@@ -13,6 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.predictive import InducingPosterior, PosteriorGP, predict
 from pyro_vgpds.sequences import Sequences
@@ -20,7 +21,7 @@ from pyro_vgpds.sequences import Sequences
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Latent", "Outputs", "Prediction", "Reconstruction", "check_count"]
+__all__ = ["Latent", "Outputs", "Prediction", "Reconstruction"]
 
 
 class Latent:
@@ -286,8 +287,3 @@ def _put(array: Any, rows: slice, index: Tensor, block: Tensor) -> None:
         array[rows, index] = block.to(array)
     else:
         array[rows, index.cpu().numpy()] = block.cpu().numpy()
-
-
-def check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, but got {value!r}.")

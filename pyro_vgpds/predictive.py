@@ -41,6 +41,10 @@ class Frames(NamedTuple):
     k: Tensor
     a: Tensor
 
+    def spread(self) -> Tensor:
+        """What the latent points' uncertainty adds, L⁻¹(Ψ2 − ψ1 ψ1ᵀ)L⁻ᵀ, (T, M, M)."""
+        return self.a - self.k.unsqueeze(-1) * self.k.unsqueeze(-2)
+
 
 class _Columns(NamedTuple):
     """q(V) of some outputs: which they are, v̄ (M, d), and the basis (M, M) in which B⁻¹ has the diagonals (M, d)."""
@@ -137,11 +141,9 @@ class InducingPosterior:
         step = max(1, _FRAMES // (m * m))
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
-            parts = zip(mean[rows].split(_PSI2_FRAMES), variance[rows].split(_PSI2_FRAMES), strict=True)
-            single = [torch.eye(min(_PSI2_FRAMES, rows.stop - a), dtype=mean.dtype, device=mean.device)
-                      for a in range(start, rows.stop, _PSI2_FRAMES)]  # fmt: skip
             psi0, psi2 = [], []
-            for (mu, s), mask in zip(parts, single, strict=True):
+            for mu, s in zip(mean[rows].split(_PSI2_FRAMES), variance[rows].split(_PSI2_FRAMES), strict=True):
+                mask = torch.eye(len(mu), dtype=mean.dtype, device=mean.device)  # each frame a group of its own
                 psi0.append(self.kernel.psi0(mu, s, mask))
                 psi2.append(self.kernel.psi2(mu, s, self.inducing, mask))
             psi1 = self.kernel.psi1(mean[rows], variance[rows], self.inducing)
@@ -154,7 +156,7 @@ class InducingPosterior:
         .. math:: E f_d = \psi_1^\top a_d, \quad
                   V f_d = a_d^\top (\psi_2 - \psi_1 \psi_1^\top) a_d + \psi_0 - \mathrm{tr}[(K^{-1} - Σ_d) \psi_2]
         """
-        spread = frames.a - frames.k.unsqueeze(-1) * frames.k.unsqueeze(-2)  # (T, M, M)
+        spread = frames.spread()
         rest = (frames.psi0 - frames.a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
         for part in self.columns():
             rotated = ((frames.a @ part.basis) * part.basis).sum(-2)  # diagonals in the basis, (T, M)
@@ -173,8 +175,7 @@ class InducingPosterior:
         v = frames.k.new_empty(len(self.inducing), d)
         for part in self.columns():
             v[:, part.outputs] = part.mean
-        spread = frames.a - frames.k.unsqueeze(-1) * frames.k.unsqueeze(-2)
-        full = v.mT @ spread @ v
+        full = v.mT @ frames.spread() @ v
         own = frames.k.new_empty(t, d)
         for index, _, variance in self.moments(frames):
             own[:, index] = variance
@@ -199,17 +200,21 @@ class PosteriorGP(Expandable):
         self.x, self.inducing, self.noise = x, inducing, noise
         super().__init__(x.shape[:-2], torch.Size((x.shape[-2], inducing.num_outputs)), validate_args=False)
 
+    def _k(self, x: Tensor) -> Tensor:
+        """L⁻¹K_M* as (..., T, M)."""
+        u = self.inducing
+        return solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
+
     def _whitened(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """L⁻¹K_M* as (..., T, M), and what it leaves of K_**, (..., T, T)."""
-        u = self.inducing
-        k = solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
-        return k, u.kernel.cov(x, x) - k @ k.mT
+        k = self._k(x)
+        return k, self.inducing.kernel.cov(x, x) - k @ k.mT
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         u = self.inducing
         mean = self.x.new_empty(self._extended_shape())
         variance = torch.empty_like(mean)
-        k = solve_triangular(u.factor, u.kernel.cov(self.x, u.inducing).mT, upper=False).mT
+        k = self._k(self.x)
         rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
         for part in u.columns():
             mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]

@@ -106,8 +106,7 @@ class Joint:
         square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
         self.groups = replace(groups, factor=root, square=square)
         self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
-        seen = new.num_frames * new.num_outputs - new.num_missing
-        self._normaliser = 0.5 * seen * math.log(trust)
+        self._normaliser = 0.5 * new.num_observed * math.log(trust)
         self.factor = likelihood.inducing_factor()
         self.least = least_lam(self.prior.variance)
         held = torch.ones(self.num_old, dtype=torch.bool, device=device)

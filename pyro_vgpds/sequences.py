@@ -85,7 +85,7 @@ class Sequences:
             raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
         self.dtype, self.device = dtype, torch.device(device or "cpu")
         stamps, self.time_origin = read_times(t)
-        self._arrays, names = ([], None) if y is None else _read_outputs(y, stamps, several=_is_list(t))
+        self._arrays, names = ([], None) if y is None else _read_outputs(y, stamps, several=is_list(t))
         if not any(isinstance(a, np.memmap) for a in self._arrays):  # a copy: what the caller does to theirs is theirs
             self._arrays = [_to_tensor(a, dtype) for a in self._arrays]
         self.times = Times(torch.from_numpy(np.concatenate(stamps)).to(self.device, dtype), [len(s) for s in stamps])
@@ -145,6 +145,11 @@ class Sequences:
     def num_outputs(self) -> int:
         """D, or 0 where there are only times."""
         return int(self._arrays[0].shape[1]) if self._arrays else 0
+
+    @property
+    def num_observed(self) -> int:
+        """Entries of ``y`` that are not missing."""
+        return self.num_frames * self.num_outputs - self.num_missing
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -297,7 +302,7 @@ def _places(pattern: np.ndarray, columns_of: np.ndarray) -> np.ndarray:
     return place
 
 
-def _is_list(value: Any) -> bool:
+def is_list(value: Any) -> bool:
     """A list of sequences, and not one sequence written as a list of numbers."""
     return isinstance(value, (list, tuple)) and len(value) > 0 and not all(np.ndim(v) == 0 for v in value)
 
@@ -308,10 +313,10 @@ def read_times(t: Any, origin: Any = None, increasing: bool = True) -> tuple[lis
     :param origin: the date to count from; left out, the earliest.
     :param increasing: refuse times that repeat or go back.
     """
-    parts = list(t) if _is_list(t) else [t]
+    parts = list(t) if is_list(t) else [t]
     if not parts or (isinstance(t, (list, tuple)) and len(t) == 0):
         raise ValueError("t is empty: there must be at least one sequence with at least one time.")
-    raw = [_as_numpy(part, f"t[{i}]" if _is_list(t) else "t") for i, part in enumerate(parts)]
+    raw = [_as_numpy(part, f"t[{i}]" if is_list(t) else "t") for i, part in enumerate(parts)]
     if any(a.dtype.kind == "M" for a in raw):
         if not all(a.dtype.kind == "M" for a in raw):
             raise TypeError("t has dates in some sequences and numbers in others; give one kind.")
@@ -319,7 +324,7 @@ def read_times(t: Any, origin: Any = None, increasing: bool = True) -> tuple[lis
         raw = [np.where(np.isnat(a), np.nan, (a - origin) / np.timedelta64(1, "s")) for a in raw]
     else:
         origin = None
-    checked = [_check_times(a, f"t[{i}]" if _is_list(t) else "t", increasing) for i, a in enumerate(raw)]
+    checked = [_check_times(a, f"t[{i}]" if is_list(t) else "t", increasing) for i, a in enumerate(raw)]
     return checked, origin
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_vgpds.checkpoints import Checkpoints, read_checkpoint
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.init import kmeans
@@ -187,8 +187,8 @@ def _check(
         ("warmup", warmup, 0),
         ("num_restarts", num_restarts, 0),
     ):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least):
-            raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
+        if value is not None:
+            check_count(name, value, least)
     if learning_rate is not None and not 0.0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate must be positive, but got {learning_rate!r}.")
     if not 0.0 < natural_rate <= 1.0:
@@ -254,7 +254,7 @@ class _Trainer:
         self.model, self.guide, self.data, self.method = model, guide, data, method
         self.rate, self.natural_rate, self.warmup, self.tolerance = rate, natural_rate, warmup, tolerance
         self.elbo = Collapsed_ELBO()
-        self.observed = data.num_frames * data.num_outputs - data.num_missing
+        self.observed = data.num_observed
         self.natural = NaturalGradient(guide, data) if method == "natural" else None
         own = {id(guide.mean_bar_unconstrained), id(guide.lam_unconstrained)} if self.natural else set()
         everything = [*model.parameters(), *guide.parameters()]

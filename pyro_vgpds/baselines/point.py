@@ -15,7 +15,7 @@ from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.predictive import InducingPosterior
+from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
 from pyro_vgpds.reconstruction import nearest_frames
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import TemporalGP
@@ -92,12 +92,7 @@ class MapGPLVM:
                 x = torch.cat([self.x, prior.covariance.correlate(white)])
                 zero = torch.zeros_like(x)
                 posterior = InducingPosterior(_likelihood(self.model, x, both), x, zero, both)
-                points = x[len(self.x) :]
-                outputs = torch.empty(len(points), self.model.num_outputs, dtype=x.dtype, device=x.device)
-                for rows, frames in posterior.frames(points, torch.zeros_like(points)):
-                    for index, mean, _ in posterior.moments(frames):
-                        outputs[rows, index] = mean
-        return outputs
+                return PosteriorGP(x[len(self.x) :], posterior).mean
 
 
 def _likelihood(model: VGPDS, x: Tensor, data: Sequences) -> SparseGP:

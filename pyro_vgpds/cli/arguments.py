@@ -87,21 +87,23 @@ def seed(text: str) -> int:
     return number
 
 
-def positive(text: str) -> float:
+def _number(text: str) -> float:
+    """The number that is written there; NaN, which is in no range, where there is none."""
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = -1.0
+        return float("nan")
+
+
+def positive(text: str) -> float:
+    value = _number(text)
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a positive number, but got {text!r}.")
     return value
 
 
 def share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _number(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"must be a number from 0 to below 1, but got {text!r}.")
     return value

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels.statespace import ConstantState
 from pyro_vgpds.linalg import add_diagonal
 from pyro_vgpds.psi import MappingValue, masked_sum, register_psi2
 
 __all__ = ["Bias", "White"]
 
 
-class BiasValue(KernelValue, MappingValue):
+class BiasValue(ConstantState, KernelValue, MappingValue):
     def __init__(self, variance: Tensor) -> None:
         self.variance = variance  # (..., K)
 
@@ -30,22 +31,8 @@ class BiasValue(KernelValue, MappingValue):
 
     # the state is the constant
 
-    state_dim = 1
-
-    def design_matrix(self) -> Tensor:
-        return torch.zeros_like(self.variance)[..., None, None]
-
-    def stationary_covariance(self) -> Tensor:
-        return self.variance[..., None, None]
-
     def observation_model(self, t: Tensor) -> Tensor:
         return torch.ones_like(t).unsqueeze(-1)
-
-    def transition_matrix(self, dt: Tensor) -> Tensor:
-        return torch.ones_like(dt)[:, None, None]
-
-    def process_noise(self, dt: Tensor) -> Tensor:
-        return torch.zeros_like(dt)[:, None, None]
 
     # in the mapping
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["StateSpace", "StateSpaceProduct", "StateSpaceSum"]
+__all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum"]
 
 
 class StateSpace:
@@ -68,6 +68,25 @@ class _Combined(StateSpace):
     def _dims(self) -> list[int | None]:
         # white noise is a state of no numbers; a part that is no temporal kernel has no form
         return [getattr(part, "state_dim", None) for part in self.parts]
+
+
+class ConstantState(StateSpace):
+    """A state of one number that never changes, with the kernel's ``variance`` (..., K)."""
+
+    variance: Tensor
+    state_dim = 1
+
+    def design_matrix(self) -> Tensor:
+        return torch.zeros_like(self.variance)[..., None, None]
+
+    def stationary_covariance(self) -> Tensor:
+        return self.variance[..., None, None]
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        return torch.ones_like(dt)[:, None, None]
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        return torch.zeros_like(dt)[:, None, None]
 
 
 class StateSpaceSum(_Combined):

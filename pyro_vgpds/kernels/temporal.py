@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_vgpds.kernels.base import Kernel, KernelValue
 from pyro_vgpds.kernels.harmonics import PeriodicStates
 from pyro_vgpds.kernels.matern import MaternStates
+from pyro_vgpds.kernels.statespace import ConstantState
 
 __all__ = ["RBF", "Linear", "Matern12", "Matern32", "Matern52", "Periodic"]
 
@@ -84,7 +85,7 @@ class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
         return torch.exp(-2.0 * (turn / self.lengthscale.reshape(self.lengthscale.shape + axes)).square())
 
 
-class LinearValue(KernelValue):
+class LinearValue(ConstantState, KernelValue):
     def __init__(self, variance: Tensor) -> None:
         self.variance = variance
 
@@ -96,22 +97,8 @@ class LinearValue(KernelValue):
 
     # the state is the slope, which never changes
 
-    state_dim = 1
-
-    def design_matrix(self) -> Tensor:
-        return torch.zeros_like(self.variance)[..., None, None]
-
-    def stationary_covariance(self) -> Tensor:
-        return self.variance[..., None, None]
-
     def observation_model(self, t: Tensor) -> Tensor:
         return t.unsqueeze(-1)
-
-    def transition_matrix(self, dt: Tensor) -> Tensor:
-        return torch.ones_like(dt)[:, None, None]
-
-    def process_noise(self, dt: Tensor) -> Tensor:
-        return torch.zeros_like(dt)[:, None, None]
 
 
 class _Scaled(Kernel):
