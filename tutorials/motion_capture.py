@@ -393,9 +393,8 @@ for ax, first in zip(axes, (0, len(made) // 2), strict=True):
 #
 # - [VGPDS in Pyro](vgpds_in_pyro.ipynb): the model, the guide and the bound, step by step.
 # - [Video](video.ipynb): the same model with tens of thousands of pixels as outputs.
-# - [Priors and guides](priors_and_guides.ipynb): other priors, other guides, and other algorithms of Pyro on this
-#   model.
+# - [Your own priors and guides](priors_and_guides.ipynb): other priors, guides and algorithms on this model.
 # - [Messy data](messy_data.ipynb): gaps, uneven times, and how well the uncertainty is calibrated.
-# - [Eight scenarios](eight_scenarios.ipynb): what to reach for when.
+# - [The original's eight scenarios](eight_scenarios.ipynb): which dynamics and which mapping for which series.
 #
 # The paper's table with several seeds and folds is `pyro-vgpds experiment cmu35`.
