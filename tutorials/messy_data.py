@@ -362,7 +362,8 @@ _ = ax.legend(frameon=False)
 #
 # Times may be dates. They become seconds since the earliest, and predictions have them as `dates` again. A pandas
 # table with a column of times, and perhaps one that names the sequence of each row, goes in by
-# `Sequences.from_frame`.
+# `Sequences.from_frame`. A csv file needs no Python: `pyro-vgpds fit table.csv -o table.safetensors`, where empty
+# cells are what is missing.
 
 # %%
 days = np.array(["2024-01-01", "2024-01-02", "2024-01-05", "2024-02-01"], dtype="datetime64[D]")
