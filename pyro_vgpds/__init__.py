@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variational Gaussian process dynamical systems in Pyro.
-
-Every part in a few lines; examples on other pages go on from here:
+"""Variational Gaussian process dynamical systems in Pyro: every part in a few lines.
 
 >>> import pyro
 >>> from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, fit

@@ -146,7 +146,7 @@ class SparseGP(Expandable):
     >>> y = exact.sample()  # (N, D)
     >>> k = kernel.cov(x, x) + noise * torch.eye(6)
     >>> gp = torch.distributions.MultivariateNormal(torch.zeros(6).double(), k)
-    >>> torch.allclose(exact.log_prob(y), gp.log_prob(y.T).sum(), rtol=1e-4)  # exact, as the inducing inputs are x
+    >>> torch.allclose(exact.log_prob(y), gp.log_prob(y.T).sum(), rtol=1e-4)  # as Z = X
     True
     """
 

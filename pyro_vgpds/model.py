@@ -171,7 +171,8 @@ class VGPDS(PyroModule):
         :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
 
         >>> from pyro_vgpds.kernels import Bias, Matern32, White
-        >>> walks = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=Matern32() + White(1e-2) + Bias(0.1))
+        >>> kernel = Matern32() + White(1e-2) + Bias(0.1)
+        >>> walks = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=kernel)
         >>> walks.inducing.shape, walks.noise.shape, walks.output_mean.shape
         (torch.Size([10, 2]), torch.Size([]), torch.Size([5]))
         """
@@ -195,17 +196,17 @@ class VGPDS(PyroModule):
 
     @property
     def latent_dim(self) -> int:
-        """Q."""
+        """Q, how many latent dimensions there are."""
         return self.inducing_unconstrained.shape[1]
 
     @property
     def num_inducing(self) -> int:
-        """M."""
+        """M, how many inducing inputs there are."""
         return self.inducing_unconstrained.shape[0]
 
     @property
     def num_outputs(self) -> int:
-        """D."""
+        """D, how many outputs there are."""
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -84,7 +84,7 @@ class Posterior:
 
     @property
     def num_outputs(self) -> int:
-        """D."""
+        """D, how many outputs there are."""
         return self._inducing.num_outputs
 
     @property

@@ -107,7 +107,8 @@ def masked_sum(a: Tensor, mask: Tensor | None) -> Tensor:
 
     >>> import torch
     >>> from pyro_vgpds.psi import masked_sum
-    >>> masked_sum(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])).tolist()
+    >>> mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    >>> masked_sum(torch.tensor([[1.0], [2.0], [4.0]]), mask).tolist()
     [[5.0], [6.0]]
     """
     return a.sum(-2, keepdim=True) if mask is None else mask @ a

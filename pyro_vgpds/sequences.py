@@ -74,7 +74,9 @@ class Sequences:
 
     >>> from pyro_vgpds import Sequences
     >>> nan = float("nan")
-    >>> data = Sequences([[0.0, 0.1, 0.3], [0.0, 0.2]], [[[1, 2], [3, nan], [5, 6]], [[7, 8], [9, nan]]])
+    >>> t = [[0.0, 0.1, 0.3], [0.0, 0.2]]
+    >>> y = [[[1, 2], [3, nan], [5, 6]], [[7, 8], [9, nan]]]
+    >>> data = Sequences(t, y)
     >>> data
     Sequences(2 sequences, 5 frames, 2 outputs, 20 % missing)
     >>> data.lengths, data.num_observed, data.output_means.tolist()
@@ -118,9 +120,10 @@ class Sequences:
         :raises ValueError: where there is no such column, or a row names no sequence; else as :class:`Sequences`.
 
         >>> import pandas
-        >>> frame = pandas.DataFrame({"walk": ["a", "a", "b"], "t": [0, 1, 0], "hip": [0.1, 0.2, 0.3]})
+        >>> rows = [["a", 0, 0.1, 2.0], ["a", 1, 0.2, 2.1], ["b", 0, 0.3, 1.9]]
+        >>> frame = pandas.DataFrame(rows, columns=["walk", "t", "hip", "knee"])
         >>> Sequences.from_frame(frame, time="t", sequence="walk")
-        Sequences(2 sequences, 3 frames, 1 outputs)
+        Sequences(2 sequences, 3 frames, 2 outputs)
         """
         for name, value in (("time", time), ("sequence", sequence)):
             if value is not None and value not in frame.columns:

@@ -72,7 +72,7 @@ class TemporalGP(Expandable):
 
     :param kernel: a temporal kernel's value, ``kernel()``.
     :param times: a :class:`~pyro_vgpds.times.Times` (``data.times``), or a tensor (N,) for one sequence.
-    :param latent_dim: Q.
+    :param latent_dim: Q, how many latent dimensions there are.
     :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
     :param structure: ``"dense"`` makes one n × n block for each sequence, at a cost of O(n³); ``"markov"`` goes through
         the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and there
@@ -170,9 +170,11 @@ class OpperArchambeau(Expandable):
     >>> from pyro_vgpds import OpperArchambeau, TemporalGP
     >>> from pyro_vgpds.kernels import RBF
     >>> prior = TemporalGP(RBF(1.0, 0.5)(), torch.linspace(0, 1, 4).double(), latent_dim=2)
-    >>> q = OpperArchambeau(prior, mean_bar=torch.ones(4, 2).double(), lam=torch.full((4, 2), 3.0).double())
+    >>> ones = torch.ones(4, 2).double()
+    >>> q = OpperArchambeau(prior, mean_bar=ones, lam=3.0 * ones)
     >>> k = prior.covariance_matrix
-    >>> torch.allclose(q.covariance_matrix, torch.linalg.inv(torch.linalg.inv(k) + 3.0 * torch.eye(4).double()))
+    >>> inverse = torch.linalg.inv(k) + 3.0 * torch.eye(4)
+    >>> torch.allclose(q.covariance_matrix, torch.linalg.inv(inverse))
     True
     >>> torch.allclose(q.mean, k[0] @ q.mean_bar)
     True

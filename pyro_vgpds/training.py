@@ -142,7 +142,7 @@ def fit(
         for never.
     :param num_restarts: more runs from other inducing inputs (drawn with torch's generator); the best bound is kept.
     :param progress: show a progress bar; left out, on a terminal only.
-    :param callback: called with each :class:`Record`.
+    :param callback: called with each :class:`~pyro_vgpds.training.Record`.
     :param checkpoint: a file that the state of training is written to as it goes; it is a complete one at every moment.
     :param checkpoint_steps: write it every so many steps.
     :param checkpoint_seconds: write it where so many seconds have passed; left out with ``checkpoint_steps``, 60.

@@ -33,7 +33,8 @@ def repeat_cycle(t: Any, y: Any = None, period: float | None = None) -> Tensor |
 
     >>> from pyro_vgpds.baselines import repeat_cycle
     >>> nan = float("nan")
-    >>> repeat_cycle(range(6), [[1.0], [2.0], [3.0], [1.0], [nan], [nan]], period=3.0).flatten().tolist()
+    >>> y = [[1.0], [2.0], [3.0], [1.0], [nan], [nan]]
+    >>> repeat_cycle(range(6), y, period=3.0).flatten().tolist()
     [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
     """
     gaps = Gaps(t, y)

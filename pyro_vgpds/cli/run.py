@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     >>> from pyro_vgpds.cli import main
     >>> from pyro_vgpds import save
     >>> save("model.safetensors", model, guide, data)
-    >>> main(["forecast", "model.safetensors", "--sequence", "0", "--until", "3", "-o", "ahead.csv", "--quiet"])
+    >>> main("forecast model.safetensors --sequence 0 --until 3 -o ahead.csv --quiet".split())
     0
     """
     parser = make_parser()

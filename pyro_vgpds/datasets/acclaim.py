@@ -87,7 +87,8 @@ def read_amc(path: str | os.PathLike[str], skeleton: Skeleton) -> tuple[np.ndarr
     >>> from pathlib import Path
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import Skeleton, read_amc
-    >>> leg = Skeleton(("root", "leg"), (-1, 0), np.array([[0, 0, 0], [0, -2, 0]]), ("root.ty", "leg.rx"))
+    >>> offsets = np.array([[0, 0, 0], [0, -2, 0]])
+    >>> leg = Skeleton(("root", "leg"), (-1, 0), offsets, channels=("root.ty", "leg.rx"))
     >>> _ = Path("leg.amc").write_text(":DEGREES\n1\nroot 5\nleg 30\n2\nroot 6\nleg 40")
     >>> frames, channels = read_amc("leg.amc", leg)
     >>> frames.tolist(), channels.tolist()

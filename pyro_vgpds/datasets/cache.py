@@ -154,7 +154,7 @@ def find_file(name: str, data_home: str | os.PathLike[str] | None = None, downlo
 
     A file that is there is taken as it is; what is fetched is checked.
 
-    :param name: its place in the data folder, a key of :data:`SOURCES`.
+    :param name: its place in the data folder, a key of :data:`~pyro_vgpds.datasets.cache.SOURCES`.
     :param data_home: as for :func:`data_folder`.
     :param download: fetch a missing file from its pinned address and check its sha256. Needs ``pyro_vgpds[data]``.
     :raises FileNotFoundError: where it is not there and is not to be fetched, or has no pinned address.

@@ -25,7 +25,8 @@ class Skeleton:
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import Skeleton
-    >>> arm = Skeleton(("root", "elbow", "hand"), (-1, 0, 1), np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]]), ("hand.rz",))
+    >>> offsets = np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]])
+    >>> arm = Skeleton(("root", "elbow", "hand"), (-1, 0, 1), offsets, channels=("hand.rz",))
     >>> arm.bones
     [(0, 1), (1, 2)]
     """

@@ -25,7 +25,7 @@ def make_sequences(
     of it (a few random Fourier features), so that no linear model of two dimensions explains the data.
 
     :param num_sequences: how many.
-    :param num_outputs: D.
+    :param num_outputs: D, of each frame.
     :param length: the shortest and the longest sequence, in frames.
     :param noise: standard deviation of the noise; the outputs have unit variance without it.
     :param missing: share of the entries that are NaN.
@@ -76,7 +76,7 @@ def make_pendulum_video(
     The angle is a sinusoid from a random phase, so the path is a circle: ``latent`` is (num_frames, 2), the angle
     and its rate, both with amplitude 1. Pixels are a strongly nonlinear function of it.
 
-    :param num_frames: T.
+    :param num_frames: how many frames.
     :param height: of a frame, in pixels.
     :param width: likewise.
     :param period: frames in one full swing.

@@ -33,7 +33,8 @@ class KernelValue(StateSpace):
     >>> import torch
     >>> from pyro_vgpds.kernels import Matern32
     >>> value = Matern32(variance=[1.0, 2.0, 3.0])()
-    >>> value.gram(torch.zeros(5, 7)).shape, value.diag(torch.zeros(5, 7)).shape  # five sequences of seven frames
+    >>> t = torch.zeros(5, 7)  # five sequences of seven frames
+    >>> value.gram(t).shape, value.diag(t).shape
     (torch.Size([3, 5, 7, 7]), torch.Size([3, 5, 7]))
     """
 

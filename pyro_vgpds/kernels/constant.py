@@ -143,8 +143,10 @@ class White(_Constant):
     >>> import torch
     >>> from pyro_vgpds.kernels import White
     >>> t = torch.tensor([0.0, 1.0]).double()
-    >>> White(0.5)().gram(t).tolist(), White(0.5)().gram(t, t).tolist()  # other frames, also at the same times
-    ([[[0.5, 0.0], [0.0, 0.5]]], [[[0.0, 0.0], [0.0, 0.0]]])
+    >>> White(0.5)().gram(t).tolist()
+    [[[0.5, 0.0], [0.0, 0.5]]]
+    >>> White(0.5)().gram(t, t).tolist()  # with other frames, here at the same times
+    [[[0.0, 0.0], [0.0, 0.0]]]
     """
 
     def forward(self) -> WhiteValue:

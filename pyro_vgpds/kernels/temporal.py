@@ -126,10 +126,11 @@ class RBF(_Scaled):
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF
-    >>> RBF(variance=2.0, lengthscale=1.0)().gram(torch.tensor([0.0, 1.0]).double()).round(decimals=3).tolist()
+    >>> t = torch.tensor([0.0, 1.0]).double()
+    >>> RBF(variance=2.0, lengthscale=1.0)().gram(t).round(decimals=3).tolist()
     [[[2.0, 1.213], [1.213, 2.0]]]
-    >>> RBF(lengthscale=[1.0, 5.0])().gram(torch.zeros(3)).shape  # one for each of two latent dimensions
-    torch.Size([2, 3, 3])
+    >>> RBF(lengthscale=[1.0, 5.0])().gram(t).shape  # one for each of two latent dimensions
+    torch.Size([2, 2, 2])
     """
 
     _value = RBFValue
@@ -140,7 +141,7 @@ class Matern12(_Scaled):
 
     >>> import torch
     >>> from pyro_vgpds.kernels import Matern12
-    >>> Matern12(1.0, 2.0)().gram(torch.tensor([0.0]).double(), torch.tensor([2.0]).double()).item()  # exp(-1)
+    >>> Matern12(1.0, 2.0)().gram(torch.tensor([0.0, 2.0]).double())[0, 0, 1].item()  # exp(-1)
     0.36787944117144233
     """
 
@@ -186,9 +187,9 @@ class Periodic(Kernel):
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF, Periodic
-    >>> k = Periodic(period=24.0)().gram(torch.tensor([0.0]).double(), torch.tensor([12.0, 24.0, 48.0]).double())
-    >>> k.round(decimals=6).tolist()
-    [[[0.135335, 1.0, 1.0]]]
+    >>> k = Periodic(period=24.0)().gram(torch.tensor([0.0, 12.0, 24.0, 48.0]).double())
+    >>> k[0, 0].round(decimals=6).tolist()
+    [1.0, 0.135335, 1.0, 1.0]
     >>> drifting = Periodic(period=24.0) * RBF(lengthscale=100.0)  # a cycle that changes slowly
     """
 

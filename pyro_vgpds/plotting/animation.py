@@ -30,7 +30,8 @@ def animate_frames(films: Mapping[str, Any], *, labels: Any = None, fps: float =
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> from pyro_vgpds.plotting import animate_frames, save_animation
-    >>> film = animate_frames({"pendulum": make_pendulum_video(num_frames=5, height=16, width=16).frames})
+    >>> video = make_pendulum_video(num_frames=5, height=16, width=16)
+    >>> film = animate_frames({"pendulum": video.frames})
     >>> save_animation(film, "pendulum.gif").name
     'pendulum.gif'
     """
@@ -118,7 +119,8 @@ def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float =
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> from pyro_vgpds.plotting import animate_frames, save_animation
-    >>> film = animate_frames({"pendulum": make_pendulum_video(num_frames=3, height=16, width=16).frames})
+    >>> video = make_pendulum_video(num_frames=3, height=16, width=16)
+    >>> film = animate_frames({"pendulum": video.frames})
     >>> path = save_animation(film, "pendulum.gif", fps=5)
     """
     import matplotlib.pyplot as plt

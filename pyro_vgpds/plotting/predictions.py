@@ -81,7 +81,8 @@ def plot_reconstruction(
     >>> t, truth = data.times.t[:10], data.read()[:10]
     >>> seen = truth.clone()
     >>> seen[4:8, 0] = float("nan")
-    >>> ax = plot_reconstruction(post.reconstruct(t, seen, num_starts=1), output=0, truth=truth, seen=seen)
+    >>> whole = post.reconstruct(t, seen, num_starts=1)
+    >>> ax = plot_reconstruction(whole, output=0, truth=truth, seen=seen)
     """
     column, name = _output(prediction, output)
     t, mean, sd = _moments(prediction, column)
