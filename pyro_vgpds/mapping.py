@@ -120,8 +120,12 @@ class _EigenTerms(torch.autograd.Function):
 class SparseGP(Expandable):
     r"""p(y given x): D outputs of a GP with inducing inputs, event shape (N, D).
 
-    ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood, so any Pyro
-    algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample`` draws from
+    ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood,
+
+    .. math:: \sum_d \Big(\log N(y_d \mid m_d, Q_{NN} + \beta_d^{-1} I)
+              - \frac{\beta_d}{2} \mathrm{tr}(K_{NN} - Q_{NN})\Big), \qquad Q_{NN} = K_{NM} K_{MM}^{-1} K_{MN},
+
+    so any Pyro algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample`` draws from
     the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.elbo.Collapsed_ELBO` the site's distribution
     becomes :meth:`integrate` (q(x)), in which x is integrated out.
 

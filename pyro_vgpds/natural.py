@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Natural gradients for q(X).
-
-At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
-:math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 15). Damped in the natural parameters
-:math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
-
-.. math::
-    \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
-    \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
-    \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
-
-The derivatives come from the backward pass that the other parameters need anyway.
-"""
+"""Natural gradients for q(X), by the derivatives of the backward pass that the other parameters need anyway."""
 
 from __future__ import annotations
 
@@ -46,6 +34,15 @@ def natural_step(
 class NaturalGradient:
     r"""Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
 
+    At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
+    :math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 15). Damped in the natural parameters
+    :math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
+
+    .. math::
+        \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
+        \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
+        \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
+
     Beside a plain SVI loop::
 
         svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
@@ -54,15 +51,7 @@ class NaturalGradient:
                 svi.step(data)      # evaluates the bound, and moves everything but q(X)
                 natural.step(0.3)   # moves q(X), by derivatives of the same evaluation
 
-    Within the block the guide holds η = S⁻¹μ and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from
-    them. A step of length ρ is
-
-    .. math::
-        \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
-        \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
-        \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon),
-
-    whose fixed point is the paper's eq. 15.
+    Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
 
     :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
     :param args: what the model is called on: the data.

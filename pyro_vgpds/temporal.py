@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The latent path as Pyro distributions: the temporal GP prior p(X given t) and the posterior q(X).
-
-q(X) has the form that every stationary point of the bound has (Opper and Archambeau 2009; the paper's section 2.2):
-
-.. math:: \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
+"""The latent path as Pyro distributions: the temporal GP prior p(X given t) and the posterior q(X).
 
 Nothing here inverts or factorises K_t or S. With r = √λ and B = I + r K r, whose eigenvalues are at least 1,
 S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
@@ -152,12 +148,13 @@ class TemporalGP(Expandable):
 
 
 class OpperArchambeau(Expandable):
-    r"""q(X) in the form that every stationary point of the bound has (the paper's eq. 15), event shape (N, Q):
+    r"""q(X), event shape (N, Q), in the form that every stationary point of the bound has (Opper and Archambeau 2009; the
+    paper's eq. 15):
 
     .. math:: q(X) = \prod_q N(x_q \mid \mu_q, S_q), \qquad
               \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
 
-    Only 2QN numbers parametrise it. Its density is the prior's times Gaussian sites in each x_nq, so
+    Only 2QN numbers parametrise it, and neither K_t nor S is ever inverted. Its density is the prior's times Gaussian sites in each x_nq, so
     ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
 
     :param prior: the :class:`TemporalGP` that it is a posterior of.
