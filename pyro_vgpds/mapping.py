@@ -125,8 +125,8 @@ class SparseGP(Expandable):
     .. math:: \sum_d \Big(\log N(y_d \mid m_d, Q_{NN} + \beta_d^{-1} I)
               - \frac{\beta_d}{2} \mathrm{tr}(K_{NN} - Q_{NN})\Big), \qquad Q_{NN} = K_{NM} K_{MM}^{-1} K_{MN},
 
-    so any Pyro algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample`` draws from
-    the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.elbo.Collapsed_ELBO` the site's distribution
+    so any Pyro algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample``
+    draws from the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.Collapsed_ELBO` the site's distribution
     becomes :meth:`integrate` (q(x)), in which x is integrated out.
 
     :param x: latent points (..., N, Q).

@@ -148,14 +148,14 @@ class TemporalGP(Expandable):
 
 
 class OpperArchambeau(Expandable):
-    r"""q(X), event shape (N, Q), in the form that every stationary point of the bound has (Opper and Archambeau 2009; the
-    paper's eq. 15):
+    r"""q(X), event shape (N, Q), in the form that every stationary point of the bound has (Opper and Archambeau 2009;
+    the paper's eq. 15):
 
     .. math:: q(X) = \prod_q N(x_q \mid \mu_q, S_q), \qquad
               \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
 
-    Only 2QN numbers parametrise it, and neither K_t nor S is ever inverted. Its density is the prior's times Gaussian sites in each x_nq, so
-    ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
+    Only 2QN numbers parametrise it, and neither K_t nor S is ever inverted. Its density is the prior's times Gaussian
+    sites in each x_nq, so ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
 
     :param prior: the :class:`TemporalGP` that it is a posterior of.
     :param mean_bar: :math:`\bar\mu`, (..., N, Q).
