@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-slow lint format bench clean
+.PHONY: install demo test test-slow lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -33,9 +33,13 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The reference, as pages in docs/_build/html. A warning is an error.
+docs: install
+	$(BIN)/python -m sphinx --fail-on-warning --quiet -b html docs docs/_build/html
+
 # Set GPY and GPFLOW to Pythons that have those libraries to have them timed in the same run.
 bench: install
 	$(BIN)/python -m benchmarks.table
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build *.egg-info demo_output .pytest_cache .mypy_cache .ruff_cache

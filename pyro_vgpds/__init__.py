@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variational Gaussian process dynamical systems in Pyro."""
+"""Variational Gaussian process dynamical systems in Pyro: every part in a few lines.
+
+>>> import pyro
+>>> from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, fit
+>>> from pyro_vgpds.datasets import make_sequences
+>>> pyro.set_rng_seed(0)
+>>> data = make_sequences(num_sequences=2, num_outputs=5, length=(20, 25)).sequences()
+>>> data
+Sequences(2 sequences, 48 frames, 5 outputs)
+>>> model = VGPDS.from_data(data, latent_dim=3, num_inducing=12)
+>>> guide = AutoOpperArchambeau(model)
+>>> result = fit(model, guide, data, num_steps=30)
+>>> post = Posterior(model, guide, data)
+>>> post.forecast([2.6, 2.7, 2.8], sequence=0).mean.shape
+torch.Size([3, 5])
+"""
 
 from pyro_vgpds import kernels
 from pyro_vgpds.classify import BayesClassifier

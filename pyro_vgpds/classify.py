@@ -22,6 +22,12 @@ class BayesClassifier:
     :param posteriors: class names and their :class:`~pyro_vgpds.Posterior`; all must have the same outputs.
     :param prior: probability of each class; left out, all are equally likely.
     :raises ValueError: where outputs differ, or ``prior`` names other classes or is not a distribution.
+
+    >>> from pyro_vgpds import BayesClassifier
+    >>> loud = Posterior(model, guide, data, noise=10.0)
+    >>> classifier = BayesClassifier({"quiet": post, "loud": loud}, prior={"quiet": 0.7, "loud": 0.3})
+    >>> classifier.predict(data.times.t[:10], data.read()[:10])
+    'quiet'
     """
 
     def __init__(self, posteriors: Mapping[Hashable, Posterior], prior: Mapping[Hashable, float] | None = None) -> None:
@@ -41,18 +47,23 @@ class BayesClassifier:
     def log_joint(self, t: Any, y: Any, **options: Any) -> Tensor:
         """Log p(class) + a lower bound on log p(y given class), (classes,), or (S, classes) for a list of sequences.
 
-        Options are those of :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
+        Arguments are those of :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
         """
         scores = [self.posteriors[c].log_density(t, y, **options) for c in self.classes]
         priors = [math.log(p) if (p := self.prior[c]) > 0 else -math.inf for c in self.classes]
         return torch.stack([score + log_p for score, log_p in zip(scores, priors, strict=True)], -1)
 
     def predict_proba(self, t: Any, y: Any, **options: Any) -> Tensor:
-        """Probabilities of the classes, (classes,), or (S, classes) for a list of sequences."""
+        """Probabilities of the classes, (classes,), or (S, classes) for a list of sequences. Arguments as in
+        :meth:`log_joint`.
+
+        >>> classifier.predict_proba(data.times.t[:10], data.read()[:10]).shape
+        torch.Size([2])
+        """
         return self.log_joint(t, y, **options).softmax(-1)
 
     def predict(self, t: Any, y: Any, **options: Any) -> Any:
-        """The most probable class, or a list of them for a list of sequences."""
+        """The most probable class, or a list of them for a list of sequences. Arguments as in :meth:`log_joint`."""
         best = self.log_joint(t, y, **options).argmax(-1)
         return self.classes[int(best)] if best.dim() == 0 else [self.classes[i] for i in best.tolist()]
 

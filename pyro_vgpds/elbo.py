@@ -29,6 +29,7 @@ class IntegrateMessenger(Messenger):
     Without this messenger the mark does nothing.
 
     :param names: latent sites that are known to be integrated; more are learned from the marks that are met.
+    :raises TypeError: where the guide's distribution of an integrated site has no mean or no variance.
     """
 
     def __init__(self, names: set[str] | None = None) -> None:
@@ -65,11 +66,17 @@ def _has_moments(fn: Any) -> bool:
 
 
 class Collapsed_ELBO(TraceMeanField_ELBO):
-    r"""The paper's bound as a Pyro loss: :math:`-F = -\hat F + KL(q(X), p(X))` (its eq. 9).
+    r"""The paper's bound as a Pyro loss: :math:`-F = -\hat F + KL(q(X), p(X))` (its eq. 14).
 
     Use it with ``SVI`` like any other ELBO. With :class:`~pyro_vgpds.AutoOpperArchambeau` it is deterministic: no
     sample is drawn, and neither K_t nor S is factorised. Priors on hyperparameters stay ordinary latent sites, which
-    are sampled. Any guide works whose site ``x`` has a ``mean`` and a ``variance``.
+    are sampled. Any guide works whose site ``x`` has a ``mean`` and a ``variance``. Arguments are those of Pyro's
+    ``TraceMeanField_ELBO``, and raise as there.
+
+    >>> from pyro_vgpds import Collapsed_ELBO
+    >>> loss = Collapsed_ELBO().loss(model, guide, data)
+    >>> abs(loss + result.bound) < 1e-6  # the bound that training reached
+    True
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -31,7 +31,15 @@ _KEY = "pyro_vgpds"
 
 
 class FileFormatError(ValueError):
-    """A file is not what it should be: cut short, changed, of another kind, or of a later version."""
+    """A file is not what it should be: cut short, changed, of another kind, or of a later version.
+
+    >>> from pathlib import Path
+    >>> from pyro_vgpds import load
+    >>> _ = Path("notes.txt").write_text("no model")
+    >>> load("notes.txt")
+    Traceback (most recent call last):
+    pyro_vgpds.files.FileFormatError: notes.txt ...
+    """
 
 
 def write_file(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -17,14 +17,23 @@ FILM_SUFFIXES = (".gif", ".mp4", ".avi", ".mkv", ".mov")
 
 
 def write_film(path: str | os.PathLike[str], frames: Any, fps: float = 12.0) -> Path:
-    """Write frames (T, H, W) of grey or (T, H, W, 3) of colour, from 0 to 255; what lies outside is clipped.
+    """Write frames to a video file.
 
     A gif keeps time in hundredths of a second, so its rate is that of the nearest. Films other than gif need sides of
     even length: the last row or column is doubled where it has to be.
 
+    :param path: the file; its ending says what is written.
+    :param frames: (T, H, W) of grey or (T, H, W, 3) of colour, from 0 to 255; what lies outside is clipped.
+    :param fps: frames a second.
+    :returns: the path.
     :raises ValueError: where the frames are not of that shape or hold NaN, the rate is not positive, or the suffix is
         none of gif, mp4, avi, mkv, mov.
     :raises ImportError: where the suffix needs ``pyro_vgpds[video]``, and it is not installed.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.film import write_film
+    >>> write_film("pendulum.gif", make_pendulum_video(num_frames=5, height=16, width=16).frames).name
+    'pendulum.gif'
     """
     path = Path(path)
     suffix = path.suffix.lower()

@@ -28,6 +28,17 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another Pyro model with a :class:`~pyro_vgpds.TemporalGP` at ``x``.
     :param mean_bar: start of ``mean_bar``; left out, the model's own start (``VGPDS.from_data``), else zeros.
     :param lam: start of ``lam``, likewise; else ones.
+    :param options: as for Pyro's ``AutoNormalMessenger``, of latent hyperparameters.
+    :raises ValueError: where a start is not (N, Q), not finite, or ``lam`` not positive.
+
+    >>> from pyro.infer import SVI
+    >>> from pyro.optim import Adam
+    >>> from pyro_vgpds import Collapsed_ELBO
+    >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
+    >>> svi = SVI(new, AutoOpperArchambeau(new), Adam({"lr": 0.01}), Collapsed_ELBO())
+    >>> loss = svi.step(data)  # minus the bound, without a sample
+    >>> guide.mean_bar.shape, guide.lam.shape
+    (torch.Size([48, 3]), torch.Size([48, 3]))
     """
 
     mean_bar: Any
@@ -49,7 +60,12 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             self.set(mean_bar, lam)
 
     def set(self, mean_bar: Tensor | None, lam: Tensor | None) -> None:
-        """Give q(X) these parameters; one that is None becomes zeros (``mean_bar``) or ones (``lam``)."""
+        """Give q(X) these parameters, in place where the guide has some of this shape.
+
+        :param mean_bar: (N, Q); None for zeros.
+        :param lam: (N, Q), positive; None for ones.
+        :raises ValueError: where shapes are not (N, Q), numbers not finite, or ``lam`` not positive.
+        """
         if mean_bar is None:
             assert lam is not None
             mean_bar = torch.zeros_like(lam)
@@ -72,7 +88,12 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         )
 
     def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
-        """q(X) at the parameters of now, without a sample of it; call it on what the model is called on."""
+        """q(X) at the parameters of now, without a sample of it; call it on what the model is called on.
+
+        >>> q = guide.posterior(data)
+        >>> q.mean.shape, q.variance.shape
+        (torch.Size([48, 3]), torch.Size([48, 3]))
+        """
         with pyro.get_param_store().scope(), IntegrateMessenger():
             self(*args, **kwargs)
         q: Any = self.get_traces()[1].nodes["x"]["fn"]

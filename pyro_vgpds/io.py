@@ -50,9 +50,17 @@ def save(
 ) -> None:
     """Write the model, the guide and the data they were trained on, which prediction needs, to one file.
 
+    :param path: the file; one that is there is replaced once the new one is complete.
+    :param model: a :class:`~pyro_vgpds.VGPDS`.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param data: what they were trained on.
     :param metadata: what else is to be kept with them, such as units and names: any nesting of numbers, texts, lists,
         dictionaries and tensors. :func:`load_metadata` reads it, and :func:`load` does not need it.
     :raises TypeError: where a kernel or a prior is not one of the library's own; keep ``state_dict()`` of those.
+    :raises ValueError: where guide, model and data do not belong together.
+
+    >>> from pyro_vgpds import load, load_metadata, save
+    >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
     """
     for name, value, kind in (
         ("model", model, VGPDS),
@@ -89,7 +97,15 @@ def save(
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The metadata that :func:`save` was given; empty where there was none. Raises as :func:`load`."""
+    """The metadata that :func:`save` was given; empty where there was none. Raises as :func:`load`.
+
+    :param path: the file.
+
+    >>> from pyro_vgpds import load_metadata, save
+    >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
+    >>> load_metadata("model.safetensors")
+    {'unit': 'cm'}
+    """
     header, tensors = read_file(path, "model")
     try:
         return dict(unpack(header.get("metadata", {"d": []}), _strip(tensors, "metadata.")))
@@ -102,9 +118,17 @@ def load(
 ) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     """What :func:`save` wrote: the model, the guide and the data.
 
+    :param path: the file.
     :param device: where it is to be; left out, the CPU.
     :param dtype: what it is to be computed in; left out, as it was.
     :raises FileFormatError: where the file is cut short, changed, of another kind, or of a later version.
+    :raises FileNotFoundError: where there is none.
+
+    >>> from pyro_vgpds import load, save
+    >>> save("model.safetensors", model, guide, data)
+    >>> again, its_guide, its_data = load("model.safetensors")
+    >>> Posterior(again, its_guide, its_data).bound == post.bound
+    True
     """
     header, tensors = read_file(path, "model")
     try:

@@ -16,7 +16,14 @@ _warned: set[str] = set()
 
 
 class NumericalError(ArithmeticError):
-    """A matrix could not be factorised, even with more jitter."""
+    """A matrix could not be factorised, even with more jitter, or the bound has no finite value.
+
+    >>> import torch
+    >>> from pyro_vgpds.linalg import cholesky
+    >>> cholesky(torch.full((2, 2), float("nan")), "K")
+    Traceback (most recent call last):
+    pyro_vgpds.linalg.NumericalError: K (2 x 2) has entries that are not finite...
+    """
 
 
 def default_jitter(dtype: torch.dtype) -> float:
@@ -25,6 +32,13 @@ def default_jitter(dtype: torch.dtype) -> float:
     This is the library's only jitter rule: a covariance matrix that must be factorised gets
     ``default_jitter(dtype) * mean(diag)`` added to its diagonal, which is 1.5e-8 of its scale in float64 and
     3.5e-4 in float32. Where a ``jitter`` argument is given, that number is added as it is instead.
+
+    :param dtype: float64 or float32.
+
+    >>> import torch
+    >>> from pyro_vgpds.linalg import default_jitter
+    >>> default_jitter(torch.float64)
+    1.4901161193847656e-08
     """
     return math.sqrt(torch.finfo(dtype).eps)
 

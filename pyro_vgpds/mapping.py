@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The mapping from latent points to outputs: a sparse GP, collapsed over its inducing variables.
 
-With β = 1/noise, for one group of D outputs seen in the same N rows (the paper's eq. 8 and appendix A):
+With β = 1/noise, for one group of D outputs seen in the same N rows (the paper's eq. 14, in full eq. 32):
 
 .. math::
     \hat F = -\tfrac{DN}{2} \log\tfrac{2\pi}{\beta} - \tfrac{D}{2} \log|B| - \tfrac{\beta}{2} \mathrm{tr}\,YY^\top
@@ -120,9 +120,13 @@ class _EigenTerms(torch.autograd.Function):
 class SparseGP(Expandable):
     r"""p(y given x): D outputs of a GP with inducing inputs, event shape (N, D).
 
-    ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood, so any Pyro
-    algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample`` draws from
-    the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.elbo.Collapsed_ELBO` the site's distribution
+    ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood,
+
+    .. math:: \sum_d \Big(\log N(y_d \mid m_d, Q_{NN} + \beta_d^{-1} I)
+              - \frac{\beta_d}{2} \mathrm{tr}(K_{NN} - Q_{NN})\Big), \qquad Q_{NN} = K_{NM} K_{MM}^{-1} K_{MN},
+
+    so any Pyro algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample``
+    draws from the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.Collapsed_ELBO` the site's distribution
     becomes :meth:`integrate` (q(x)), in which x is integrated out.
 
     :param x: latent points (..., N, Q).
@@ -133,6 +137,21 @@ class SparseGP(Expandable):
     :param data: the :class:`~pyro_vgpds.Sequences` that ``y`` comes from, whose column groups are then used; a
         ``log_prob`` of other values reads those.
     :param jitter: added to the diagonal of K_MM; ``None`` follows :func:`~pyro_vgpds.linalg.default_jitter`.
+    :param noise_event_dim: 1 where ``noise`` is (..., D), 0 where it is one number (...).
+    :raises ValueError: where ``noise`` has another number of outputs than ``mean``.
+    :raises NumericalError: by ``log_prob``, where K_MM cannot be factorised or the bound has lost its digits.
+
+    >>> import torch
+    >>> from pyro_vgpds import SparseGP
+    >>> from pyro_vgpds.kernels import ARDRBF
+    >>> x = torch.linspace(-1, 1, 6).double().unsqueeze(-1)
+    >>> noise, mean, kernel = torch.tensor(0.1).double(), torch.zeros(3).double(), ARDRBF(1.0, 2.0)()
+    >>> exact = SparseGP(x, kernel, inducing=x, noise=noise, mean=mean)
+    >>> y = exact.sample()  # (N, D)
+    >>> k = kernel.cov(x, x) + noise * torch.eye(6)
+    >>> gp = torch.distributions.MultivariateNormal(torch.zeros(6).double(), k)
+    >>> torch.allclose(exact.log_prob(y), gp.log_prob(y.T).sum(), rtol=1e-4)  # as Z = X
+    True
     """
 
     arg_constraints: dict[str, Any] = {}
@@ -159,7 +178,10 @@ class SparseGP(Expandable):
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
 
     def groups(self, value: Tensor) -> ColumnGroups:
-        """The column groups of ``value``: those of the data where it is the data's own ``y``."""
+        """The column groups of ``value``: those of the data where it is the data's own ``y``.
+
+        :param value: outputs (N, D).
+        """
         data = self.data
         if data is None or value is not data.y:
             steps = torch.arange(len(value), dtype=self.x.dtype)
@@ -190,7 +212,10 @@ class SparseGP(Expandable):
         return self.output_mean + factor @ noise[0] + self.noise.sqrt().unsqueeze(-2) * noise[1]
 
     def integrate(self, posterior: TorchDistribution) -> CollapsedGP:
-        """The distribution of y with x integrated over ``posterior``, which has a mean and a variance."""
+        """The distribution of y with x integrated out, a :class:`~pyro_vgpds.mapping.CollapsedGP`.
+
+        :param posterior: q(x), a distribution with a mean and a variance (..., N, Q).
+        """
         return CollapsedGP(self, posterior)
 
 
@@ -199,6 +224,9 @@ class CollapsedGP(SparseGP):
 
     It optimises q(U) after the integration over x, so it is a lower bound on E_q[SparseGP.log_prob], equal for a
     point q. It depends on q only through its marginal means and variances.
+
+    :param likelihood: the :class:`~pyro_vgpds.SparseGP`.
+    :param posterior: q(x), with a mean and a variance (..., N, Q).
     """
 
     def __init__(self, likelihood: SparseGP, posterior: TorchDistribution) -> None:

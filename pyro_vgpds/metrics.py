@@ -13,35 +13,57 @@ __all__ = ["coverage", "mae", "mse", "nlpd", "ra", "sc"]
 
 
 def mse(truth: Any, prediction: Any) -> float:
-    """Mean squared error.
+    r"""Mean squared error :math:`\frac1n \sum (y - \hat y)^2`.
 
+    :param truth: an array or tensor of any shape; NaN does not count.
+    :param prediction: of the same shape.
     :raises ValueError: where shapes differ, nothing in the truth counts, or a prediction that counts is not finite.
+
+    >>> from pyro_vgpds.metrics import mse
+    >>> mse([1.0, 2.0, float("nan")], [1.0, 4.0, 9.0])
+    2.0
     """
     counts, true, guess = _compare(truth, prediction=prediction)
     return float(np.mean((true - guess)[counts] ** 2))
 
 
 def mae(truth: Any, prediction: Any) -> float:
-    """Mean absolute error. Raises as :func:`mse`."""
+    r"""Mean absolute error :math:`\frac1n \sum |y - \hat y|`. Arguments and errors as in :func:`mse`.
+
+    >>> from pyro_vgpds.metrics import mae
+    >>> mae([1.0, 2.0], [1.0, 4.0])
+    1.0
+    """
     counts, true, guess = _compare(truth, prediction=prediction)
     return float(np.mean(np.abs(true - guess)[counts]))
 
 
 def ra(truth: Any, prediction: Any) -> float:
-    """RA of the paper's table 1: the root of the mean squared error of angles in radians, in degrees.
+    r"""RA of the paper's table 1: the root of the mean squared error of angles in radians, in degrees,
+    :math:`\frac{180}{\pi} \sqrt{\mathrm{mse}}`. Arguments and errors as in :func:`mse`.
 
-    Raises as :func:`mse`.
+    >>> import math
+    >>> from pyro_vgpds.metrics import ra
+    >>> round(ra([0.0, 0.0], [math.pi / 2, math.pi / 2]), 6)
+    90.0
     """
     return math.degrees(math.sqrt(mse(truth, prediction)))
 
 
 def sc(truth: Any, prediction: Any, scale: Any) -> float:
-    """SC of the paper's table 1, the error of Taylor, Hinton and Roweis: squared errors in degrees, each angle by its
-    scale, summed over the rows and averaged over the angles.
+    r"""SC of the paper's table 1, the error of Taylor, Hinton and Roweis: squared errors in degrees, each angle by its
+    scale, summed over the rows and averaged over the angles,
+    :math:`\frac1d \sum_{nj} (\frac{180}{\pi} s_j (y_{nj} - \hat y_{nj}))^2`.
 
     :param truth: angles (N, d) in radians; NaN does not count, nor does a column that is all NaN.
+    :param prediction: likewise, without NaN.
     :param scale: (d,), one for each angle.
     :raises ValueError: as :func:`mse`, and where ``truth`` is not (N, d) or ``scale`` not (d,).
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.metrics import sc
+    >>> round(sc(np.zeros((3, 2)), np.radians([[1.0, 2.0]] * 3), scale=[1.0, 0.5]), 6)
+    3.0
     """
     counts, true, guess = _compare(truth, prediction=prediction)
     weight = _array(scale)
@@ -54,7 +76,14 @@ def sc(truth: Any, prediction: Any, scale: Any) -> float:
 def coverage(truth: Any, lower: Any, upper: Any) -> float:
     """The share of the truth that lies within [lower, upper]: near 0.95 for honest central intervals of 95 %.
 
+    :param truth: an array or tensor of any shape; NaN does not count.
+    :param lower: lower ends, of the same shape.
+    :param upper: upper ends, likewise.
     :raises ValueError: as :func:`mse`, and where a lower end is above its upper end.
+
+    >>> from pyro_vgpds.metrics import coverage
+    >>> coverage([0.0, 1.0, 2.0, 3.0], lower=[-1.0, 0.0, 0.0, 0.0], upper=[1.0, 2.0, 1.0, 4.0])
+    0.75
     """
     counts, true, low, high = _compare(truth, lower=lower, upper=upper)
     if (low > high)[counts].any():
@@ -63,10 +92,17 @@ def coverage(truth: Any, lower: Any, upper: Any) -> float:
 
 
 def nlpd(truth: Any, mean: Any, variance: Any) -> float:
-    """Mean negative log predictive density of independent Gaussians, in nats an entry. Lower is better.
+    r"""Mean negative log predictive density of independent Gaussians, in nats an entry,
+    :math:`\frac1n \sum \frac12 (\log 2\pi v + (y - m)^2 / v)`. Lower is better.
 
-    :param variance: of the outputs, noise included.
+    :param truth: an array or tensor of any shape; NaN does not count.
+    :param mean: of the outputs, of the same shape.
+    :param variance: of the outputs, noise included, likewise.
     :raises ValueError: as :func:`mse`, and where a variance is not positive.
+
+    >>> from pyro_vgpds.metrics import nlpd
+    >>> round(nlpd([0.0], mean=[1.0], variance=[1.0]), 4)
+    1.4189
     """
     counts, true, centre, spread = _compare(truth, mean=mean, variance=variance)
     if (spread <= 0)[counts].any():

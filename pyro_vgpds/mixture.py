@@ -24,7 +24,15 @@ class MixturePrediction(Outputs):
 
     .. math:: m = \sum_i w_i m_i, \qquad v = \sum_i w_i (v_i + (m_i - m)^2).
 
-    :ivar components: the :class:`~pyro_vgpds.Prediction` of each model; their ``latent`` paths differ.
+    :param components: the :class:`~pyro_vgpds.Prediction` of each model; their ``latent`` paths differ.
+    :param weights: (models,), with sum 1.
+
+    >>> import torch
+    >>> from pyro_vgpds.mixture import MixturePrediction
+    >>> parts = [post.forecast([2.6], sequence=s) for s in (0, 1)]
+    >>> mixed = MixturePrediction(parts, torch.tensor([0.5, 0.5]).double())
+    >>> torch.allclose(mixed.mean, (parts[0].mean + parts[1].mean) / 2)
+    True
     """
 
     def __init__(self, components: Sequence[Prediction], weights: Tensor) -> None:
@@ -33,7 +41,10 @@ class MixturePrediction(Outputs):
         self.t, self.noise, self._data = first.t, first.noise, first._data
 
     def with_noise(self, noise: bool) -> MixturePrediction:
-        """The same with or without the outputs' noise."""
+        """The same with or without the outputs' noise.
+
+        :param noise: with it or not.
+        """
         return MixturePrediction([part.with_noise(noise) for part in self.components], self.weights)
 
     def _mix(self, values: Callable[[Prediction], Tensor]) -> Tensor:
@@ -47,7 +58,11 @@ class MixturePrediction(Outputs):
         return mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Central intervals (T, D) with this probability: quantiles of the mixture of the components' Gaussians."""
+        """Lower and upper ends (T, D) of central intervals: quantiles of the mixture of the components' Gaussians.
+
+        :param probability: of each interval.
+        :raises ValueError: where it is not between 0 and 1.
+        """
         ends = [part.interval(probability) for part in self.components]
         lower, upper = (torch.stack(side) for side in zip(*ends, strict=True))
         tail = 0.5 * (1.0 - probability)
@@ -62,7 +77,10 @@ class MixturePrediction(Outputs):
         return 0.5 * (low + high)
 
     def sample(self, num_samples: int = 1) -> Tensor:
-        """Joint draws (num_samples, T, D), each from one model."""
+        """Joint draws (num_samples, T, D), each from one model.
+
+        :param num_samples: how many.
+        """
         check_count("num_samples", num_samples)
         which = torch.multinomial(self.weights, num_samples, replacement=True)
         draws = torch.empty((num_samples, *self.shape), dtype=self.t.dtype, device=self.t.device)
@@ -73,8 +91,10 @@ class MixturePrediction(Outputs):
         return draws
 
     def log_prob(self, y: Any) -> Tensor:
-        """Log-density of outputs (T, D): that of the mixture of the components' densities of all of them; NaN is left
-        out.
+        """Log-density of outputs: that of the mixture of the components' densities of all of them; NaN is left out.
+
+        :param y: (T, D).
+        :raises ValueError: where ``y`` has another shape.
         """
         y = self._checked(y)
         terms = torch.stack([part.log_prob(y) for part in self.components])
@@ -95,6 +115,13 @@ class PosteriorMixture:
     :param posteriors: trained models of the same outputs and the same training sequences.
     :param weights: one for each, with sum 1; left out, all are equal.
     :raises ValueError: where outputs or sequences differ, or weights are no distribution.
+
+    >>> from pyro_vgpds import PosteriorMixture
+    >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise=0.1)])
+    >>> both.forecast([2.6, 2.7], sequence=0)
+    MixturePrediction(2 times from 2.6 to 2.7, 5 outputs)
+    >>> both.generate([0.0, 0.1], num_samples=3).shape
+    torch.Size([3, 2, 5])
     """
 
     def __init__(self, posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> None:
@@ -126,11 +153,15 @@ class PosteriorMixture:
         return self._each("reconstruct", t, y, *args, **options)
 
     def generate(self, t: Any, num_samples: int = 1, sequence: int | None = None, *, noise: bool = True) -> Tensor:
-        """Draws of whole sequences, (num_samples, T, D), each from one model."""
+        """Draws of whole sequences, (num_samples, T, D), each from one model. Arguments as in :meth:`Posterior.generate
+        <pyro_vgpds.Posterior.generate>`.
+        """
         return self.forecast(t, sequence, noise=noise).sample(num_samples)
 
     def log_density(self, t: Any, y: Any, **options: Any) -> Tensor:
-        """A lower bound on the log-density of new sequences under the mixture."""
+        """A lower bound on the log-density of new sequences under the mixture. Arguments as in
+        :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
+        """
         terms = torch.stack([p.log_density(t, y, **options) for p in self.posteriors], -1)
         return torch.logsumexp(terms + self.weights.log(), -1)
 

@@ -29,10 +29,15 @@ _INTEGRATE: Any = {"integrate": "x"}
 
 
 class Relevance(NamedTuple):
-    """Of each latent dimension, (Q,): how much it matters, and whether it is on."""
+    """Of each latent dimension, (Q,): how much it matters, and whether it is on.
 
-    value: Tensor
-    active: Tensor
+    >>> value, active = model.relevance(guide, data)
+    >>> value.shape, active.dtype
+    (torch.Size([3]), torch.bool)
+    """
+
+    value: Tensor  #: (Q,), its weight times its spread
+    active: Tensor  #: (Q,) of bool
 
 
 class VGPDS(PyroModule):
@@ -54,6 +59,16 @@ class VGPDS(PyroModule):
         :func:`~pyro_vgpds.linalg.default_jitter` is followed.
     :param structure: ``"dense"`` or ``"markov"`` forces how the temporal prior is computed; left out,
         :class:`~pyro_vgpds.TemporalGP` picks the faster one.
+    :raises ValueError: where shapes do not fit together, or a number is out of its range.
+    :raises TypeError: where a kernel is not of its place: ``mapping`` needs analytic Ψ statistics.
+
+    >>> import torch
+    >>> from pyro_vgpds import Sequences
+    >>> from pyro_vgpds.kernels import ARDRBF, RBF
+    >>> points, mean = torch.randn(4, 2).double(), torch.zeros(3).double()
+    >>> small = VGPDS(RBF(), ARDRBF(), inducing=points, noise=0.1, output_mean=mean)
+    >>> small(Sequences([0.0, 0.5, 1.0])).shape  # a draw of y from the prior
+    torch.Size([3, 3])
     """
 
     inducing: Any
@@ -103,7 +118,15 @@ class VGPDS(PyroModule):
         self.start: Start | None = None
 
     def set_noise(self, noise: Any) -> None:
-        """Make the noise variance this: one number, (D,), or a distribution or ``PyroSample`` as its prior."""
+        """Make the noise variance another one, which is then learned.
+
+        :param noise: one number, (D,) for one each, or a distribution or ``PyroSample`` as its prior.
+        :raises ValueError: where it is not positive, or of another size.
+
+        >>> small.set_noise([0.1, 0.2, 0.3])
+        >>> small.noise.shape
+        torch.Size([3])
+        """
         if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
             prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
         else:
@@ -132,6 +155,7 @@ class VGPDS(PyroModule):
         and noise come from the data; temporal lengthscales and periods that the kernels leave open are those under
         which the principal components are most likely.
 
+        :param data: the training sequences.
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off what is not needed.
         :param num_inducing: M; left out, 100, or the number of frames where that is smaller.
         :param temporal: k_x; left out, ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF held at 1, as
@@ -145,6 +169,12 @@ class VGPDS(PyroModule):
         :param jitter: as for :class:`VGPDS`.
         :param structure: as for :class:`VGPDS`.
         :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
+
+        >>> from pyro_vgpds.kernels import Bias, Matern32, White
+        >>> kernel = Matern32() + White(1e-2) + Bias(0.1)
+        >>> walks = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=kernel)
+        >>> walks.inducing.shape, walks.noise.shape, walks.output_mean.shape
+        (torch.Size([10, 2]), torch.Size([]), torch.Size([5]))
         """
         check_sizes(data, latent_dim, num_inducing, noise_per_output)
         _check_static(static_dim, latent_dim, data)
@@ -166,14 +196,17 @@ class VGPDS(PyroModule):
 
     @property
     def latent_dim(self) -> int:
+        """Q, how many latent dimensions there are."""
         return self.inducing_unconstrained.shape[1]
 
     @property
     def num_inducing(self) -> int:
+        """M, how many inducing inputs there are."""
         return self.inducing_unconstrained.shape[0]
 
     @property
     def num_outputs(self) -> int:
+        """D, how many outputs there are."""
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,6 +228,9 @@ class VGPDS(PyroModule):
     def forward(self, data: Sequences) -> Tensor:
         """Draw x and y, or condition on the y of ``data``.
 
+        :param data: times, and outputs where the model is to be conditioned on them.
+        :returns: y, (N, D).
+        :raises TypeError: where ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
         :raises ValueError: where ``data`` has another number of outputs than the model.
         """
         if not isinstance(data, Sequences):
@@ -220,7 +256,12 @@ class VGPDS(PyroModule):
         and else that of the inducing inputs, which lie where the latent path does. A dimension is on where it has at
         least a twentieth of the largest relevance.
 
+        :param guide: the :class:`~pyro_vgpds.AutoOpperArchambeau` of this model.
+        :param data: the data that the two were trained on.
         :raises ValueError: where the mapping kernel has no weights.
+
+        >>> model.relevance(guide, data).value.argsort(descending=True).shape  # the most relevant first
+        torch.Size([3])
         """
         leaves = [leaf for leaf in self.mapping.leaves() if "weight" in leaf._names]
         if not leaves:

@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Natural gradients for q(X).
-
-At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
-:math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 13). Damped in the natural parameters
-:math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
-
-.. math::
-    \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
-    \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
-    \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
-
-The derivatives come from the backward pass that the other parameters need anyway.
-"""
+"""Natural gradients for q(X), by the derivatives of the backward pass that the other parameters need anyway."""
 
 from __future__ import annotations
 
@@ -44,7 +32,16 @@ def natural_step(
 
 
 class NaturalGradient:
-    """Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
+    r"""Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
+
+    At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
+    :math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 15). Damped in the natural parameters
+    :math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
+
+    .. math::
+        \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
+        \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
+        \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
 
     Beside a plain SVI loop::
 
@@ -57,7 +54,18 @@ class NaturalGradient:
     Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
 
     :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
-    :param data: what the model is called on.
+    :param args: what the model is called on: the data.
+    :param kwargs: likewise.
+    :raises RuntimeError: where the guide has a NaturalGradient already.
+
+    >>> from pyro_vgpds import Collapsed_ELBO, NaturalGradient
+    >>> new = AutoOpperArchambeau(model)
+    >>> with NaturalGradient(new, data) as natural:
+    ...     for _ in range(3):
+    ...         loss = Collapsed_ELBO().loss_and_grads(model, new, data)
+    ...         natural.step(0.5)
+    >>> Collapsed_ELBO().loss(model, new, data) < loss
+    True
     """
 
     def __init__(self, guide: AutoOpperArchambeau, *args: Any, **kwargs: Any) -> None:
@@ -94,13 +102,18 @@ class NaturalGradient:
         self.guide.set(q.mean_bar, q.lam)
 
     def posterior(self, prior: TemporalGP) -> OpperArchambeau:
-        """q(X) on this prior; its mean and variance remember the derivatives of F̂."""
+        """q(X) on a prior; its mean and variance remember the derivatives of F̂. The guide calls this.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
+        """
         self.q = _Tracked.from_natural(prior, self.eta, self.lam)
         return self.q
 
     def step(self, rate: float) -> None:
-        """One step of length ρ = ``rate`` in (0, 1], by the derivatives of the last backward pass.
+        """One step, by the derivatives of the last backward pass.
 
+        :param rate: its length ρ, in (0, 1].
+        :raises ValueError: where it is not.
         :raises RuntimeError: where there was no backward pass since the last step.
         """
         if not 0.0 < rate <= 1.0:

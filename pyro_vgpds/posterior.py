@@ -44,11 +44,16 @@ class Posterior:
         latent path than it believes, and a larger noise, chosen on sequences held out, reconstructs better.
     :raises ValueError: where guide, model and data do not belong together, or ``noise`` is not positive.
 
-    :ivar q: q(X) of the training frames, an :class:`~pyro_vgpds.OpperArchambeau`.
     :ivar bound: the lower bound on log p(Y) that training reached.
 
     In all methods ``sequence`` is the index of the training sequence whose times ``t`` belong to, inside it or beyond
     its end, and None stands for a new, independent sequence.
+
+    >>> post = Posterior(model, guide, data)
+    >>> post.num_outputs, post.q.mean.shape, post.inducing_mean.shape
+    (5, torch.Size([48, 3]), torch.Size([12, 5]))
+    >>> abs(post.bound - result.bound) < 1e-6
+    True
     """
 
     def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences, *, noise: Any = None) -> None:
@@ -69,14 +74,17 @@ class Posterior:
 
     @property
     def q(self) -> OpperArchambeau:
+        """The posterior of the latent path at the training frames, event shape (N, Q)."""
         return self._training.q
 
     @property
     def data(self) -> Sequences:
+        """The training sequences."""
         return self._training.data
 
     @property
     def num_outputs(self) -> int:
+        """D, how many outputs there are."""
         return self._inducing.num_outputs
 
     @property
@@ -91,6 +99,9 @@ class Posterior:
         """What q(X) and q(U) leave unexplained of each output at the training frames: the mean square, (D,).
 
         Multiples of it are candidates for ``noise``.
+
+        >>> post.residual_variance().shape
+        torch.Size([5])
         """
         fitted, total = self.impute(fill=False), self.data.times.t.new_zeros(self.num_outputs)
         with torch.no_grad():
@@ -107,7 +118,11 @@ class Posterior:
         return self._inducing.mean()
 
     def inducing_covariance(self, output: int = 0) -> Tensor:
-        """Cov[u_d] of one output, (M, M). Outputs that were observed in the same frames and share a noise share it."""
+        """Cov[u_d] of one output, (M, M). Outputs that were observed in the same frames and share a noise share it.
+
+        :param output: its number.
+        :raises ValueError: where there is no such output.
+        """
         if not -self.num_outputs <= output < self.num_outputs:
             raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output}.")
         return self._inducing.covariance(output)
@@ -115,7 +130,15 @@ class Posterior:
     # predictions
 
     def forecast(self, t: Any, sequence: Any = _ONLY, *, noise: bool = True, full_cov: bool = False) -> Prediction:
-        """Outputs at new times, from the times alone (the paper's section 3.1).
+        r"""Outputs at new times, from the times alone (the paper's section 3.1).
+
+        The latent path there is :meth:`OpperArchambeau.forecast <pyro_vgpds.OpperArchambeau.forecast>`; q(U) maps it to
+
+        .. math:: E[f_*] = B^\top \psi_1, \qquad
+                  \mathrm{Cov}[f_*] = B^\top (\Psi_2 - \psi_1 \psi_1^\top) B + \psi_0 I
+                  - \mathrm{tr}\,[(K_{MM}^{-1} - (K_{MM} + \beta \Psi_2^{train})^{-1})\, \Psi_2]\, I,
+
+        with :math:`B = E[K_{MM}^{-1} U]` and the Ψ statistics of one new frame.
 
         :param t: times (T,), in any order: inside, between or beyond the training times. A time that was trained on is
             a new frame there, with its own draw of the temporal kernel's white noise; :meth:`impute` has the frame.
@@ -123,6 +146,14 @@ class Posterior:
             sequence, whose latent path is that of the prior.
         :param noise: of the outputs, or of the function without their noise.
         :param full_cov: make the covariance (T, D, D) of outputs within a time, which ``log_prob`` then uses.
+        :returns: a :class:`~pyro_vgpds.Prediction` of (T, D).
+        :raises ValueError: where ``t`` is not (T,) and finite, or the sequence is unknown, or must be said.
+        :raises TypeError: where ``t`` has dates and the training times are numbers.
+
+        >>> ahead = post.forecast([2.6, 2.7, 2.8], sequence=0)
+        >>> ahead
+        Prediction(3 times from 2.6 to 2.8, 5 outputs)
+        >>> lower, upper = ahead.interval(0.95)
         """
         times = self._times(t)
         with torch.no_grad():
@@ -133,6 +164,10 @@ class Posterior:
         """Outputs at the training frames, (N, D), sequences one after the other.
 
         :param fill: keep what was observed, so that only what was missing is predicted.
+        :param noise: of the outputs, or of the function without their noise.
+
+        >>> post.impute().mean.equal(data.y)  # nothing is missing here
+        True
         """
         observed = self.data.read() if fill else None
         return Prediction(self.data.times.t, self.q, self._inducing, noise=noise, observed=observed)
@@ -172,12 +207,19 @@ class Posterior:
             noise of the outputs to be independent. Where it is not, thousands of pixels say less of the latent path
             than it believes, and less trust, chosen on frames held out, leaves more to the times.
         :param fill: return what was observed as it was, with no variance.
+        :param noise: of the outputs, or of the function without their noise.
         :param num_starts: starting points; with 1 the nearest training frames, with 2 the forecast as well.
         :param num_steps: natural steps at the most, from each start.
         :param natural_rate: ρ in (0, 1], their length.
         :param tolerance: nats for each number seen; the iteration ends where the bound changes by less.
         :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other.
         :raises ValueError: where D differs, times are not finite or do not increase, or the sequence is unknown.
+
+        >>> seen = data.read()[:10].clone()
+        >>> seen[:, 3:] = float("nan")  # two of five outputs are hidden
+        >>> whole = post.reconstruct(data.times.t[:10], seen)
+        >>> whole.mean.shape, whole.latent.mean.shape
+        (torch.Size([10, 5]), torch.Size([10, 3]))
         """
         new = self._new_data(t, y)
         belongs = self._belongs(sequence, new.num_sequences)
@@ -238,14 +280,27 @@ class Posterior:
 
         Each draw has a latent path and a function of its own: the path from the prior for a new sequence (None), or
         from q(X*) as the continuation of a training sequence, and the function from q(U).
+
+        :param t: times (T,).
+        :param num_samples: how many draws.
+        :param sequence: as in :meth:`forecast`.
+        :param noise: of the outputs, or of the function without their noise.
+
+        >>> post.generate([0.0, 0.1, 0.2], num_samples=4).shape
+        torch.Size([4, 3, 5])
         """
         check_count("num_samples", num_samples)
         return self.forecast(t, sequence, noise=noise).sample(num_samples)
 
     def as_model(self, sequence: int | None = None, *, noise: bool = True) -> Callable[[Any], Tensor]:
-        """The same as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D)::
+        """:meth:`generate` as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D).
 
-        Predictive(posterior.as_model(), num_samples=5)(t)["y"]
+        :param sequence: as in :meth:`generate`.
+        :param noise: likewise.
+
+        >>> from pyro.infer import Predictive
+        >>> Predictive(post.as_model(), num_samples=4)([0.0, 0.1, 0.2])["y"].shape
+        torch.Size([4, 3, 5])
         """
         which = self._sequence(sequence)
 
@@ -259,7 +314,12 @@ class Posterior:
     # scores
 
     def project(self, t: Any, y: Any, sequence: Any = None, **options: Any) -> Latent:
-        """Latent positions of new data: ``mean`` and ``variance`` (T, Q). Options are those of :meth:`reconstruct`."""
+        """Latent positions of new data: ``mean`` and ``variance`` (T, Q). Arguments are those of :meth:`reconstruct`.
+
+        >>> mean, variance = post.project(data.times.t[:10], data.read()[:10])
+        >>> mean.shape
+        torch.Size([10, 3])
+        """
         return self.reconstruct(t, y, sequence, **options).latent
 
     def log_density(
@@ -283,7 +343,12 @@ class Posterior:
 
         :param t: times of one sequence, or a list for several, each of which is scored by itself.
         :param y: their outputs.
+        :param num_starts: this and what follows as in :meth:`reconstruct`.
         :returns: one number, or (S,) for a list.
+
+        >>> own, noise = data.read()[:10], 3.0 * data.read()[:10].flip(1)
+        >>> bool(post.log_density(data.times.t[:10], own) > post.log_density(data.times.t[:10], noise))
+        True
         """
         new = self._new_data(t, y)
         _check_steps(num_starts, num_steps, natural_rate, tolerance)

@@ -25,8 +25,17 @@ __all__ = ["Latent", "Outputs", "Prediction", "Reconstruction"]
 
 
 class Latent:
-    """The latent path at the times of a prediction: ``mean`` and ``variance`` (T, Q), and on request the full
-    ``covariance`` over the times, (Q, T, T).
+    """The latent path at the times of a prediction, Gaussian.
+
+    :param path: its distribution, event shape (T, Q).
+    :ivar mean: (T, Q).
+    :ivar variance: (T, Q).
+
+    >>> latent = post.forecast([2.6, 2.7], sequence=0).latent
+    >>> latent
+    Latent(2 times, 3 dimensions)
+    >>> latent.covariance.shape
+    torch.Size([3, 2, 2])
     """
 
     def __init__(self, path: TorchDistribution) -> None:
@@ -36,6 +45,7 @@ class Latent:
 
     @property
     def covariance(self) -> Tensor:
+        """Over the times, (Q, T, T). Large: made only when asked for."""
         return self.path.covariance_matrix
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -47,7 +57,12 @@ class Latent:
 
 
 class Outputs:
-    """Moments of outputs at T times, (T, D), and the forms in which people want them."""
+    """Moments of outputs at T times, (T, D), and the forms in which people want them.
+
+    >>> ahead = post.forecast([2.6, 2.7], sequence=0)
+    >>> ahead.shape, ahead.stddev.shape, ahead.columns
+    ((2, 5), torch.Size([2, 5]), None)
+    """
 
     t: Tensor  #: the times, (T,)
     noise: bool  #: whether it is of the outputs, or else of the function without their noise
@@ -109,14 +124,23 @@ class Outputs:
         return y
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Arrays ``t`` (or dates), ``mean`` and ``variance``."""
+        """Arrays ``t`` (or dates), ``mean`` and ``variance``.
+
+        >>> sorted(ahead.to_numpy())
+        ['latent_mean', 'latent_variance', 'mean', 't', 'variance']
+        """
         times = self.t.cpu().numpy() if self.dates is None else self.dates
         return {"t": times, "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
 
     def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
-        """A DataFrame of ``"mean"``, ``"variance"`` or ``"stddev"``, times (or dates) by outputs.
+        """A DataFrame of times (or dates) by outputs.
 
+        :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
+        :raises ValueError: where it is none of them.
         :raises ImportError: where pandas is not installed.
+
+        >>> ahead.to_pandas("stddev").index.tolist()
+        [2.6, 2.7]
         """
         if what not in ("mean", "variance", "stddev"):
             raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
@@ -136,8 +160,17 @@ class Prediction(Outputs):
     distribution, which is not Gaussian: the latent path is uncertain and goes through a nonlinear mapping. ``sample``
     draws from that distribution, and ``interval`` and ``log_prob`` take it for a Gaussian of the same moments.
 
-    :ivar t: the times, (T,); ``dates`` are the same as dates, where the data had dates.
-    :ivar noise: whether it is of the outputs, or else of the function without their noise.
+    :param t: the times, (T,).
+    :param path: the latent path there, a distribution of event shape (T, Q).
+    :param inducing: q(U).
+    :param noise: of the outputs, or of the function without their noise.
+    :param observed: (T, D), what is known and is returned as it is, NaN where it is not.
+    :param full_cov: make the covariance (T, D, D) at once, and have ``log_prob`` use it.
+    :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
+
+    >>> ahead = post.forecast([2.6, 2.7], sequence=0)
+    >>> ahead.mean.shape, ahead.variance.shape, ahead.latent.mean.shape
+    (torch.Size([2, 5]), torch.Size([2, 5]), torch.Size([2, 3]))
     """
 
     def __init__(
@@ -158,7 +191,14 @@ class Prediction(Outputs):
             self._covariance = self._make_covariance()
 
     def with_noise(self, noise: bool) -> Prediction:
-        """The same with or without the outputs' noise."""
+        """The same with or without the outputs' noise.
+
+        :param noise: with it or not.
+
+        >>> difference = ahead.variance - ahead.with_noise(False).variance
+        >>> bool((difference - model.noise).abs().max() < 1e-10)
+        True
+        """
         if noise == self.noise:
             return self
         new = copy.copy(self)
@@ -175,9 +215,15 @@ class Prediction(Outputs):
         return arrays
 
     def write(self, mean: Any = None, variance: Any = None) -> None:
-        """Write the moments into arrays (T, D) block by block: tensors, numpy arrays or memmaps, for D that is huge.
+        """Write the moments into arrays (T, D) block by block, for D that is huge.
 
+        :param mean: an array for the means: a tensor, a numpy array or a memmap; left out, they are not written.
+        :param variance: likewise.
         :raises ValueError: where an array has another shape.
+
+        >>> import numpy as np
+        >>> array = np.empty((2, 5), dtype=np.float32)
+        >>> ahead.write(mean=array)
         """
         for name, array in (("mean", mean), ("variance", variance)):
             if array is not None and tuple(array.shape) != self.shape:
@@ -221,9 +267,14 @@ class Prediction(Outputs):
     # the distribution
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends (T, D) of central intervals with this probability, each output by itself.
+        """Lower and upper ends (T, D) of central intervals, each output by itself.
 
+        :param probability: of each interval.
         :raises ValueError: where ``probability`` is not between 0 and 1.
+
+        >>> lower, upper = ahead.interval(0.95)
+        >>> bool((lower < ahead.mean).all() and (ahead.mean < upper).all())
+        True
         """
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must be between 0 and 1, but got {probability!r}.")
@@ -231,7 +282,14 @@ class Prediction(Outputs):
         return self.mean - width, self.mean + width
 
     def sample(self, num_samples: int = 1) -> Tensor:
-        """Joint draws (num_samples, T, D): one latent path and one function each, so that times are coherent."""
+        """Joint draws (num_samples, T, D): one latent path and one function each, so that times are coherent.
+
+        :param num_samples: how many.
+        :raises ValueError: where it is not a positive whole number.
+
+        >>> ahead.sample(7).shape
+        torch.Size([7, 2, 5])
+        """
         check_count("num_samples", num_samples)
         with torch.no_grad():
             x = self._path.sample((num_samples,))
@@ -241,12 +299,17 @@ class Prediction(Outputs):
         return y
 
     def log_prob(self, y: Any) -> Tensor:
-        """Log-density of outputs (T, D) under Gaussians of these moments, summed; NaN is left out.
+        """Log-density of outputs under Gaussians of these moments, summed; NaN is left out.
 
         Outputs count as independent, or with ``full_cov`` by their covariance within each time. What :meth:`reconstruct
         <pyro_vgpds.Posterior.reconstruct>` filled in as observed is left out as well.
 
+        :param y: (T, D).
+        :returns: one number.
         :raises ValueError: where ``y`` has another shape.
+
+        >>> bool(ahead.log_prob(ahead.mean) > ahead.log_prob(ahead.mean + 1.0))
+        True
         """
         y = self._checked(y)
         known = torch.isfinite(y)
@@ -275,6 +338,12 @@ class Reconstruction(Prediction):
     :ivar bound: the lower bound on log p(training outputs, seen outputs) that was reached.
     :ivar bounds: that of each start, best first.
     :ivar num_steps: natural steps that the best start took.
+
+    >>> seen = data.read()[:10].clone()
+    >>> seen[5:, 0] = float("nan")
+    >>> whole = post.reconstruct(data.times.t[:10], seen, num_starts=2)
+    >>> whole.bound == max(whole.bounds), len(whole.bounds)
+    (True, 2)
     """
 
     bound: float

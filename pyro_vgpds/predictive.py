@@ -151,7 +151,7 @@ class InducingPosterior:
             yield rows, Frames(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
 
     def moments(self, frames: Frames) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        r"""Outputs' indices (d,), and mean and variance of F (T, d) (the paper's eq. 20 and 21), block by block:
+        r"""Outputs' indices (d,), and mean and variance of F (T, d) (the paper's eq. 22 and 23), block by block:
 
         .. math:: E f_d = \psi_1^\top a_d, \quad
                   V f_d = a_d^\top (\psi_2 - \psi_1 \psi_1^\top) a_d + \psi_0 - \mathrm{tr}[(K^{-1} - Σ_d) \psi_2]

@@ -100,7 +100,17 @@ def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None, y: 
 
 
 def masked_sum(a: Tensor, mask: Tensor | None) -> Tensor:
-    """Σ_n mask_cn a_nj, (..., C, J), of a (..., N, J)."""
+    """Σ_n mask_cn a_nj, (..., C, J).
+
+    :param a: (..., N, J).
+    :param mask: (C, N) of 0 and 1; None for one group that has every row.
+
+    >>> import torch
+    >>> from pyro_vgpds.psi import masked_sum
+    >>> mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    >>> masked_sum(torch.tensor([[1.0], [2.0], [4.0]]), mask).tolist()
+    [[5.0], [6.0]]
+    """
     return a.sum(-2, keepdim=True) if mask is None else mask @ a
 
 
@@ -110,6 +120,10 @@ _CROSS: dict[tuple[type, type], Callable[..., Tensor]] = {}
 def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register ``f(first, second, mean, variance, z, mask)``, the cross term of two kinds of kernel in a sum:
     Σ_n mask_cn E[k_first(z_m, x_n) k_second(x_n, z_m')], (..., C, M, M). The transposed order follows from it.
+
+    :param first: a class derived from :class:`MappingValue`.
+    :param second: another, or the same.
+    :returns: a decorator.
     """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

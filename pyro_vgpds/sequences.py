@@ -27,6 +27,7 @@ class ColumnGroups:
 
     A group of D_c columns that were seen in the same N_c rows enters the bound only through its mask, D_c and its Gram
     matrix Y_c Y_cᵀ, so it is kept as a factor of that with min(N_c, D_c) columns. A Y without gaps is one group.
+    :meth:`Sequences.groups <pyro_vgpds.Sequences.groups>` makes them.
     """
 
     mask: Tensor | None  #: (C, N) of 0 and 1; None for one group that has every row
@@ -70,6 +71,16 @@ class Sequences:
 
     Rows or columns in which nothing was observed are allowed and add nothing to the bound; a row without data is a time
     at which the outputs can be imputed. (``VGPDS.from_data`` refuses *training* columns with nothing observed.)
+
+    >>> from pyro_vgpds import Sequences
+    >>> nan = float("nan")
+    >>> t = [[0.0, 0.1, 0.3], [0.0, 0.2]]
+    >>> y = [[[1, 2], [3, nan], [5, 6]], [[7, 8], [9, nan]]]
+    >>> data = Sequences(t, y)
+    >>> data
+    Sequences(2 sequences, 5 frames, 2 outputs, 20 % missing)
+    >>> data.lengths, data.num_observed, data.output_means.tolist()
+    ((3, 2), 8, [5.0, 5.333333333333333])
     """
 
     def __init__(
@@ -102,8 +113,17 @@ class Sequences:
     def from_frame(cls, frame: Any, time: str | None = None, sequence: str | None = None, **options: Any) -> Sequences:
         """From a pandas DataFrame in which every other column is an output.
 
+        :param frame: the DataFrame.
         :param time: the column of times; left out, the index.
         :param sequence: a column that says which sequence a row is of; left out, there is one sequence.
+        :param options: as for :class:`Sequences`.
+        :raises ValueError: where there is no such column, or a row names no sequence; else as :class:`Sequences`.
+
+        >>> import pandas
+        >>> rows = [["a", 0, 0.1, 2.0], ["a", 1, 0.2, 2.1], ["b", 0, 0.3, 1.9]]
+        >>> frame = pandas.DataFrame(rows, columns=["walk", "t", "hip", "knee"])
+        >>> Sequences.from_frame(frame, time="t", sequence="walk")
+        Sequences(2 sequences, 3 frames, 2 outputs)
         """
         for name, value in (("time", time), ("sequence", sequence)):
             if value is not None and value not in frame.columns:
@@ -118,6 +138,7 @@ class Sequences:
     def joined(self, other: Sequences) -> Sequences:
         """The sequences of both, these first; nothing is copied.
 
+        :param other: sequences of the same outputs.
         :raises ValueError: where the two have other outputs, dtypes or devices.
         """
         for name in ("num_outputs", "dtype", "device"):
@@ -135,10 +156,12 @@ class Sequences:
 
     @property
     def num_sequences(self) -> int:
+        """How many sequences there are."""
         return len(self.times.lengths)
 
     @property
     def num_frames(self) -> int:
+        """N, the frames of all sequences."""
         return len(self.times)
 
     @property
@@ -153,6 +176,7 @@ class Sequences:
 
     @property
     def lengths(self) -> tuple[int, ...]:
+        """Frames of each sequence."""
         return self.times.lengths
 
     def __len__(self) -> int:
@@ -189,7 +213,14 @@ class Sequences:
         return _view(self._arrays[0])
 
     def read(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Columns ``start`` to ``stop`` of all sequences, (N, stop - start), in ``dtype``."""
+        """Some outputs of all sequences, (N, stop - start), in ``dtype``.
+
+        :param start: the first column.
+        :param stop: the column after the last; left out, all that follow.
+
+        >>> data.read(1).flatten().tolist()
+        [2.0, nan, 6.0, 8.0, nan]
+        """
         parts = [_to_tensor(a[:, start:stop], self.dtype) for a in self._arrays]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.device)
 
@@ -232,6 +263,11 @@ class Sequences:
 
         :param mean: (D,), what is taken off the outputs.
         :param columns: keep the columns themselves, as one noise for each output needs, and not a shorter factor.
+        :raises ValueError: where ``mean`` is not (D,).
+
+        >>> groups = data.groups(data.output_means)
+        >>> groups.columns.tolist(), groups.rows.tolist()  # one column seen in all 5 rows, one in 3
+        ([1.0, 1.0], [5.0, 3.0])
         """
         kept = self._groups.get(columns)
         if kept is not None and kept[0] is mean and kept[1] == mean._version:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The latent path as Pyro distributions: the temporal GP prior p(X given t) and the posterior q(X).
-
-q(X) has the form that every stationary point of the bound has (Opper and Archambeau 2009; the paper's section 2.2):
-
-.. math:: \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
+"""The latent path as Pyro distributions: the temporal GP prior p(X given t) and the posterior q(X).
 
 Nothing here inverts or factorises K_t or S. With r = √λ and B = I + r K r, whose eigenvalues are at least 1,
 S = K − K r B⁻¹ r K and KL = ½ (log|B| + mean_bar·μ − λ·diag S).
@@ -63,19 +59,32 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -
 
 
 class TemporalGP(Expandable):
-    r"""p(X given t) = ∏_q N(x_q given 0, k_x(t, t)), block-diagonal over sequences (the paper's eq. 6, section 2.3).
+    r"""p(X given t), block-diagonal over sequences (the paper's eq. 8, section 2.3):
+
+    .. math:: p(X \mid t) = \prod_q N(x_q \mid 0, K_t), \qquad K_t = k_x(t, t).
 
     Event shape (N, Q). Sampling and ``log_prob`` factorise K_t, with jitter by the rule of
     :func:`~pyro_vgpds.linalg.default_jitter`, once and only when asked for; q(X) and its KL need neither.
 
     :param kernel: a temporal kernel's value, ``kernel()``.
     :param times: a :class:`~pyro_vgpds.times.Times` (``data.times``), or a tensor (N,) for one sequence.
-    :param latent_dim: Q.
+    :param latent_dim: Q, how many latent dimensions there are.
     :param jitter: added to the diagonal where K_t is factorised; ``None`` follows the rule.
     :param structure: ``"dense"`` makes one n × n block for each sequence, at a cost of O(n³); ``"markov"`` goes through
         the kernel's state-space form, at O(n). Left out, it is ``"markov"`` where the kernel has such a form and there
         are frames enough for it to be the faster one. The results are the same.
-    :raises ValueError: where ``"markov"`` is asked of a kernel without a state-space form.
+    :raises ValueError: where ``"markov"`` is asked of a kernel without a state-space form, or the kernel has parameters
+        for another number of latent dimensions.
+
+    >>> import torch
+    >>> from pyro_vgpds import TemporalGP
+    >>> from pyro_vgpds.kernels import Matern32
+    >>> t = torch.linspace(0, 1, 4).double()
+    >>> prior = TemporalGP(Matern32(1.0, 0.5)(), t, latent_dim=2, structure="markov")
+    >>> prior
+    TemporalGP(frames=4, latent_dim=2, structure='markov')
+    >>> prior.sample((5,)).shape, prior.covariance_matrix.shape
+    (torch.Size([5, 4, 2]), torch.Size([2, 4, 4]))
     """
 
     arg_constraints: dict[str, Any] = {}
@@ -139,14 +148,33 @@ class TemporalGP(Expandable):
 
 
 class OpperArchambeau(Expandable):
-    r"""q(X) = ∏_q N(x_q given K_t \bar μ_q, (K_t⁻¹ + diag λ_q)⁻¹) (the paper's eq. 13), event shape (N, Q).
+    r"""q(X), event shape (N, Q), in the form that every stationary point of the bound has (Opper and Archambeau 2009;
+    the paper's eq. 15):
 
-    Only 2QN numbers parametrise it. Its density is the prior's times Gaussian sites in each x_nq, so
-    ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
+    .. math:: q(X) = \prod_q N(x_q \mid \mu_q, S_q), \qquad
+              \mu_q = K_t \bar\mu_q, \qquad S_q = (K_t^{-1} + \mathrm{diag}\,\lambda_q)^{-1}.
+
+    Only 2QN numbers parametrise it, and neither K_t nor S is ever inverted. Its density is the prior's times Gaussian
+    sites in each x_nq, so ``q.log_prob(x) - prior.log_prob(x)`` is exact whatever jitter the prior needed.
 
     :param prior: the :class:`TemporalGP` that it is a posterior of.
-    :param mean_bar: \bar μ, (..., N, Q).
+    :param mean_bar: :math:`\bar\mu`, (..., N, Q).
     :param lam: λ ≥ 0, (..., N, Q).
+    :param validate_args: check the arguments, as for all distributions.
+    :raises ValueError: where a shape does not end in (N, Q), or ``lam`` is negative.
+
+    >>> import torch
+    >>> from pyro_vgpds import OpperArchambeau, TemporalGP
+    >>> from pyro_vgpds.kernels import RBF
+    >>> prior = TemporalGP(RBF(1.0, 0.5)(), torch.linspace(0, 1, 4).double(), latent_dim=2)
+    >>> ones = torch.ones(4, 2).double()
+    >>> q = OpperArchambeau(prior, mean_bar=ones, lam=3.0 * ones)
+    >>> k = prior.covariance_matrix
+    >>> inverse = torch.linalg.inv(k) + 3.0 * torch.eye(4)
+    >>> torch.allclose(q.covariance_matrix, torch.linalg.inv(inverse))
+    True
+    >>> torch.allclose(q.mean, k[0] @ q.mean_bar)
+    True
     """
 
     arg_constraints = {"mean_bar": constraints.real, "lam": constraints.nonnegative}
@@ -172,6 +200,13 @@ class OpperArchambeau(Expandable):
         """The same distribution by η = S⁻¹μ and λ, its natural parameters up to those of the prior.
 
         With η and λ held, the prior's hyperparameters move μ as well; that is the gradient natural steps go with.
+
+        :param prior: the :class:`TemporalGP`.
+        :param eta: η, (..., N, Q).
+        :param lam: λ ≥ 0, (..., N, Q).
+
+        >>> torch.allclose(OpperArchambeau.from_natural(prior, q.eta, q.lam).mean, q.mean)
+        True
         """
         new = cls(prior, eta, lam, validate_args=False)
         new._natural = True
@@ -213,7 +248,10 @@ class OpperArchambeau(Expandable):
         return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
 
     def covariance_of(self, rows: Tensor) -> Tensor:
-        """S of some frames, (..., Q, T, T)."""
+        """S of some frames, (..., Q, T, T).
+
+        :param rows: their indices, (T,).
+        """
         t, q = len(rows), self.event_shape[-1]
         return self.prior.covariance.posterior_block(self.lam, rows).expand(self.batch_shape + (q, t, t))
 
@@ -223,7 +261,13 @@ class OpperArchambeau(Expandable):
         .. math:: \mu_* = K_{*N} \bar\mu, \qquad \Sigma_* = K_{**} - K_{*N} (K_t + \Lambda^{-1})^{-1} K_{N*}
 
         Event shape (T, Q), with ``mean``, ``variance``, ``covariance_matrix`` (Q, T, T) and ``rsample``. White noise of
-        the temporal kernel is part of K_** and not of K_*N.
+        the temporal kernel is part of :math:`K_{**}` and not of :math:`K_{*N}`.
+
+        :param t: new times (T,), a tensor.
+        :param sequence: the index of the training sequence, or None.
+
+        >>> q.forecast(torch.tensor([1.1, 1.2]).double(), sequence=0).variance.shape
+        torch.Size([2, 2])
         """
         covariance = self.prior.covariance
         if sequence is None or isinstance(covariance, DiagonalCovariance):  # white noise says nothing of other times

@@ -47,29 +47,41 @@ _PATIENCE = 10  # steps in a row with a small relative change that end training
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluation of the bound."""
+    """One evaluation of the bound.
 
-    step: int
+    >>> result.history[0].step, result.history[-1].step
+    (0, 30)
+    """
+
+    step: int  #: 0 is before the first step
     seconds: float  #: since training began
-    bound: float
+    bound: float  #: in nats
 
 
 @dataclass
 class FitResult:
-    """What :func:`fit` did. The model and the guide hold the parameters that ``bound`` belongs to."""
+    """What :func:`fit` did. The model and the guide hold the parameters that ``bound`` belongs to.
 
-    bound: float
-    history: list[Record] = field(repr=False)
+    >>> result.stopped, result.num_steps, result.method
+    ('steps', 30, 'natural')
+    >>> result.bound >= result.history[0].bound
+    True
+    """
+
+    bound: float  #: the lower bound on log p(Y), in nats
+    history: list[Record] = field(repr=False)  #: every evaluation
     stopped: str  #: "steps", "converged", "interrupted" or "stuck"
     num_undone: int  #: steps that were undone and damped
-    method: str
+    method: str  #: "natural", "lbfgs" or "adam"
 
     @property
     def num_steps(self) -> int:
+        """Steps that were taken."""
         return self.history[-1].step if self.history else 0
 
     @property
     def seconds(self) -> float:
+        """Wall time of training."""
         return self.history[-1].seconds if self.history else 0.0
 
     def __repr__(self) -> str:
@@ -80,7 +92,11 @@ class FitResult:
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """The bound over the steps; returns the axes. It is :func:`pyro_vgpds.plotting.plot_training`."""
+        """The bound over the steps, by :func:`~pyro_vgpds.plotting.plot_training`.
+
+        :param ax: axes to draw on; left out, those of a new figure.
+        :returns: the axes.
+        """
         from pyro_vgpds.plotting import plot_training  # here: training alone does not wait for matplotlib
 
         return plot_training(self, ax)
@@ -111,6 +127,9 @@ def fit(
     undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step. With
     priors on hyperparameters the bound is an estimate from one draw of them, and the last parameters are kept.
 
+    :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param data: the training sequences.
     :param num_steps: steps at the most; each is one evaluation of the bound with all gradients.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all, which is what Pyro's
@@ -123,13 +142,20 @@ def fit(
         for never.
     :param num_restarts: more runs from other inducing inputs (drawn with torch's generator); the best bound is kept.
     :param progress: show a progress bar; left out, on a terminal only.
-    :param callback: called with each :class:`Record`.
+    :param callback: called with each :class:`~pyro_vgpds.training.Record`.
     :param checkpoint: a file that the state of training is written to as it goes; it is a complete one at every moment.
     :param checkpoint_steps: write it every so many steps.
     :param checkpoint_seconds: write it where so many seconds have passed; left out with ``checkpoint_steps``, 60.
     :param resume: a checkpoint of a run with the same model, guide, data and settings (``num_steps`` may be larger);
         the results are those of a run that was never stopped, bit for bit on the same machine.
-    :raises ValueError: where an argument is out of its range.
+    :raises ValueError: where an argument is out of its range, or ``resume`` is of another run.
+    :raises TypeError: where ``guide`` is of another kind.
+    :raises NumericalError: where the bound has no finite value at the start.
+
+    >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
+    >>> result = fit(new, AutoOpperArchambeau(new), data, num_steps=5, method="lbfgs", warmup=0)
+    >>> result.stopped, len(result.history)
+    ('steps', 6)
     """
     _check(model, guide, data, num_steps, method, learning_rate, natural_rate, warmup, tolerance, num_restarts)
     checkpoints = None

@@ -30,6 +30,12 @@ def repeat_cycle(t: Any, y: Any = None, period: float | None = None) -> Tensor |
     :returns: float64 (N, D) without NaN, or a list of them.
     :raises ValueError: as ``Sequences`` does, where a column was never observed, the period is not positive, or the
         data show none.
+
+    >>> from pyro_vgpds.baselines import repeat_cycle
+    >>> nan = float("nan")
+    >>> y = [[1.0], [2.0], [3.0], [1.0], [nan], [nan]]
+    >>> repeat_cycle(range(6), y, period=3.0).flatten().tolist()
+    [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
     """
     gaps = Gaps(t, y)
     if period is None:
@@ -59,6 +65,12 @@ def estimate_period(t: Any, y: Any = None) -> float:
     Arguments as in :func:`repeat_cycle`.
 
     :raises ValueError: as ``Sequences`` does, and where there is no such dip.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.baselines import estimate_period
+    >>> t = np.arange(100.0)
+    >>> round(estimate_period(t, np.sin(2 * np.pi * t / 12)[:, None]), 2)
+    12.0
     """
     return _estimate(Gaps(t, y))
 

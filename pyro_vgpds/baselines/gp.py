@@ -34,12 +34,22 @@ def gp_interpolation(
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
-    :param kernel: a class of :mod:`pyro_vgpds.kernels` with a variance and a lengthscale: ``RBF``, ``Matern12``,
+    :param kernel: a class of ``pyro_vgpds.kernels`` with a variance and a lengthscale: ``RBF``, ``Matern12``,
         ``Matern32`` or ``Matern52``.
     :param return_variance: also return the predictive variances (noise included), zero where y was observed.
     :returns: float64 (N, D) without NaN, or a list of them; with ``return_variance`` a pair of those.
     :raises ValueError: as ``Sequences`` does, and where a column was never observed.
     :raises TypeError: where ``kernel`` is not such a class.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.baselines import gp_interpolation
+    >>> from pyro_vgpds.kernels import RBF
+    >>> t = np.linspace(0, 6, 40)
+    >>> y = np.sin(t)[:, None]
+    >>> y[20] = np.nan
+    >>> mean, variance = gp_interpolation(t, y, kernel=RBF, return_variance=True)
+    >>> bool(abs(mean[20, 0] - np.sin(t[20])) < 1e-2), variance[19, 0].item()
+    (True, 0.0)
     """
     if kernel not in _KERNELS:
         names = ", ".join(known.__name__ for known in _KERNELS)

@@ -25,6 +25,10 @@ def nearest_neighbour(train: Any, test: Any, k: int = 1, scaled: bool = False) -
     :param scaled: divide each column by its standard deviation in ``train`` (with N - 1) before distances are taken.
     :returns: float64 (N*, D) without NaN, or a list of them.
     :raises ValueError: where shapes disagree, ``train`` is not finite, or k is not between 1 and N.
+
+    >>> from pyro_vgpds.baselines import nearest_neighbour
+    >>> nearest_neighbour([[0.0, 5.0], [10.0, 7.0]], [[9.0, float("nan")]]).tolist()
+    [[9.0, 7.0]]
     """
     frames = _frames("train", train.read() if isinstance(train, Sequences) else train)
     if not bool(torch.isfinite(frames).all()):

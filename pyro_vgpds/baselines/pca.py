@@ -34,6 +34,11 @@ def pca(
     :returns: float64 (N, D) without NaN, or a list of them.
     :raises ValueError: as ``Sequences`` does, where a column was never observed, or ``num_components`` is not between 1
         and the smaller side of y.
+
+    >>> from pyro_vgpds.baselines import pca
+    >>> y = [[1.0, 2.0], [2.0, 4.0], [3.0, float("nan")], [4.0, 8.0]]  # a line
+    >>> round(pca(range(4), y, num_components=1)[2, 1].item(), 3)
+    6.0
     """
     return _impute(t, y, num_components, lambda part, seen, q: _low_rank(part, seen, q, num_iterations, tolerance))
 
@@ -43,7 +48,15 @@ def ppca(
 ) -> Tensor | list[Tensor]:
     """Fill with the posterior mean of probabilistic PCA, y = W x + μ + noise, fitted by EM to what was observed.
 
-    Unlike :func:`pca` it draws frames of which little was seen towards the mean. Otherwise as there.
+    Unlike it, this draws frames of which little was seen towards the mean. Arguments, result and errors as in
+    :func:`pca`.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.baselines import ppca
+    >>> y = np.outer(np.sin(np.arange(20.0)), [1.0, 2.0, 3.0])
+    >>> y[4, 1] = np.nan
+    >>> round(ppca(np.arange(20.0), y, num_components=1)[4, 1].item(), 2)  # twice the sine of 4
+    -1.51
     """
     return _impute(t, y, num_components, lambda part, seen, q: _em(part, seen, q, num_iterations, tolerance))
 

@@ -33,19 +33,23 @@ class MapGPLVM:
     ``model``. Nothing keeps it from fitting noise with more latent dimensions, which is what the variational treatment
     is for.
 
-    :ivar model: the :class:`~pyro_vgpds.VGPDS` that :meth:`fit` trained, in place.
-    :ivar x: latent points of the training frames, (N, Q).
-    :ivar data: the training sequences.
+    >>> from pyro_vgpds.baselines import MapGPLVM
+    >>> rival = MapGPLVM.fit(VGPDS.from_data(data, latent_dim=2, num_inducing=10), data, num_steps=5)
+    >>> rival.x.shape
+    torch.Size([48, 2])
     """
 
-    model: VGPDS
-    x: Tensor
-    data: Sequences
+    model: VGPDS  #: the model that :meth:`fit` trained, in place
+    x: Tensor  #: latent points of the training frames, (N, Q)
+    data: Sequences  #: the training sequences
 
     @classmethod
     def fit(cls, model: VGPDS, data: Sequences, num_steps: int = 300) -> MapGPLVM:
-        """Train a model of :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>` by L-BFGS, in place.
+        """Train a model by L-BFGS, in place.
 
+        :param model: made by :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`.
+        :param data: the training sequences.
+        :param num_steps: iterations at the most.
         :raises ValueError: where the model has no start.
         """
         if model.start is None:
@@ -71,7 +75,17 @@ class MapGPLVM:
                 return cls(model, prior.covariance.correlate(white), data)
 
     def reconstruct(self, t: Any, y: Any, num_steps: int = 100) -> Tensor:
-        """Outputs (T, D) of a new sequence that was seen in part (NaN is hidden), from the nearest training frames."""
+        """Outputs (T, D) of a new sequence that was seen in part; the search starts at the nearest training frames.
+
+        :param t: times (T,).
+        :param y: outputs (T, D), NaN where they are hidden.
+        :param num_steps: iterations at the most.
+
+        >>> seen = data.read()[:10].clone()
+        >>> seen[:, 3:] = float("nan")
+        >>> rival.reconstruct(data.times.t[:10], seen, num_steps=5).shape
+        torch.Size([10, 5])
+        """
         new = Sequences(t, y, dtype=self.data.dtype, device=self.data.device)
         both = self.data.joined(new)
         with torch.no_grad():

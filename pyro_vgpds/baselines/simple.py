@@ -20,6 +20,10 @@ def column_mean(t: Any, y: Any = None) -> Tensor | list[Tensor]:
     :param y: outputs (N, D) with NaN, or a list of them.
     :returns: float64 (N, D) without NaN, or a list of them.
     :raises ValueError: as ``Sequences`` does, and where a column was never observed.
+
+    >>> from pyro_vgpds.baselines import column_mean
+    >>> column_mean([0.0, 1.0, 2.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
+    [1.0, 3.0, 5.0]
     """
     gaps = Gaps(t, y)
     return gaps.fill(gaps.means.expand_as(gaps.y))
@@ -30,6 +34,10 @@ def last_value(t: Any, y: Any = None) -> Tensor | list[Tensor]:
 
     What comes before the first is filled with the first, and a column that a sequence never shows with its mean over
     all sequences. Arguments, result and errors as in :func:`column_mean`.
+
+    >>> from pyro_vgpds.baselines import last_value
+    >>> last_value([0.0, 1.0, 2.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
+    [1.0, 1.0, 5.0]
     """
     gaps = Gaps(t, y)
     values = gaps.means.expand_as(gaps.y).clone()
@@ -44,6 +52,10 @@ def linear_interpolation(t: Any, y: Any = None) -> Tensor | list[Tensor]:
 
     As ``numpy.interp`` for every column of every sequence. A column that a sequence never shows is filled with its mean
     over all sequences. Arguments, result and errors as in :func:`column_mean`.
+
+    >>> from pyro_vgpds.baselines import linear_interpolation
+    >>> linear_interpolation([0.0, 1.0, 4.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
+    [1.0, 2.0, 5.0]
     """
     gaps = Gaps(t, y)
     values = gaps.means.expand_as(gaps.y).clone()

@@ -25,6 +25,12 @@ def main(argv: list[str] | None = None) -> int:
 
     :param argv: the arguments; left out, those of the process.
     :returns: 0 where it was done, 1 where it failed, 2 where an argument is wrong, 130 after Ctrl-C.
+
+    >>> from pyro_vgpds.cli import main
+    >>> from pyro_vgpds import save
+    >>> save("model.safetensors", model, guide, data)
+    >>> main("forecast model.safetensors --sequence 0 --until 3 -o ahead.csv --quiet".split())
+    0
     """
     parser = make_parser()
     try:

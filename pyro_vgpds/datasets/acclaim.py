@@ -21,7 +21,26 @@ def read_asf(path: str | os.PathLike[str]) -> Skeleton:
     Positions are in the file's unit. ``metres`` is the length of that in CMU's files, which are in inches divided by
     the number that stands under ``:units`` as ``length``.
 
-    :raises ValueError: where the file is not one, names the file.
+    :param path: the file.
+    :raises ValueError: where it is not such a file; the message names it.
+
+    >>> from pathlib import Path
+    >>> from pyro_vgpds.datasets import read_asf
+    >>> text = ''':root
+    ...   order TX TY TZ
+    ... :bonedata
+    ...   begin
+    ...     name leg
+    ...     direction 0 -1 0
+    ...     length 2
+    ...     axis 0 0 0 XYZ
+    ...     dof rx
+    ...   end
+    ... :hierarchy
+    ...   root leg'''
+    >>> _ = Path("leg.asf").write_text(text)
+    >>> read_asf("leg.asf").channels
+    ('root.tx', 'root.ty', 'root.tz', 'leg.rx')
     """
     path = Path(path)
     sections = _sections(path)
@@ -57,11 +76,23 @@ def read_asf(path: str | os.PathLike[str]) -> Skeleton:
 
 
 def read_amc(path: str | os.PathLike[str], skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
-    """The frame numbers (T,) and the channels (T, C) of an ``.amc`` file, angles in degrees.
+    r"""The frame numbers (T,) and the channels (T, C) of an ``.amc`` file, angles in degrees.
 
     Frames may start at any number. They are put in the order of ``skeleton.channels``.
 
+    :param path: the file.
+    :param skeleton: of the same subject.
     :raises ValueError: where a line cannot be read, a bone is unknown, or a frame has not every channel.
+
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import Skeleton, read_amc
+    >>> offsets = np.array([[0, 0, 0], [0, -2, 0]])
+    >>> leg = Skeleton(("root", "leg"), (-1, 0), offsets, channels=("root.ty", "leg.rx"))
+    >>> _ = Path("leg.amc").write_text(":DEGREES\n1\nroot 5\nleg 30\n2\nroot 6\nleg 40")
+    >>> frames, channels = read_amc("leg.amc", leg)
+    >>> frames.tolist(), channels.tolist()
+    ([1, 2], [[5.0, 30.0], [6.0, 40.0]])
     """
     path = Path(path)
     columns: dict[str, list[int]] = {}

@@ -16,7 +16,15 @@ __all__ = ["Dataset", "require"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """One or several sequences of D outputs, with what is known about them."""
+    """One or several sequences of D outputs, with what is known about them.
+
+    >>> from pyro_vgpds.datasets import make_sequences
+    >>> dataset = make_sequences(num_sequences=2, num_outputs=5, length=(20, 25))
+    >>> [y.shape for y in dataset.y]
+    [(25, 5), (23, 5)]
+    >>> dataset.sequences()
+    Sequences(2 sequences, 48 frames, 5 outputs)
+    """
 
     t: list[np.ndarray]  #: times, (N_s,) for each sequence
     y: list[np.ndarray]  #: outputs, (N_s, D); NaN where nothing was observed

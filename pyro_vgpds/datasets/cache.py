@@ -135,6 +135,12 @@ def data_folder(data_home: str | os.PathLike[str] | None = None) -> Path:
     """The folder of data files: ``data_home``, or what PYRO_VGPDS_DATA names, or ``pyro_vgpds`` in the user's cache.
 
     The cache is ``$XDG_CACHE_HOME``, or ``~/.cache`` where that is not set. Nothing is made here.
+
+    :param data_home: a folder that goes before all others.
+
+    >>> from pyro_vgpds.datasets import data_folder
+    >>> data_folder("my_data").name
+    'my_data'
     """
     if data_home is not None:
         return Path(data_home).expanduser()
@@ -148,10 +154,16 @@ def find_file(name: str, data_home: str | os.PathLike[str] | None = None, downlo
 
     A file that is there is taken as it is; what is fetched is checked.
 
-    :param name: its place in the data folder, a key of :data:`SOURCES`.
+    :param name: its place in the data folder, a key of :data:`~pyro_vgpds.datasets.cache.SOURCES`.
+    :param data_home: as for :func:`data_folder`.
     :param download: fetch a missing file from its pinned address and check its sha256. Needs ``pyro_vgpds[data]``.
     :raises FileNotFoundError: where it is not there and is not to be fetched, or has no pinned address.
     :raises OSError: where fetching fails or what came is not what it should be.
+
+    >>> from pyro_vgpds.datasets import find_file
+    >>> find_file("cmu35/35.asf", data_home="nowhere")
+    Traceback (most recent call last):
+    FileNotFoundError: cmu35/35.asf is not in the data folder nowhere; it comes from github.com/SheffieldML/GPmat...
     """
     folder = data_folder(data_home)
     path = folder / name

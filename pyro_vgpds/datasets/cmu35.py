@@ -25,7 +25,16 @@ _BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
 
 @dataclass(frozen=True)
 class CMU35(Motion):
-    """The training sequences (``t``, ``y``, ``channels``) and the test sequence of the paper's table 1."""
+    """The training sequences (``t``, ``y``, ``channels``) and the test sequence of the paper's table 1.
+
+    >>> from pyro_vgpds.baselines import nearest_neighbour
+    >>> from pyro_vgpds.datasets import load_cmu35
+    >>> walks = load_cmu35(download=True)  # doctest: +SKIP
+    >>> guess = nearest_neighbour(walks.y, walks.hide(walks.test_y, "legs"))  # doctest: +SKIP
+    >>> errors = walks.score(walks.test_y, guess, "legs")  # doctest: +SKIP
+    >>> round(errors["SC"], 2), round(errors["RA"], 2)  # doctest: +SKIP
+    (14.01, 4.11)
+    """
 
     test_t: np.ndarray = field(kw_only=True)  #: (124,)
     test_y: np.ndarray = field(kw_only=True)  #: (124, 59), complete
@@ -34,10 +43,12 @@ class CMU35(Motion):
     blocks: dict[str, np.ndarray] = field(kw_only=True)  #: the features of "legs" and of "body"
 
     def hide(self, y: np.ndarray, block: str) -> np.ndarray:
-        """A copy of the features y (N, 59) with a block hidden (NaN) in the second half of the rows.
+        """A copy of the features with a block hidden (NaN) in the second half of the rows.
 
         For the test sequence these are rows 62 to 123, as in the paper.
 
+        :param y: features (N, 59).
+        :param block: "legs" or "body".
         :raises ValueError: where ``block`` is not "legs" or "body".
         """
         hidden = np.array(y, dtype=np.float64)
@@ -45,10 +56,11 @@ class CMU35(Motion):
         return hidden
 
     def score(self, truth: Any, prediction: Any, block: str) -> dict[str, float]:
-        """The paper's errors SC and RA of a prediction (N, 59) for what :meth:`hide` hides of the truth (N, 59).
+        """The paper's errors SC and RA of a prediction for what :meth:`hide` hides of the truth.
 
-        Both are arrays or tensors.
-
+        :param truth: features (N, 59), an array or a tensor.
+        :param prediction: likewise.
+        :param block: "legs" or "body".
         :raises ValueError: where ``block`` is not "legs" or "body", or shapes differ.
         """
         arrays = [v.detach().cpu().numpy() if isinstance(v, Tensor) else np.asarray(v) for v in (truth, prediction)]
@@ -76,6 +88,10 @@ def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: boo
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
     :param download: fetch what is missing from a pinned address.
     :raises FileNotFoundError: where a file is missing; it names the file, its source and the folder.
+
+    >>> from pyro_vgpds.datasets import load_cmu35
+    >>> load_cmu35(download=True).sequences()  # doctest: +SKIP
+    Sequences(31 sequences, 2613 frames, 59 outputs)
     """
     names = ("cmu35WalkJog.mat", "cmu35TaylorScaleBias.mat", "35.asf")
     data, scales, bones = (find_file(f"cmu35/{name}", data_home, download) for name in names)
@@ -101,13 +117,19 @@ def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: boo
 
 
 def features_from_channels(channels: np.ndarray) -> np.ndarray:
-    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels (N, 62); the first frame is used up.
+    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels; the first frame is used up.
 
     0-49 are the angles of the joints that move, in radians and folded into [-π/2, π/2]; 50-51 the step of the root on
     the floor, previous minus current; 52 its height; 53-54 the sine of two of its angles and 55 that of its heading,
     previous minus current; 56-58 the same with the cosine.
 
+    :param channels: (N, 62), angles in degrees.
     :raises ValueError: where there are not 62 channels and at least two frames.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import features_from_channels
+    >>> features_from_channels(np.zeros((4, 62))).shape
+    (3, 59)
     """
     channels = np.asarray(channels, dtype=np.float64)
     if channels.ndim != 2 or channels.shape[1] != 62 or len(channels) < 2:
@@ -121,12 +143,21 @@ def features_from_channels(channels: np.ndarray) -> np.ndarray:
 
 
 def channels_from_features(features: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-    """Raw channels (N, 62) of features (N, 59), so that a prediction can be drawn as poses.
+    """Raw channels (N, 62) of features, so that a prediction can be drawn as poses.
 
-    Steps and headings are summed up from ``start``, the raw frame (62,) before the first; left out, the figure starts
-    at the origin with heading 0. Channels that are not among the features (thumbs, fingers) are at rest.
+    Steps and headings are summed up from ``start``. Channels that are not among the features (thumbs, fingers) are at
+    rest.
 
+    :param features: (N, 59), as :func:`features_from_channels` makes them.
+    :param start: the raw frame (62,) before the first; left out, the figure starts at the origin with heading 0.
     :raises ValueError: where there are not 59 features or ``start`` is not (62,).
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import channels_from_features, features_from_channels
+    >>> raw = np.zeros((4, 62))
+    >>> raw[:, 2] = [0.0, 1.0, 3.0, 6.0]  # it walks
+    >>> channels_from_features(features_from_channels(raw), start=raw[0])[:, 2].tolist()
+    [1.0, 3.0, 6.0]
     """
     features = np.asarray(features, dtype=np.float64)
     first = np.zeros(62) if start is None else np.asarray(start, dtype=np.float64)

@@ -42,7 +42,13 @@ _STYLES = {
 
 
 def stick_figure() -> Skeleton:
-    """A figure of 18 joints in centimetres, moved by 23 channels: the root's height and turns, and 19 angles."""
+    """A figure of 18 joints in centimetres, moved by 23 channels: the root's height and turns, and 19 angles.
+
+    >>> from pyro_vgpds.datasets import stick_figure
+    >>> figure = stick_figure()
+    >>> figure.rest().shape, figure.channels[:3]
+    ((18, 3), ('root.ty', 'root.rx', 'root.ry'))
+    """
     joints = ["root", *_BONES]
     channels = ["root.ty", "root.rx", "root.ry", "root.rz"]
     channels += [f"{name}.{kind}" for name, (_, _, kinds) in _BONES.items() for kind in kinds.split()]
@@ -70,11 +76,18 @@ def make_gait(
     lower foot. ``latent`` is (N_s, 2), the cosine and sine of the phase; ``names`` say the styles. Without noise
     ``dataset.positions(s)`` is what was made; draw ``dataset.skeleton.positions(prediction)`` to look at a prediction.
 
+    :param num_sequences: how many.
     :param length: the shortest and the longest sequence, in frames.
     :param styles: of "walk", "run", "march" and "stroll".
     :param noise: standard deviation of the noise, in degrees and centimetres.
     :param fps: frames a second; times are in seconds.
+    :param seed: of everything that is random.
     :raises ValueError: where a size is not positive or a style is unknown.
+
+    >>> from pyro_vgpds.datasets import make_gait
+    >>> walks = make_gait(num_sequences=2, length=(30, 40))
+    >>> walks.names, walks.y[0].shape[1], walks.positions(0).shape[1:]
+    (['walk', 'run'], 23, (18, 3))
     """
     if num_sequences < 1 or not 1 <= length[0] <= length[1] or not fps > 0 or noise < 0:
         raise ValueError(f"sizes must be positive, but got {num_sequences=}, {length=}, {fps=}, {noise=}.")

@@ -25,13 +25,22 @@ CMU_TERMS = (
 
 @dataclass(frozen=True)
 class Motion(Dataset):
-    """Motion of a skeleton: every row of ``channels`` is a pose that can be drawn."""
+    """Motion of a skeleton: every row of ``channels`` is a pose that can be drawn.
 
-    skeleton: Skeleton = field(kw_only=True)
+    >>> from pyro_vgpds.datasets import make_gait
+    >>> walks = make_gait(num_sequences=2, length=(30, 40))
+    >>> walks.positions(1).shape == (len(walks.t[1]), 18, 3)
+    True
+    """
+
+    skeleton: Skeleton = field(kw_only=True)  #: whose channels they are
     channels: list[np.ndarray] = field(kw_only=True)  #: (N_s, C), angles in degrees
 
     def positions(self, sequence: int = 0) -> np.ndarray:
-        """Where the joints of a sequence are, (N_s, J, 3)."""
+        """Where the joints of a sequence are, (N_s, J, 3).
+
+        :param sequence: its number.
+        """
         return self.skeleton.positions(self.channels[sequence])
 
 
@@ -61,6 +70,10 @@ def load_cmu_mocap(
     :param download: fetch missing files that have a pinned address.
     :raises FileNotFoundError: where a file, or any trial, is missing; it names the file, its source and the folder.
     :raises ValueError: where a file cannot be read, or ``every`` or ``fps`` is not positive.
+
+    >>> from pyro_vgpds.datasets import load_cmu_mocap
+    >>> load_cmu_mocap("07", trials=[1, 2], every=4).sequences()  # doctest: +SKIP
+    Sequences(2 sequences, 162 frames, 62 outputs)
     """
     if int(every) != every or every < 1 or not fps > 0:
         raise ValueError(f"every must be a whole number >= 1 and fps > 0, but got {every=}, {fps=}.")

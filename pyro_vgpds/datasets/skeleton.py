@@ -22,6 +22,13 @@ class Skeleton:
     channels stand, about axes that do not turn with it. What has no channel stays at rest.
 
     :raises ValueError: where sizes disagree, a parent comes after its child, or a channel is not of a joint.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import Skeleton
+    >>> offsets = np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]])
+    >>> arm = Skeleton(("root", "elbow", "hand"), (-1, 0, 1), offsets, channels=("hand.rz",))
+    >>> arm.bones
+    [(0, 1), (1, 2)]
     """
 
     joints: tuple[str, ...]  #: names, J of them; the first is the root
@@ -71,12 +78,16 @@ class Skeleton:
         return turns
 
     def positions(self, channels: np.ndarray) -> np.ndarray:
-        """Where the joints are: (T, C) rows of channels to (T, J, 3); one row (C,) to (J, 3).
+        """Where the joints are, (T, J, 3).
 
         A bone with frame C that turns by M is turned by C M C⁻¹ within its parent, so with R the turn of the parent
         R' = R C M C⁻¹, and the joint is at the parent's position + R' offset.
 
+        :param channels: rows (T, C); of one row (C,) the joints are (J, 3).
         :raises ValueError: where the last axis is not C.
+
+        >>> arm.positions([90.0]).round(6).tolist()  # the forearm points up
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
         """
         rows = np.asarray(channels, dtype=np.float64)
         if rows.ndim not in (1, 2) or rows.shape[-1] != len(self.channels):

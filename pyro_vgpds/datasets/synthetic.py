@@ -24,10 +24,17 @@ def make_sequences(
     The path is a cycle whose speed and radius drift from sequence to sequence; each output is a random smooth function
     of it (a few random Fourier features), so that no linear model of two dimensions explains the data.
 
+    :param num_sequences: how many.
+    :param num_outputs: D, of each frame.
     :param length: the shortest and the longest sequence, in frames.
     :param noise: standard deviation of the noise; the outputs have unit variance without it.
     :param missing: share of the entries that are NaN.
+    :param seed: of everything that is random.
     :raises ValueError: where a size is not positive, or ``missing`` not in [0, 1).
+
+    >>> from pyro_vgpds.datasets import make_sequences
+    >>> make_sequences(num_sequences=3, num_outputs=8, length=(10, 10), missing=0.2).sequences()
+    Sequences(3 sequences, 30 frames, 8 outputs, 19.6 % missing)
     """
     if num_sequences < 1 or num_outputs < 1 or not 1 <= length[0] <= length[1]:
         raise ValueError(f"sizes must be positive, but got {num_sequences=}, {num_outputs=}, {length=}.")
@@ -69,10 +76,19 @@ def make_pendulum_video(
     The angle is a sinusoid from a random phase, so the path is a circle: ``latent`` is (num_frames, 2), the angle
     and its rate, both with amplitude 1. Pixels are a strongly nonlinear function of it.
 
+    :param num_frames: how many frames.
+    :param height: of a frame, in pixels.
+    :param width: likewise.
     :param period: frames in one full swing.
     :param swing: the largest angle, in degrees.
     :param noise: standard deviation of the noise in each pixel; values may leave [0, 255].
+    :param seed: of everything that is random.
     :raises ValueError: where a size is not positive, a frame is smaller than 8 x 8, or swing is not in (0, 90].
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> video = make_pendulum_video(num_frames=30, height=16, width=16)
+    >>> video.y[0].shape, video.frames.shape
+    ((30, 256), (30, 16, 16))
     """
     if num_frames < 1 or height < 8 or width < 8 or not period > 0:
         raise ValueError(

@@ -39,6 +39,10 @@ def load_spellman(
     :param download: fetch the file from a pinned address where it is missing.
     :raises ValueError: where there is no such experiment.
     :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+
+    >>> from pyro_vgpds.datasets import load_spellman
+    >>> load_spellman("cdc15", download=True).sequences()  # doctest: +SKIP
+    Sequences(1 sequence, 24 frames, 4381 outputs)
     """
     if experiment is not None and experiment not in _EXPERIMENTS:
         raise ValueError(f"experiment must be one of {', '.join(_EXPERIMENTS)} or None, but got {experiment!r}.")
@@ -75,6 +79,10 @@ def load_robot_wireless(*, data_home: str | os.PathLike[str] | None = None, down
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
     :param download: fetch the file from a pinned address where it is missing.
     :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+
+    >>> from pyro_vgpds.datasets import load_robot_wireless
+    >>> load_robot_wireless(download=True).sequences()  # doctest: +SKIP
+    Sequences(1 sequence, 394 frames, 30 outputs, 53.4 % missing)
     """
     path = find_file("robot_wireless/uw-floor.txt", data_home, download)
     pandas = require("pandas", "data")
@@ -101,7 +109,12 @@ def load_french(*, data_home: str | os.PathLike[str] | None = None, download: bo
     address and has to be put in place by hand.
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :param download: as for the other loaders; here there is nothing to fetch.
     :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+
+    >>> from pyro_vgpds.datasets import load_french
+    >>> load_french().sequences()  # doctest: +SKIP
+    Sequences(1 sequence, 819 frames, 35 outputs)
     """
     path = find_file("french/french.csv.bz2", data_home, download)
     frame = require("pandas", "data").read_csv(path, index_col=0, parse_dates=True)

@@ -35,6 +35,14 @@ class Video(Dataset):
     """A grey video as one sequence: ``y[0]`` is (T, H W), brightness from 0 to 255, and time is the frame number.
 
     A video with a split has ``train`` and ``test`` frames, and pixels that are ``hidden`` in the test frames.
+
+    >>> from dataclasses import replace
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> video = make_pendulum_video(num_frames=20, height=8, width=8)
+    >>> split = replace(video, train=np.arange(15), test=np.arange(15, 20), hidden=np.arange(64) < 32)
+    >>> split.training()
+    Sequences(1 sequence, 15 frames, 64 outputs)
     """
 
     shape: tuple[int, int] = field(kw_only=True)  #: (H, W) of a frame
@@ -49,8 +57,9 @@ class Video(Dataset):
         return self.to_frames(self.y[0])
 
     def to_frames(self, y: np.ndarray) -> np.ndarray:
-        """Rows of pixels (..., H W) as pictures (..., H, W), to look at predictions.
+        """Rows of pixels as pictures (..., H, W), to look at predictions.
 
+        :param y: (..., H W).
         :raises ValueError: where the last axis is not H W.
         """
         rows = np.asarray(y)
@@ -89,8 +98,17 @@ def load_video(
     :param factor: shrink by this whole number: each pixel is the mean of factor x factor; what is left over at the
         right and at the bottom is cut off.
     :param start: the first frame; with ``stop`` and ``every`` as in a slice. Times stay the numbers in the file.
+    :param stop: the frame after the last; left out, all.
+    :param every: take every so many frames.
     :raises FileNotFoundError: where there is no such file.
     :raises ValueError: where it holds no video, or nothing is left of it.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.datasets import load_video
+    >>> np.savez("clip.npz", frames=np.zeros((30, 16, 24), dtype=np.uint8), fps=25)
+    >>> video = load_video("clip.npz", factor=2, stop=20)
+    >>> video.frames.shape, video.fps
+    ((20, 8, 12), 25.0)
     """
     path = Path(path)
     if not path.is_file():
@@ -121,8 +139,14 @@ def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: boo
     Terms: part of Ptolemy II, BSD-like licence.
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :param download: as for the other loaders; here there is nothing to fetch.
     :raises FileNotFoundError: where the file is missing; it has to be put in place by hand, and the message says how.
     :raises ValueError: where it does not hold these frames.
+
+    >>> from pyro_vgpds.datasets import load_missa
+    >>> video = load_missa()  # doctest: +SKIP
+    >>> video.training()  # doctest: +SKIP
+    Sequences(1 sequence, 85 frames, 25344 outputs)
     """
     video = load_video(find_file("missa_qcif/missa_qcif.npz", data_home, download))
     if video.frames.shape != _MISSA_SHAPE:
@@ -147,9 +171,15 @@ def load_clip(name: str, *, data_home: str | os.PathLike[str] | None = None, dow
     Terms: the mouse is of paninski-lab/lightning-pose, MIT licence. The owners of the others state no licence: use them
     where you may, and do not pass them on. None has a pinned address, so the files have to be put in place by hand.
 
+    :param name: of the clip.
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
+    :param download: as for the other loaders; here there is nothing to fetch.
     :raises ValueError: where there is no clip of that name.
     :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+
+    >>> from pyro_vgpds.datasets import load_clip
+    >>> load_clip("mouse").frames.shape  # doctest: +SKIP
+    (100, 203, 198)
     """
     if name not in _CLIPS:
         raise ValueError(f"name must be one of {', '.join(_CLIPS)}, but got {name!r}.")

@@ -24,16 +24,25 @@ _MODULES = {
     "yeast": "imputation",
     "robot": "imputation",
 }
+#: the experiments that there are
 NAMES = tuple(_MODULES)
 
 
 def run(name: str, output: str | os.PathLike[str], seeds: int | None = None, quick: bool = False) -> None:
     """Run an experiment and leave its results in the folder ``output``.
 
+    :param name: one of :data:`NAMES`.
+    :param output: the folder; parts that are finished there are used again.
     :param seeds: how many; left out, as many as the experiment's table wants.
     :param quick: few steps and small models, to see that it runs.
     :raises ValueError: where there is no such experiment, or ``seeds`` is not positive.
     :raises FileNotFoundError: where its data are not at hand.
+
+    >>> from pyro_vgpds.experiments import run
+    >>> run("yeast", "results", seeds=1, quick=True)  # doctest: +SKIP
+    >>> run("bees", "results")
+    Traceback (most recent call last):
+    ValueError: name must be one of cmu35, missa, ocean, periodic_video, yeast, robot, but got 'bees'.
     """
     if name not in _MODULES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, but got {name!r}.")

@@ -50,8 +50,14 @@ def from_pyro(kernel: PyroGPKernel) -> Kernel:
 
     Its parameters, priors and constraints stay its own.
 
+    :param kernel: the kernel.
     :raises TypeError: where ``kernel`` is not a ``pyro.contrib.gp`` kernel.
     :raises ValueError: where it takes more than one input.
+
+    >>> import pyro.contrib.gp.kernels as gp
+    >>> from pyro_vgpds.kernels import White, from_pyro
+    >>> from_pyro(gp.RationalQuadratic(input_dim=1)) + White(1e-2)
+    from_pyro(RationalQuadratic) + White(variance=0.01)
     """
     if not isinstance(kernel, PyroGPKernel):
         raise TypeError(f"kernel must be a pyro.contrib.gp kernel, but got {type(kernel).__name__}.")

@@ -29,17 +29,31 @@ class KernelValue(StateSpace):
     where each has its own. Times ``t`` are (\*b, n) and ``gram(t)`` is (..., K, \*b, n, n), so that sequences go in
     batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`. A Markov kernel has a state-space form
     too (:class:`~pyro_vgpds.kernels.statespace.StateSpace`), by which everything costs O(N).
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Matern32
+    >>> value = Matern32(variance=[1.0, 2.0, 3.0])()
+    >>> t = torch.zeros(5, 7)  # five sequences of seven frames
+    >>> value.gram(t).shape, value.diag(t).shape
+    (torch.Size([3, 5, 7, 7]), torch.Size([3, 5, 7]))
     """
 
     #: k(t, t') is zero for t != t'
     is_diagonal: bool = False
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        """Covariance of ``a`` with itself (``b=None``, white noise included) or with other points ``b``."""
+        r"""Covariance of points with themselves or with others, (..., K, \*b, n, m).
+
+        :param a: times (\*b, n).
+        :param b: other times (\*b, m); left out, ``a`` itself, and white noise is included.
+        """
         raise NotImplementedError
 
     def diag(self, a: Tensor) -> Tensor:
-        """The diagonal of ``gram(a)``, without making it."""
+        r"""The diagonal of ``gram(a)``, (..., K, \*b, n), without making it.
+
+        :param a: times (\*b, n).
+        """
         raise NotImplementedError
 
 
@@ -52,6 +66,14 @@ class Kernel(PyroModule):
 
     A kernel of your own: subclass, call ``self._add(name, value)`` for each parameter, and write ``forward``, which
     reads them by ``self._read(name)`` and returns your ``KernelValue``.
+
+    >>> import pyro.distributions as dist
+    >>> from pyro_vgpds.kernels import RBF
+    >>> kernel = RBF(lengthscale=0.5)
+    >>> kernel.fix("variance")
+    RBF(variance=1 (fixed), lengthscale=0.5)
+    >>> kernel.set("lengthscale", dist.LogNormal(0.0, 1.0))
+    RBF(variance=1 (fixed), lengthscale~LogNormal())
     """
 
     #: names of settings that the constructor takes besides parameters
@@ -79,7 +101,12 @@ class Kernel(PyroModule):
         self.set(name, value)
 
     def set(self: K, name: str, value: Any) -> K:
-        """Give the parameter ``name`` a number or tensor (learned), or a distribution or ``PyroSample`` (a prior)."""
+        """Give a parameter another value or a prior, and return the kernel.
+
+        :param name: the parameter.
+        :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior).
+        :raises ValueError: where there is no such parameter, or the value is not positive and finite.
+        """
         self._check_names((name,))
         if isinstance(value, PyroSample):
             _clear(self, name)
@@ -95,7 +122,11 @@ class Kernel(PyroModule):
         return self
 
     def fix(self: K, *names: str) -> K:
-        """Hold the named parameters (all, where none is named) at what they are now."""
+        """Hold parameters at what they are now, and return the kernel.
+
+        :param names: the parameters; where none is named, all.
+        :raises ValueError: where there is no such parameter, or it has a prior.
+        """
         for name in self._check_names(names):
             if name in self._pyro_samples:
                 raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number with .set() first.")
@@ -105,7 +136,10 @@ class Kernel(PyroModule):
         return self
 
     def learn(self: K, *names: str) -> K:
-        """Undo :meth:`fix`."""
+        """Undo :meth:`fix`, and return the kernel.
+
+        :param names: as in :meth:`fix`.
+        """
         for name in self._check_names(names):
             if name in self._buffers:
                 self.set(name, getattr(self, name))
@@ -228,7 +262,17 @@ class _Combination(Kernel):
 
 
 class Sum(_Combination):
-    """``k1 + k2 + …``; the parts are ``kernel[0]``, ``kernel[1]``, …"""
+    """``k1 + k2 + …``; the parts are ``kernel[0]``, ``kernel[1]``, …
+
+    :param kernels: the parts; sums among them are flattened.
+    :raises TypeError: where a part is not a kernel.
+    :raises ValueError: where the same kernel object stands twice.
+
+    >>> from pyro_vgpds.kernels import RBF, Bias, White
+    >>> kernel = RBF() + White(1e-2) + Bias(0.1)
+    >>> len(kernel), kernel[1]
+    (3, White(variance=0.01))
+    """
 
     _symbol = "+"
 
@@ -237,7 +281,13 @@ class Sum(_Combination):
 
 
 class Product(_Combination):
-    """``k1 * k2 * …``; the parts are ``kernel[0]``, ``kernel[1]``, …"""
+    """``k1 * k2 * …``, as in :class:`Sum`. It has no Ψ statistics, so it is a kernel of time only.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Bias, Linear
+    >>> (Linear(2.0) * Linear(1.0))().gram(torch.tensor([2.0]).double()).item()  # 2·2·2 times 1·2·2
+    32.0
+    """
 
     _symbol = "*"
 

@@ -118,7 +118,15 @@ class _Constant(Kernel):
 
 
 class Bias(_Constant):
-    r"""A constant: :math:`\sigma^2` for every pair of points."""
+    r"""A constant: :math:`\sigma^2` for every pair of points.
+
+    :param variance: :math:`\sigma^2`; one for all latent dimensions, or over time (Q,).
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Bias
+    >>> Bias(0.5)().gram(torch.tensor([0.0, 1.0]).double()).tolist()
+    [[[0.5, 0.5], [0.5, 0.5]]]
+    """
 
     def forward(self) -> BiasValue:
         return BiasValue(self._read("variance"))
@@ -129,6 +137,16 @@ class White(_Constant):
 
     Over time it is part of k(t, t) and not of k(t*, t). As the only temporal kernel, ``White(1.0)`` makes the model
     the Bayesian GP-LVM. In the mapping it is added to the diagonal of K_MM and nowhere else.
+
+    :param variance: :math:`\sigma^2`; one for all latent dimensions, or over time (Q,).
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import White
+    >>> t = torch.tensor([0.0, 1.0]).double()
+    >>> White(0.5)().gram(t).tolist()
+    [[[0.5, 0.0], [0.0, 0.5]]]
+    >>> White(0.5)().gram(t, t).tolist()  # with other frames, here at the same times
+    [[[0.0, 0.0], [0.0, 0.0]]]
     """
 
     def forward(self) -> WhiteValue:

@@ -152,6 +152,14 @@ class ARDRBF(Kernel):
 
     :param variance: :math:`\sigma^2`.
     :param weight: :math:`w`, (Q,); one number makes the kernel isotropic.
+    :raises ValueError: where a parameter is not positive and finite, or ``variance`` not one number.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import ARDRBF
+    >>> kernel = ARDRBF(variance=1.0, weight=[4.0, 1e-6])  # the second dimension is off
+    >>> x, z = torch.zeros(1, 2).double(), torch.tensor([[0.0, 9.0], [1.0, 0.0]]).double()
+    >>> kernel().cov(x, z).round(decimals=3).tolist()
+    [[1.0, 0.135]]
     """
 
     def __init__(self, variance: Any = 1.0, weight: Any = 1.0) -> None:
@@ -169,6 +177,12 @@ class ARDLinear(Kernel):
     r"""Linear with a weight for each latent dimension: :math:`\sum_q w_q x_q x'_q`.
 
     :param weight: :math:`w`, (Q,); one number makes it the same for all.
+    :raises ValueError: where a weight is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import ARDLinear
+    >>> ARDLinear([1.0, 2.0])().cov(torch.ones(1, 2).double(), torch.ones(1, 2).double()).item()
+    3.0
     """
 
     def __init__(self, weight: Any = 1.0) -> None:

@@ -110,6 +110,13 @@ class MarkovRBF(_Scaled):
     :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
     :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
     :param order: p, from 1 to 12; a step's cost grows with its cube.
+    :raises ValueError: where ``order`` is not, or a parameter is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import RBF, MarkovRBF
+    >>> t = torch.linspace(0, 3, 50).double()
+    >>> bool((MarkovRBF(1.0, 1.0, order=6)().gram(t) - RBF(1.0, 1.0)().gram(t)).abs().max() < 5e-3)
+    True
     """
 
     _options = ("order",)

@@ -122,25 +122,52 @@ class RBF(_Scaled):
 
     :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
     :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
+    :raises ValueError: where a parameter is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import RBF
+    >>> t = torch.tensor([0.0, 1.0]).double()
+    >>> RBF(variance=2.0, lengthscale=1.0)().gram(t).round(decimals=3).tolist()
+    [[[2.0, 1.213], [1.213, 2.0]]]
+    >>> RBF(lengthscale=[1.0, 5.0])().gram(t).shape  # one for each of two latent dimensions
+    torch.Size([2, 2, 2])
     """
 
     _value = RBFValue
 
 
 class Matern12(_Scaled):
-    r"""Matérn 1/2 (Ornstein–Uhlenbeck): :math:`\sigma^2 e^{-d/\ell}`. Parameters as in :class:`RBF`."""
+    r"""Matérn 1/2 (Ornstein–Uhlenbeck): :math:`\sigma^2 e^{-d/\ell}`. Parameters as in :class:`RBF`.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Matern12
+    >>> Matern12(1.0, 2.0)().gram(torch.tensor([0.0, 2.0]).double())[0, 0, 1].item()  # exp(-1)
+    0.36787944117144233
+    """
 
     _value = Matern12Value
 
 
 class Matern32(_Scaled):
-    r"""Matérn 3/2: :math:`\sigma^2 (1 + a) e^{-a}`, :math:`a = \sqrt3 d/\ell`. Parameters as in :class:`RBF`."""
+    r"""Matérn 3/2: :math:`\sigma^2 (1 + a) e^{-a}`, :math:`a = \sqrt3 d/\ell`. Parameters as in :class:`RBF`.
+
+    >>> from pyro_vgpds.kernels import Matern32, White
+    >>> Matern32(lengthscale=0.5).fix("variance") + White(1e-2)
+    Matern32(variance=1 (fixed), lengthscale=0.5) + White(variance=0.01)
+    >>> Matern32()().state_dim  # of its state-space form
+    2
+    """
 
     _value = Matern32Value
 
 
 class Matern52(_Scaled):
-    r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Otherwise as :class:`RBF`."""
+    r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Parameters as in :class:`RBF`.
+
+    >>> from pyro_vgpds.kernels import Matern52
+    >>> Matern52()().state_dim
+    3
+    """
 
     _value = Matern52Value
 
@@ -153,7 +180,17 @@ class Periodic(Kernel):
     Its state-space form is its Fourier series, with as many harmonics as leave out at most 1e-12 of the variance (11
     for a lengthscale of 1, more for a shorter one).
 
+    :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
+    :param lengthscale: :math:`\ell`, likewise, relative to the period: paths wiggle more within one where it is short.
     :param period: :math:`p`; left out, ``VGPDS.from_data`` takes the strongest frequency of the data.
+    :raises ValueError: where a parameter is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import RBF, Periodic
+    >>> k = Periodic(period=24.0)().gram(torch.tensor([0.0, 12.0, 24.0, 48.0]).double())
+    >>> k[0, 0].round(decimals=6).tolist()
+    [1.0, 0.135335, 1.0, 1.0]
+    >>> drifting = Periodic(period=24.0) * RBF(lengthscale=100.0)  # a cycle that changes slowly
     """
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = None) -> None:
@@ -167,7 +204,15 @@ class Periodic(Kernel):
 
 
 class Linear(Kernel):
-    r"""Straight lines through the origin of time: :math:`\sigma^2 t t'`. Add :class:`Bias` for a free intercept."""
+    r"""Straight lines through the origin of time: :math:`\sigma^2 t t'`. Add :class:`Bias` for a free intercept.
+
+    :param variance: :math:`\sigma^2`, of the slope; one for all latent dimensions, or (Q,).
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Linear
+    >>> Linear(2.0)().gram(torch.tensor([1.0, 3.0]).double()).tolist()
+    [[[2.0, 6.0], [6.0, 18.0]]]
+    """
 
     def __init__(self, variance: Any = 1.0) -> None:
         super().__init__()

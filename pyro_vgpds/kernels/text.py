@@ -38,7 +38,13 @@ def parse_kernel(text: str) -> Kernel:
     What is left out is chosen from the data, or is the default of the class; ``white`` starts at 0.01 and ``bias`` at
     0.1.
 
+    :param text: the description.
     :raises ValueError: where the text is not a kernel; it says where and what is wanted.
+    :raises TypeError: where it is no text.
+
+    >>> from pyro_vgpds.kernels import parse_kernel
+    >>> parse_kernel("periodic(period=24 fixed) * rbf(lengthscale=100) + white")
+    Periodic(variance=1, lengthscale=1, period=24 (fixed)) * RBF(variance=1, lengthscale=100) + White(variance=0.01)
     """
     if not isinstance(text, str):
         raise TypeError(f"the kernel must be a text such as 'matern32+white+bias', but got {type(text).__name__}.")

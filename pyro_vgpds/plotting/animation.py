@@ -24,8 +24,16 @@ def animate_frames(films: Mapping[str, Any], *, labels: Any = None, fps: float =
 
     :param films: names and frames (T, H, W) of one shape; NaN, which is what was hidden, is drawn in a colour.
     :param labels: of the T frames, written above; left out, nothing is.
+    :param fps: frames a second.
     :returns: a matplotlib animation: keep it, and :func:`save_animation` or ``to_jshtml()`` it.
     :raises ValueError: where shapes differ.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.plotting import animate_frames, save_animation
+    >>> video = make_pendulum_video(num_frames=5, height=16, width=16)
+    >>> film = animate_frames({"pendulum": video.frames})
+    >>> save_animation(film, "pendulum.gif").name
+    'pendulum.gif'
     """
     import matplotlib.pyplot as plt
 
@@ -55,8 +63,22 @@ def animate_frames(films: Mapping[str, Any], *, labels: Any = None, fps: float =
 def animate_poses(
     skeleton: Any, motions: Any, *, view: str = "three-quarter", overlay: bool = False, fps: float = 12.0
 ) -> Any:
-    """Stick figures that move, side by side or (``overlay``) on top of each other. Otherwise as
-    :func:`~pyro_vgpds.plotting.plot_poses` and :func:`animate_frames`.
+    """Stick figures that move.
+
+    :param skeleton: as for :func:`~pyro_vgpds.plotting.plot_poses`.
+    :param motions: likewise.
+    :param view: likewise.
+    :param overlay: draw them on top of each other, not side by side.
+    :param fps: frames a second.
+    :returns: a matplotlib animation, as :func:`animate_frames` does.
+    :raises ValueError: where shapes do not fit or the view is unknown.
+
+    >>> from pyro_vgpds.datasets import make_gait
+    >>> from pyro_vgpds.plotting import animate_poses, save_animation
+    >>> walks = make_gait(num_sequences=1, length=(5, 5))
+    >>> film = animate_poses(walks.skeleton, {"walk": walks.positions(0)})
+    >>> save_animation(film, "walk.gif").name
+    'walk.gif'
     """
     import matplotlib.pyplot as plt
 
@@ -89,7 +111,17 @@ def animate_poses(
 def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float = 12.0, dpi: int = 90) -> Path:
     """Write an animation to a ``.gif``, or with ``pyro_vgpds[video]`` to an ``.mp4``, and close its figure.
 
-    Raises as :func:`~pyro_vgpds.film.write_film`.
+    :param animation: made by :func:`animate_frames` or :func:`animate_poses`, whose examples show its use.
+    :param path: the file; its ending says what is written. Errors as in :func:`~pyro_vgpds.film.write_film`.
+    :param fps: frames a second.
+    :param dpi: pixels an inch.
+    :returns: the path.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.plotting import animate_frames, save_animation
+    >>> video = make_pendulum_video(num_frames=3, height=16, width=16)
+    >>> film = animate_frames({"pendulum": video.frames})
+    >>> path = save_animation(film, "pendulum.gif", fps=5)
     """
     import matplotlib.pyplot as plt
 

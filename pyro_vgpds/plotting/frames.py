@@ -25,6 +25,14 @@ def plot_frames(
     :param labels: of all T frames, such as their times; left out, their numbers.
     :returns: the axes.
     :raises ValueError: where there is no film, shapes differ, or a frame is not there.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.plotting import plot_frames
+    >>> truth = make_pendulum_video(num_frames=20, height=16, width=16).frames
+    >>> seen = truth.copy()
+    >>> seen[:, :8] = float("nan")
+    >>> plot_frames({"truth": truth, "seen": seen}, frames=[0, 5, 10]).shape
+    (2, 3)
     """
     import matplotlib.pyplot as plt
 

@@ -27,6 +27,11 @@ def plot_latent(
     :param names: of the sequences, for the legend.
     :returns: the axes, an array (len(dimensions),).
     :raises ValueError: where a dimension is unknown, or the axes are not as many.
+
+    >>> from pyro_vgpds.plotting import plot_latent
+    >>> leading = model.relevance(guide, data).value.argsort(descending=True)[:2]
+    >>> plot_latent(post, leading, names=["walk", "run"]).shape
+    (2,)
     """
     import matplotlib.pyplot as plt
 
@@ -56,8 +61,16 @@ def plot_plane(
 ) -> Any:
     """Two latent dimensions against each other; a pale ellipse of one standard deviation stands behind every frame.
 
+    :param posterior: a :class:`~pyro_vgpds.Posterior`.
     :param dimensions: which two; the leading ones show most.
+    :param ax: axes to draw on; left out, those of a new figure.
+    :param names: of the sequences, for the legend.
+    :returns: the axes.
     :raises ValueError: where they are not two that the model has.
+
+    >>> from pyro_vgpds.plotting import plot_plane
+    >>> plot_plane(post, (0, 1)).get_xlabel()
+    'latent 0'
     """
     from matplotlib.collections import EllipseCollection
 

@@ -31,9 +31,16 @@ def plot_poses(
     :param motions: positions (T, J, 3) of its joints, or one pose (J, 3), as ``skeleton.positions(channels)`` gives;
         or a dictionary of names and positions, such as ``{"truth": …, "reconstruction": …}``.
     :param frames: which frames; left out, up to eight, evenly.
+    :param ax: axes to draw on; left out, those of a new figure.
     :param view: ``"side"`` (from its right), ``"front"`` or ``"three-quarter"``.
     :param labels: of all T frames, such as their times, written below the figures.
+    :returns: the axes.
     :raises ValueError: where shapes do not fit, a frame is not there, or the view is unknown.
+
+    >>> from pyro_vgpds.datasets import make_gait
+    >>> from pyro_vgpds.plotting import plot_poses
+    >>> walks = make_gait(num_sequences=1, length=(30, 30))
+    >>> ax = plot_poses(walks.skeleton, walks.positions(0), frames=[0, 10, 20], view="side")
     """
     named = check_motions(skeleton, motions)
     count = len(next(iter(named.values())))

@@ -27,9 +27,17 @@ def plot_forecast(
 
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
     :param output: the number of the output, or its name.
+    :param ax: axes to draw on; left out, those of a new figure.
     :param history: times (N,) and outputs (N, D) that came before, drawn as a line; NaN leaves a gap.
     :param truth: times and outputs that came to be, drawn as dots.
+    :param levels: probabilities of the bands.
+    :returns: the axes.
     :raises ValueError: where the output is unknown, or a level not between 0 and 1.
+
+    >>> from pyro_vgpds.plotting import plot_forecast
+    >>> first = data.times.slices()[0]
+    >>> ahead = post.forecast([2.6, 2.8, 3.0], sequence=0)
+    >>> ax = plot_forecast(ahead, output=1, history=(data.times.t[first], data.read()[first]))
     """
     column, name = _output(prediction, output)
     t, mean, sd = _moments(prediction, column)
@@ -61,10 +69,20 @@ def plot_reconstruction(
 
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
     :param output: the number of the output, or its name.
+    :param ax: axes to draw on; left out, those of a new figure.
     :param truth: (T, D), drawn as dots.
     :param baseline: (T, D), another prediction, drawn as a dashed line.
     :param seen: (T, D), what the model was given, NaN where hidden.
+    :param level: probability of the band.
+    :returns: the axes.
     :raises ValueError: where the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
+
+    >>> from pyro_vgpds.plotting import plot_reconstruction
+    >>> t, truth = data.times.t[:10], data.read()[:10]
+    >>> seen = truth.clone()
+    >>> seen[4:8, 0] = float("nan")
+    >>> whole = post.reconstruct(t, seen, num_starts=1)
+    >>> ax = plot_reconstruction(whole, output=0, truth=truth, seen=seen)
     """
     column, name = _output(prediction, output)
     t, mean, sd = _moments(prediction, column)

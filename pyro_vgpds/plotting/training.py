@@ -17,7 +17,14 @@ def plot_training(result: Any, ax: Any = None) -> Any:
 
     The first tenth may lie far below the rest: the axis shows the other nine, and the line leaves it at the bottom.
 
+    :param result: what :func:`~pyro_vgpds.fit` returned.
+    :param ax: axes to draw on; left out, those of a new figure.
+    :returns: the axes.
     :raises ValueError: where nothing was recorded.
+
+    >>> from pyro_vgpds.plotting import plot_training
+    >>> plot_training(result).get_ylabel()
+    'bound (nats)'
     """
     if not result.history:
         raise ValueError("result has no history: training has recorded no step.")
@@ -38,7 +45,13 @@ def plot_relevance(after: Any, before: Any = None, ax: Any = None) -> Any:
     :param after: (Q,), or a :class:`~pyro_vgpds.model.Relevance`, as ``model.relevance(guide, data)`` gives after
         training; of the latter, dimensions that are off are drawn pale.
     :param before: the same before training, drawn beside it.
+    :param ax: axes to draw on; left out, those of a new figure.
+    :returns: the axes.
     :raises ValueError: where the two have other sizes, or nothing is positive.
+
+    >>> from pyro_vgpds.plotting import plot_relevance
+    >>> ax = plot_relevance(model.relevance(guide, data))
+    >>> ax.figure.savefig("relevance.png")
     """
     late: np.ndarray = array(getattr(after, "value", after))
     early: np.ndarray | None = None if before is None else array(getattr(before, "value", before))
