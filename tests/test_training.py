@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+import tqdm.auto
 from problems import make_data, make_model
 from pyro.infer import SVI
 from pyro.optim import Adam
@@ -303,6 +304,13 @@ def test_progress_is_quiet_off_a_terminal_and_shown_when_asked(problem, capsys):
     assert "bound=" in shown
     assert "noise=" in shown
     assert "active=" in shown
+
+
+def test_progress_bar_needs_no_widgets(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert training._progress_bar() is tqdm.std.tqdm
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert training._progress_bar() is tqdm.auto.tqdm
 
 
 def test_result(problem):
