@@ -201,7 +201,7 @@ def _check(
 
 
 def _progress_bar() -> type[tqdm]:
-    """tqdm's widget in Jupyter where it can be shown, and else its line of text: ``tqdm.auto`` alone would fail."""
+    """The widget in Jupyter where it can be shown, and else a line of text: ``tqdm.auto`` alone would fail there."""
     if importlib.util.find_spec("ipywidgets") is None:
         return tqdm
     from tqdm.auto import tqdm as widget
