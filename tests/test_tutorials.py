@@ -33,8 +33,9 @@ def test_runs_in_smoke_mode(script, tmp_path):
     env |= {"CI": "1", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
     run = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", script],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
@@ -52,9 +53,8 @@ def test_notebook_has_its_figures_and_nothing_else(script):
     path = script.with_suffix(".ipynb")
     assert path.stat().st_size < 1_000_000
     cells = [cell for cell in build.read(path).cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in cells] == list(
-        range(cells[0].execution_count, len(cells) + cells[0].execution_count)
-    )
+    first = cells[0].execution_count  # 2 where the licence had a cell of its own
+    assert [cell.execution_count for cell in cells] == list(range(first, first + len(cells)))
     outputs = [output for cell in cells for output in cell.outputs]
     kinds = {output.output_type for output in outputs}
     assert "error" not in kinds
@@ -76,7 +76,5 @@ def test_follows_the_conventions(script):
         "# ## What next",
     ):
         assert line in text, line
-    for link in re.findall(r"\]\((\w+)\.ipynb\)", text):
-        assert (FOLDER / f"{link}.ipynb").name in {
-            f"{name}.ipynb" for name in re.findall(r"\((\w+)\.ipynb\)", (FOLDER / "README.md").read_text())
-        }
+    known = re.findall(r"\]\((\w+\.ipynb)\)", (FOLDER / "README.md").read_text())
+    assert set(re.findall(r"\]\((\w+\.ipynb)\)", text)) <= set(known)
