@@ -193,8 +193,8 @@ plt.show()
 # $R = \operatorname{diag} \boldsymbol\lambda^{1/2}$ and $B = I + R K_t R$, whose eigenvalues are at least 1,
 #
 # $$ S = K_t - K_t R B^{-1} R K_t, \qquad
-# \mathrm{KL} = \tfrac12 \big( \log|B| + \bar{\boldsymbol\mu}^\top \boldsymbol\mu
-# - \boldsymbol\lambda^\top \mathbf s \big). $$
+# \mathrm{KL} = \tfrac12 \big( \log|B| + \bar{\boldsymbol\mu}^\top \boldsymbol\mu -
+# \boldsymbol\lambda^\top \mathbf s \big). $$
 #
 # The guide is then a few lines. It makes the prior at the *current* hyperparameters and puts $q(X)$ on it. So when
 # training changes a lengthscale, $q(X)$ moves along.
@@ -221,9 +221,9 @@ class GuideByHand(PyroModule):
 # ingredients over $q(X)$ *first*, and taking the best $q(U)$ afterwards, gives a closed form (the paper's section 2.1
 # and its appendix). For each output $d$
 #
-# $$ \hat{\mathcal F}_d = \log \frac{\beta^{N/2}\, |K_{MM}|^{1/2}}{(2\pi)^{N/2}\, |\beta \Psi_2 + K_{MM}|^{1/2}}
-# - \tfrac12 \mathbf y_d^\top W \mathbf y_d - \tfrac\beta2 \psi_0
-# + \tfrac\beta2 \operatorname{tr}(K_{MM}^{-1} \Psi_2), $$
+# $$ \hat{\mathcal F}_d = \log \frac{\beta^{N/2}\, |K_{MM}|^{1/2}}{(2\pi)^{N/2}\, |\beta \Psi_2 + K_{MM}|^{1/2}} -
+# \tfrac12 \mathbf y_d^\top W \mathbf y_d - \tfrac\beta2 \psi_0 +
+# \tfrac\beta2 \operatorname{tr}(K_{MM}^{-1} \Psi_2), $$
 #
 # $$ W = \beta I - \beta^2 \Psi_1 (\beta \Psi_2 + K_{MM})^{-1} \Psi_1^\top, $$
 #
@@ -356,9 +356,9 @@ assert all(math.isclose(loss, reference, rel_tol=1e-6) for loss in losses.values
 # $\boldsymbol\eta = S^{-1} \boldsymbol\mu$ and $\boldsymbol\lambda$ is a *natural gradient* step of length $\rho$:
 #
 # $$ \boldsymbol\lambda \leftarrow (1-\rho) \boldsymbol\lambda + \rho \boldsymbol\lambda^*, \qquad
-# \boldsymbol\eta \leftarrow (1-\rho) \boldsymbol\eta
-# + \rho \Big( \frac{\partial \hat{\mathcal F}}{\partial \boldsymbol\mu}
-# + \boldsymbol\lambda^* \circ \boldsymbol\mu \Big), \qquad
+# \boldsymbol\eta \leftarrow (1-\rho) \boldsymbol\eta +
+# \rho \Big( \frac{\partial \hat{\mathcal F}}{\partial \boldsymbol\mu} +
+# \boldsymbol\lambda^* \circ \boldsymbol\mu \Big), \qquad
 # \boldsymbol\lambda^* = -2 \frac{\partial \hat{\mathcal F}}{\partial \mathbf s}. $$
 #
 # `NaturalGradient` takes $q(X)$ out of the optimiser's hands and does that, at no cost beyond the step of Adam that
