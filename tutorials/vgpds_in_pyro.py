@@ -454,7 +454,7 @@ plt.show()
 
 # %% [markdown]
 # On the left the two leading dimensions as they were learned; their uncertainty is too small to be seen, since twenty
-# outputs with little noise leave no doubt. On the right the same path, shifted and turned, lies on the true one.
+# outputs with little noise leave no doubt. On the right the same path, after a linear map, lies on the true one.
 
 # %% [markdown]
 # ## The stationary conditions
@@ -486,7 +486,7 @@ left.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# X
+# Each dot is one frame, and they lie on the line. A guide with full covariances could not settle at any other form.
 #
 # ## Forecasting
 #
@@ -534,13 +534,13 @@ print(f"within the band of 95 %: {100 * coverage(y_ahead, lower, upper):.0f} %")
 # - The best Gaussian $q(X)$ has $2QN$ parameters, since the data term sees only marginal means and variances; that is
 #   `OpperArchambeau`, and `AutoOpperArchambeau` is the guide that uses it.
 # - `Collapsed_ELBO` is `TraceMeanField_ELBO` with one distribution swapped while it traces. The loss draws no sample.
-# - Natural gradients for $q(X)$ come for free with each backward pass, and need far fewer steps than Adam.
+# - Natural gradients for $q(X)$ come for free with each backward pass, and needed far fewer steps than Adam here.
 # - The weights of the mapping switch off latent dimensions that are not needed.
 # - `Posterior` forecasts, with uncertainty, from the times alone.
 #
 # ## What next
 #
-# - [Motion capture](motion_capture.ipynb): many sequences, and a body of which one half is hidden.
+# - [Motion capture](motion_capture.ipynb): many sequences, and a body that is partly hidden.
 # - [Video](video.ipynb): thousands of pixels as outputs.
 # - [Your own priors and guides](priors_and_guides.ipynb): change the parts that were written out here.
 # - [Messy data](messy_data.ipynb): gaps, uneven times and files.
