@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-slow lint format docs bench clean
+.PHONY: install demo test test-slow tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -23,6 +23,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
+
+# Runs all of them in full, a minute or so each; `make test` runs them small.
+tutorials: install
+	env -u CI -u MPLBACKEND $(BIN)/python tutorials/_build.py
 
 lint: install
 	$(BIN)/ruff check .

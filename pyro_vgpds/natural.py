@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyro
 import torch
 from torch import Tensor
 
@@ -92,9 +93,14 @@ class NaturalGradient:
             self.q = None
 
     def _now(self) -> OpperArchambeau:
+        """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
         args, kwargs = self._call
-        with torch.no_grad():
-            return self.guide.posterior(*args, **kwargs)
+        with torch.no_grad(), pyro.get_param_store().scope():
+            self.guide.median(*args, **kwargs)
+            prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
+            if self.guide._natural is self:
+                return self.posterior(prior)
+            return OpperArchambeau(prior, self.guide.mean_bar, self.guide.lam)
 
     def write(self) -> None:
         """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import math
 import os
 import signal
@@ -19,7 +20,7 @@ import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pyro_vgpds.checkpoints import Checkpoints, read_checkpoint
 from pyro_vgpds.checks import check_count
@@ -225,6 +226,15 @@ def _check(
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, whose start can be drawn again.")
 
 
+def _progress_bar() -> type[tqdm]:
+    """The widget in Jupyter where it can be shown, and else a line of text: ``tqdm.auto`` alone would fail there."""
+    if importlib.util.find_spec("ipywidgets") is None:
+        return tqdm
+    from tqdm.auto import tqdm as widget
+
+    return widget
+
+
 def _redraw_inducing(model: Any) -> None:
     with torch.no_grad():
         model.inducing_unconstrained.copy_(kmeans(model.start.x, model.num_inducing))
@@ -309,7 +319,7 @@ class _Trainer:
         show = sys.stderr.isatty() if progress is None else progress
         steps = self._lbfgs_steps if self.method == "lbfgs" else self._gradient_steps
         context: AbstractContextManager[Any] = self.natural if self.natural is not None else nullcontext()
-        with self._catch_interrupt(), tqdm(total=num_steps, desc=label, disable=not show) as bar, context:
+        with self._catch_interrupt(), _progress_bar()(total=num_steps, desc=label, disable=not show) as bar, context:
             if resume is not None:
                 self._restore(read_checkpoint(resume), own_warmup)
             start = time.perf_counter() - (self.history[-1].seconds if self.history else 0.0)

@@ -11,12 +11,23 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+import tqdm.auto
 from problems import make_data, make_model
 from pyro.infer import SVI
 from pyro.optim import Adam
 from random_problems import random_problem
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FitResult, NaturalGradient, Sequences, fit, training
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    FitResult,
+    NaturalGradient,
+    Posterior,
+    Sequences,
+    fit,
+    training,
+)
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, Periodic, White
 from pyro_vgpds.linalg import NumericalError
@@ -305,6 +316,13 @@ def test_progress_is_quiet_off_a_terminal_and_shown_when_asked(problem, capsys):
     assert "active=" in shown
 
 
+def test_progress_bar_needs_no_widgets(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert training._progress_bar() is tqdm.std.tqdm
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert training._progress_bar() is tqdm.auto.tqdm
+
+
 def test_result(problem):
     result = fit(*problem, num_steps=4)
     assert repr(result).startswith("FitResult(bound=")
@@ -403,3 +421,20 @@ def test_what_is_held_and_left_open_is_chosen_and_stays_held():
     assert "period" in periodic._buffers
     assert "lengthscale" in smooth._buffers
     assert "lengthscale" in periodic._pyro_params
+
+
+def test_natural_gradient_keeps_q_where_hyperparameters_are_random():
+    data = make_data((12,))
+    model = VGPDS.from_data(data, 2, 6, temporal=Matern32() + White(1e-2))
+    model.temporal[0].set("lengthscale", dist.LogNormal(0.0, 1.0))
+    guide = AutoOpperArchambeau(model)
+    Collapsed_ELBO().loss(model, guide, data)  # makes the parameters of the lengthscale
+    before = guide.mean_bar.detach().clone()
+    with NaturalGradient(guide, data):
+        pass
+    torch.testing.assert_close(guide.mean_bar.detach(), before, rtol=1e-6, atol=1e-8)
+    with NaturalGradient(guide, data) as natural:  # and what is learned is written for the medians, not for a draw
+        Collapsed_ELBO().loss_and_grads(model, guide, data)
+        natural.step(1.0)
+        eta = natural.eta
+    torch.testing.assert_close(Posterior(model, guide, data).q.eta, eta, rtol=1e-6, atol=1e-8)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tutorials run from beginning to end without data or network, and their notebooks are those of the scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "tutorials"
+_spec = importlib.util.spec_from_file_location("tutorials_build", FOLDER / "_build.py")
+build = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(build)
+
+SCRIPTS = build.scripts()
+every_tutorial = pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+
+
+def test_there_are_tutorials():
+    assert SCRIPTS
+    page = (FOLDER / "README.md").read_text()
+    assert [path.stem for path in SCRIPTS if f"({path.stem}.ipynb)" not in page] == []
+
+
+@every_tutorial
+def test_runs_in_smoke_mode(script, tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "PYRO_VGPDS_DATA"}
+    env |= {"CI": "1", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", script],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+@every_tutorial
+def test_notebook_is_that_of_the_script(script):
+    wanted, found = build.read(script), build.read(script.with_suffix(".ipynb"))
+    assert [(cell.cell_type, cell.source) for cell in found.cells] == [
+        (cell.cell_type, cell.source) for cell in wanted.cells
+    ], "make tutorials"
+
+
+@every_tutorial
+def test_notebook_has_its_figures_and_nothing_else(script):
+    path = script.with_suffix(".ipynb")
+    assert path.stat().st_size < 1_000_000
+    cells = [cell for cell in build.read(path).cells if cell.cell_type == "code"]
+    first = cells[0].execution_count  # 2 where the licence had a cell of its own
+    assert [cell.execution_count for cell in cells] == list(range(first, first + len(cells)))
+    outputs = [output for cell in cells for output in cell.outputs]
+    kinds = {output.output_type for output in outputs}
+    assert "error" not in kinds
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    for output in outputs:
+        text = output.get("text", "") or output.get("data", {}).get("text/plain", "")
+        assert output.get("name") != "stderr", text  # warnings, progress bars
+        assert not re.search(r"/(home|root|tmp|work|Users|var|opt)/|[Ww]arning", text), text
+
+
+@every_tutorial
+def test_follows_the_conventions(script):
+    text = script.read_text()
+    for line in (
+        'smoke_test = "CI" in os.environ',
+        'assert pyro.__version__.startswith("1.9")',
+        "pyro.set_rng_seed(",
+        "torch.set_num_threads(1)",
+        "# ## What next",
+    ):
+        assert line in text, line
+    known = re.findall(r"\]\((\w+\.ipynb)\)", (FOLDER / "README.md").read_text())
+    assert set(re.findall(r"\]\((\w+\.ipynb)\)", text)) <= set(known)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the notebooks: each percent script of this folder is run in a fresh kernel and written with its outputs.
+
+python tutorials/_build.py            # all of them
+python tutorials/_build.py video      # one
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+
+FOLDER = Path(__file__).parent
+
+
+def scripts() -> list[Path]:
+    return sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+
+
+def read(path: Path) -> Any:
+    """A script or a notebook, without the cell that holds nothing but the licence."""
+    notebook = nbformat.read(path, 4) if path.suffix == ".ipynb" else jupytext.read(path, fmt="py:percent")
+    if notebook.cells and notebook.cells[0].source.strip().startswith("# SPDX-"):
+        notebook.cells = notebook.cells[1:]
+    return notebook
+
+
+def build(script: Path) -> Path:
+    """Run ``script`` and write its notebook, with nothing in it that differs from run to run but the outputs."""
+    from nbclient import NotebookClient  # here: reading needs no Jupyter
+
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # Pyro wants widgets for bars that are not shown
+    notebook = read(script)
+    name = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = nbformat.NotebookNode(kernelspec=name)
+    NotebookClient(
+        notebook,
+        timeout=None,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(FOLDER)}},
+    ).execute()
+    for i, cell in enumerate(notebook.cells):
+        cell.metadata = nbformat.NotebookNode()
+        cell.id = hashlib.sha256(f"{i} {cell.source}".encode()).hexdigest()[:8]
+    notebook.metadata = nbformat.NotebookNode(kernelspec=name, language_info={"name": "python"})
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    target = script.with_suffix(".ipynb")
+    nbformat.validate(notebook)
+    nbformat.write(notebook, target)
+    return target
+
+
+def main(names: list[str]) -> None:
+    chosen = [path for path in scripts() if not names or path.stem in names]
+    if unknown := set(names) - {path.stem for path in chosen}:
+        raise SystemExit(f"no such tutorial: {', '.join(sorted(unknown))}")
+    for script in chosen:
+        began = time.monotonic()
+        target = build(script)
+        print(f"{target.name}: {time.monotonic() - began:.0f} s, {target.stat().st_size / 1e3:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
