@@ -21,6 +21,7 @@ from pyro_vgpds.classify import BayesClassifier
 from pyro_vgpds.elbo import Collapsed_ELBO
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.io import FileFormatError, load, load_metadata, save
+from pyro_vgpds.lags import lagged
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.mixture import PosteriorMixture
@@ -52,6 +53,7 @@ __all__ = [
     "TemporalGP",
     "fit",
     "kernels",
+    "lagged",
     "load",
     "load_metadata",
     "save",

@@ -17,11 +17,13 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.checks import check_count, check_noise, is_whole
 from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.prediction import Latent, Prediction, Reconstruction
 from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
 from pyro_vgpds.reconstruction import Joint, Solution, Training, nearest_starts
+from pyro_vgpds.residuals import Correlation, Residuals
 from pyro_vgpds.sequences import Sequences, is_list, read_times
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
 
@@ -41,8 +43,15 @@ class Posterior:
     :param data: the :class:`~pyro_vgpds.Sequences` that they were trained on.
     :param noise: a noise variance, one number or (D,), to predict with in place of the trained one. The model takes the
         outputs' noise to be independent. Where what it leaves unexplained is correlated, many outputs say less of the
-        latent path than it believes, and a larger noise, chosen on sequences held out, reconstructs better.
+        latent path than it believes, and a larger noise, chosen on sequences held out, reconstructs better;
+        :meth:`hidden_variance` is a good pattern for it.
+    :param residual: a kernel of time for what the mapping leaves unexplained, where that is not white:
+        ``Bias() + White()`` for an offset that stays over a sequence, ``Matern32(1.0, 0.3) + White(0.5)`` for one that
+        drifts. It shares out the noise's variance (only its correlations count), for each output and sequence by
+        itself, and carries what is seen of an output to the other frames of its sequence. A sequence of n frames costs
+        O(n³) for each pattern of seen frames. Predictions without noise are of the mapping, and carry nothing.
     :raises ValueError: where guide, model and data do not belong together, or ``noise`` is not positive.
+    :raises TypeError: where ``guide`` or ``residual`` is something else.
 
     :ivar bound: the lower bound on log p(Y) that training reached.
 
@@ -56,7 +65,15 @@ class Posterior:
     True
     """
 
-    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences, *, noise: Any = None) -> None:
+    def __init__(
+        self,
+        model: PyroModule,
+        guide: AutoOpperArchambeau,
+        data: Sequences,
+        *,
+        noise: Any = None,
+        residual: Kernel | None = None,
+    ) -> None:
         if not isinstance(guide, AutoOpperArchambeau):
             raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}.")
         if not isinstance(data, Sequences) or data.y is None:
@@ -64,6 +81,7 @@ class Posterior:
         if guide.model is not model:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         with torch.no_grad():
+            self._correlation = None if residual is None else Correlation.read(residual, data.times.t)
             self._training = _read(guide, data)
             q, likelihood, _ = self._training
             if noise is not None:
@@ -103,12 +121,46 @@ class Posterior:
         >>> post.residual_variance().shape
         torch.Size([5])
         """
-        fitted, total = self.impute(fill=False), self.data.times.t.new_zeros(self.num_outputs)
+        fitted, total = self.impute(fill=False, noise=False), self.data.times.t.new_zeros(self.num_outputs)
         with torch.no_grad():
             for rows, index, mean, _ in fitted.blocks():
                 part = self.data.read(int(index.min()), int(index.max()) + 1)[rows, index - index.min()]
                 total[index] += torch.nan_to_num(part - mean, nan=0.0).square().sum(0)
         return total / self.data.output_counts.clamp_min(1)
+
+    def hidden_variance(self, share: float = 0.5, num_sequences: int = 8, **options: Any) -> Tensor:
+        r"""What is wrong with each output where it is hidden: the mean squared error, (D,).
+
+        Training sequences, drawn at random, are reconstructed as if they were new from a part of the outputs, until
+        every output has been hidden once. Outputs that the others do not tell have a large one, also where the
+        residuals of training are small. Twice to four times this is a good ``noise`` to reconstruct hidden outputs
+        with: it says how far each output that is seen should be followed.
+
+        :param share: of the outputs that is hidden at a time.
+        :param num_sequences: how many of the training sequences are tried, at the most.
+        :param options: of :meth:`reconstruct`.
+        :raises ValueError: where ``share`` is not in (0, 1) or ``num_sequences`` is not a positive whole number.
+
+        >>> post.hidden_variance(num_sequences=1).shape
+        torch.Size([5])
+        """
+        if not 0.0 < share < 1.0:
+            raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
+        check_count("num_sequences", num_sequences)
+        options = {"num_starts": 1, "num_steps": 60} | options
+        y, slices = self.data.read(), self.data.times.slices()
+        total, count = (self.data.times.t.new_zeros(self.num_outputs) for _ in range(2))
+        for i in torch.randperm(len(slices))[:num_sequences].tolist():
+            rows = slices[i]
+            parts = max(2, round(1.0 / share))
+            for hidden in torch.randperm(self.num_outputs, device=y.device).tensor_split(parts):
+                seen = y[rows].clone()
+                seen[:, hidden] = torch.nan
+                found = self.reconstruct(self.data.times.t[rows], seen, noise=False, **options)
+                wrong = (found.mean - y[rows])[:, hidden].square()
+                total[hidden] += torch.nan_to_num(wrong, nan=0.0).sum(0)
+                count[hidden] += torch.isfinite(wrong).sum(0)
+        return total / count.clamp_min(1.0)
 
     # q(U)
 
@@ -157,8 +209,11 @@ class Posterior:
         """
         times = self._times(t)
         with torch.no_grad():
-            path = self.q.forecast(times, self._sequence(sequence))
-            return Prediction(times, path, self._inducing, noise=noise, full_cov=full_cov)
+            which = self._sequence(sequence)
+            path = self.q.forecast(times, which)
+            rows = self._rows(which)
+            carried = self._carried(self._inducing, times, [(rows, torch.arange(len(times), device=rows.device))])
+            return Prediction(times, path, self._inducing, noise=noise, full_cov=full_cov, residuals=carried)
 
     def impute(self, *, fill: bool = True, noise: bool = True) -> Prediction:
         """Outputs at the training frames, (N, D), sequences one after the other.
@@ -169,8 +224,10 @@ class Posterior:
         >>> post.impute().mean.equal(data.y)  # nothing is missing here
         True
         """
-        observed = self.data.read() if fill else None
-        return Prediction(self.data.times.t, self.q, self._inducing, noise=noise, observed=observed)
+        observed, t = self.data.read() if fill else None, self.data.times.t
+        every = [(rows, rows) for rows in map(self._rows, range(self.data.num_sequences))]
+        carried = self._carried(self._inducing, t, every)
+        return Prediction(t, self.q, self._inducing, noise=noise, observed=observed, residuals=carried)
 
     def reconstruct(
         self,
@@ -234,8 +291,9 @@ class Posterior:
             )
             moments = joint.moments(solution)
             inducing = InducingPosterior(self._training.likelihood, *moments, joint.combined, joint.weight)
-            observed = new.read() if fill else None
-            result = Reconstruction(new.times.t, joint.path(solution), inducing, noise=noise, observed=observed)
+            observed, carried = new.read() if fill else None, self._carried_to(new, belongs, inducing)
+            path = joint.path(solution)
+            result = Reconstruction(new.times.t, path, inducing, noise=noise, observed=observed, residuals=carried)
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps
         return result
 
@@ -302,6 +360,8 @@ class Posterior:
         >>> Predictive(post.as_model(), num_samples=4)([0.0, 0.1, 0.2])["y"].shape
         torch.Size([4, 3, 5])
         """
+        if self._correlation is not None:
+            raise ValueError("as_model draws white noise: make it of a Posterior without residual.")
         which = self._sequence(sequence)
 
         def model(t: Any) -> Tensor:
@@ -360,6 +420,32 @@ class Posterior:
                 scores.append(best.bound - self.bound)
         result = new.times.t.new_tensor(scores)
         return result if is_list(t) else result[0]
+
+    # residuals
+
+    def _rows(self, sequence: int | None) -> Tensor:
+        """The training frames of a sequence; none for a new one."""
+        rows = slice(0, 0) if sequence is None else self.data.times.slices()[sequence]
+        return torch.arange(rows.start, rows.stop, device=self.data.device)
+
+    def _carried(
+        self, inducing: InducingPosterior, t: Tensor, sequences: list[tuple[Tensor, Tensor]]
+    ) -> Residuals | None:
+        return None if self._correlation is None else Residuals(self._correlation, inducing, t, sequences)
+
+    def _carried_to(self, new: Sequences, belongs: list[int | None], inducing: InducingPosterior) -> Residuals | None:
+        """To new frames, from the training frames of the sequences they belong to, and from what was seen of them."""
+        together: dict[Any, list[Tensor]] = {}
+        for i, (rows, sequence) in enumerate(zip(new.times.slices(), belongs, strict=True)):
+            frames = torch.arange(rows.start, rows.stop, device=new.device)
+            together.setdefault(("new", i) if sequence is None else sequence, []).append(frames)
+        sequences = []
+        for key, parts in together.items():
+            target = torch.cat(parts)
+            sequences.append(
+                (torch.cat([self._rows(key if isinstance(key, int) else None), self.data.num_frames + target]), target)
+            )
+        return self._carried(inducing, new.times.t, sequences)
 
     # arguments
 

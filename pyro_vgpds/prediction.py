@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.linalg import cholesky
-from pyro_vgpds.predictive import InducingPosterior, PosteriorGP, predict
+from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
+from pyro_vgpds.residuals import Residuals
 from pyro_vgpds.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class Prediction(Outputs):
     :param noise: of the outputs, or of the function without their noise.
     :param observed: (T, D), what is known and is returned as it is, NaN where it is not.
     :param full_cov: make the covariance (T, D, D) at once, and have ``log_prob`` use it.
+    :param residuals: what is carried of residuals to these times; left out, the noise is white.
     :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
@@ -182,10 +184,11 @@ class Prediction(Outputs):
         noise: bool = True,
         observed: Tensor | None = None,
         full_cov: bool = False,
+        residuals: Residuals | None = None,
     ) -> None:
         self.t, self.noise, self.full_cov, self._data = t, noise, full_cov, inducing.data
         self.latent = Latent(path)
-        self._path, self._inducing, self._observed = path, inducing, observed
+        self._path, self._inducing, self._observed, self._residuals = path, inducing, observed, residuals
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -238,12 +241,24 @@ class Prediction(Outputs):
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Rows, outputs' indices (d,), and mean and variance (rows, d), block by block until all are done."""
         with torch.no_grad():
-            for rows, index, mean, variance in predict(self._inducing, self._path, self.noise):
-                if self._observed is not None:
-                    seen = self._observed[rows, index]
-                    known = torch.isfinite(seen)
-                    mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
-                yield rows, index, mean, variance
+            for rows, frames in self._inducing.frames(*self.latent):
+                for index, v, mean, variance in self._inducing.moments(frames):
+                    if self.noise:
+                        shift, noise = self._noise(index, v)
+                        mean, variance = mean + shift[rows], variance + noise[rows]
+                    if self._observed is not None:
+                        seen = self._observed[rows, index]
+                        known = torch.isfinite(seen)
+                        mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
+                    yield rows, index, mean, variance
+
+    def _noise(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the noise of some outputs, (T, d) each; its mean is zero where nothing is carried."""
+        variance = self._inducing.noise_of(index).expand(len(self.t), -1)
+        if self._residuals is None:
+            return torch.zeros_like(variance), variance
+        mean, share = self._residuals.moments(index, v)
+        return mean, variance * share
 
     @property
     def covariance(self) -> Tensor:
@@ -257,8 +272,9 @@ class Prediction(Outputs):
             parts = [self._inducing.covariances(f) for _, f in self._inducing.frames(*self.latent)]
             full = torch.cat(parts)
             if self.noise:
-                everything = torch.arange(full.shape[-1], device=full.device)
-                full.diagonal(dim1=-2, dim2=-1).add_(self._inducing.noise_of(everything))
+                for part in self._inducing.columns():
+                    _, noise = self._noise(part.outputs, part.mean)
+                    full.diagonal(dim1=-2, dim2=-1)[:, part.outputs] += noise
             if self._observed is not None:
                 hidden = torch.isnan(self._observed).to(full.dtype)
                 full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
@@ -293,7 +309,10 @@ class Prediction(Outputs):
         check_count("num_samples", num_samples)
         with torch.no_grad():
             x = self._path.sample((num_samples,))
-            y = PosteriorGP(x, self._inducing, self.noise).sample()
+            carried = self._residuals if self.noise else None
+            y = PosteriorGP(x, self._inducing, self.noise and carried is None).sample()
+            if carried is not None:
+                y += carried.sample(num_samples)
             if self._observed is not None:
                 y = torch.where(torch.isfinite(self._observed), self._observed, y)
         return y

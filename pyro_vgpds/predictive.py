@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import constraints
 from torch import Tensor
 from torch.linalg import solve_triangular
 
@@ -26,7 +26,7 @@ from pyro_vgpds.linalg import add_diagonal, cholesky
 from pyro_vgpds.mapping import SparseGP, whiten
 from pyro_vgpds.sequences import Sequences
 
-__all__ = ["Frames", "InducingPosterior", "PosteriorGP"]
+__all__ = ["Frames", "InducingPosterior", "Moments", "PosteriorGP"]
 
 _KEEP = 1 << 24  # numbers of v̄ (M, D) up to which it is kept and not made again block by block
 _BLOCK = 1 << 21  # numbers in an array of frames by outputs, or of M by outputs, that is made at once
@@ -55,6 +55,15 @@ class _Columns(NamedTuple):
     shrink: Tensor
 
 
+class Moments(NamedTuple):
+    """Mean and variance (T, d) of some outputs at T frames: which outputs they are, and v̄ (M, d)."""
+
+    outputs: Tensor
+    v: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
 class InducingPosterior:
     """q(U) of a mapping, given the moments of the latent points of ``data``.
 
@@ -79,9 +88,7 @@ class InducingPosterior:
         a = whiten(self.factor, self.kernel.psi2(mean, variance, self.inducing, mask))
         self.eigenvalues, self.basis = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = self.eigenvalues.clamp_min(0.0)
-        psi1 = self.kernel.psi1(mean, variance, self.inducing)
-        psi1 = psi1 if weight is None else psi1 * weight.unsqueeze(-1)
-        self._half = solve_triangular(self.factor, psi1.mT, upper=False)  # L⁻¹ Ψ1ᵀ, (M, N)
+        self._k, self._weight = self.whitened(mean, variance), weight
         small = len(self.inducing) * data.num_outputs <= _KEEP
         self._kept = list(self._make_columns(0, data.num_outputs)) if small else None
 
@@ -104,7 +111,8 @@ class InducingPosterior:
 
     def _make_columns(self, start: int, stop: int) -> Iterator[_Columns]:
         y = torch.nan_to_num(self.data.read(start, stop) - self.output_mean[start:stop], nan=0.0)
-        v, of_column = self._half @ y, self.of_column[start:stop]
+        y = y if self._weight is None else y * self._weight.unsqueeze(-1)
+        v, of_column = self._k.mT @ y, self.of_column[start:stop]
         order = of_column.argsort(stable=True)
         groups, counts = of_column[order].unique_consecutive(return_counts=True)
         for group, local in zip(groups.tolist(), order.split(counts.tolist()), strict=True):
@@ -146,12 +154,20 @@ class InducingPosterior:
                 mask = torch.eye(len(mu), dtype=mean.dtype, device=mean.device)  # each frame a group of its own
                 psi0.append(self.kernel.psi0(mu, s, mask))
                 psi2.append(self.kernel.psi2(mu, s, self.inducing, mask))
-            psi1 = self.kernel.psi1(mean[rows], variance[rows], self.inducing)
-            k = solve_triangular(self.factor, psi1.mT, upper=False).mT
+            k = self.whitened(mean[rows], variance[rows])
             yield rows, Frames(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
 
-    def moments(self, frames: Frames) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        r"""Outputs' indices (d,), and mean and variance of F (T, d) (the paper's eq. 22 and 23), block by block:
+    def whitened(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """L⁻¹Ψ1ᵀ of latent points as (T, M), by which E f_d = k v̄_d."""
+        psi1 = self.kernel.psi1(mean, variance, self.inducing)
+        return solve_triangular(self.factor, psi1.mT, upper=False).mT
+
+    def at_data(self, rows: Tensor) -> Tensor:
+        """The same of some frames of the data, (n, M)."""
+        return self._k[rows]
+
+    def moments(self, frames: Frames) -> Iterator[Moments]:
+        r"""Mean and variance of F (the paper's eq. 22 and 23), a block of outputs at a time:
 
         .. math:: E f_d = \psi_1^\top a_d, \quad
                   V f_d = a_d^\top (\psi_2 - \psi_1 \psi_1^\top) a_d + \psi_0 - \mathrm{tr}[(K^{-1} - Σ_d) \psi_2]
@@ -167,7 +183,7 @@ class InducingPosterior:
                 through = ((spread @ v) * v).sum(-2).clamp_min(0.0)
                 variance = through + rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
                 index = part.outputs[here]
-                yield index, frames.k @ v + self.output_mean[index], variance
+                yield Moments(index, v, frames.k @ v + self.output_mean[index], variance)
 
     def covariances(self, frames: Frames) -> Tensor:
         """Covariance of the D values of F within each frame, (T, D, D)."""
@@ -177,8 +193,8 @@ class InducingPosterior:
             v[:, part.outputs] = part.mean
         full = v.mT @ frames.spread() @ v
         own = frames.k.new_empty(t, d)
-        for index, _, variance in self.moments(frames):
-            own[:, index] = variance
+        for block in self.moments(frames):
+            own[:, block.outputs] = block.variance
         full.diagonal(dim1=-2, dim2=-1).copy_(own)
         return full
 
@@ -276,12 +292,3 @@ class PosteriorGP(Expandable):
                 constant = value.shape[-2] * math.log(2.0 * math.pi)
                 total = total - 0.5 * (white.square().sum((-2, -1)) + white.shape[-1] * (logdet + constant))
         return total
-
-
-def predict(
-    inducing: InducingPosterior, path: TorchDistribution, noise: bool
-) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Frames, outputs' indices, and mean and variance of Y (or, without noise, of F) for them, block by block."""
-    for rows, frames in inducing.frames(path.mean, path.variance):
-        for index, mean, variance in inducing.moments(frames):
-            yield rows, index, mean, variance + inducing.noise_of(index) if noise else variance

@@ -83,7 +83,7 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert text.strip() == capsys.readouterr().out.strip()
     assert (tmp_path / "cmu35.png").stat().st_size > 10_000
     model, _, data = load(tmp_path / "model.safetensors")
-    assert model.num_outputs == 59
+    assert model.num_outputs == 3 * 59  # and those of two lags
     assert data.num_sequences == 6
 
     def no_training(*args):
@@ -95,6 +95,26 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "cmu35.json").read_text() == before
 
 
+def test_outputs_of_unequal_signal():
+    """Magnified ones are predicted in the units of the data, with the trained noise, and less of theirs is fitted."""
+    rng = np.random.default_rng(0)
+    t = np.arange(60) / 10
+    signal = np.concatenate([10 * np.sin(t[:, None] + np.arange(6)), 0.0 * t[:, None] + np.zeros(6)], 1)
+    y = signal + 0.5 * rng.standard_normal(signal.shape)
+    trained = Recipe("rbf", latent_dim=3, num_inducing=20, num_steps=60).train([t], [y], 0)
+    balanced = trained.balanced(1 / 3)
+    fitted, smooth = (m.mean(m.posterior.impute(fill=False)) for m in (trained, balanced))
+    np.testing.assert_allclose(smooth[:, :6], fitted[:, :6], atol=0.5)
+    assert smooth[:, 6:].std(0).mean() < 0.5 * fitted[:, 6:].std(0).mean()  # over time
+    variance = balanced.variance(balanced.posterior.impute(fill=False))
+    noise = float(trained.posterior.noise)
+    assert np.all(variance > 0.99 * noise)
+    assert np.all(variance[:, 6:] < 1.5 * noise)
+    seen = y[:20].copy()
+    seen[:, ::2] = np.nan
+    assert np.square(balanced.reconstruct(t[:20], seen, None) - signal[:20])[:, :6].mean() < 5.0
+
+
 def test_missa(tmp_path, monkeypatch):
     video = small_video(40)
     train = np.arange(40) % 8 < 5
@@ -103,8 +123,8 @@ def test_missa(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_missa", lambda: split)
     experiments.run("missa", tmp_path, seeds=1, quick=True)
     results = json.loads((tmp_path / "missa.json").read_text())
-    labels = ["VGPDS, times and seen half", "VGPDS, times alone", "nearest neighbours, best k", "mean frame",
-              "linear in time", "one GP for each pixel"]  # fmt: skip
+    labels = ["VGPDS, times and seen half", "VGPDS, times alone", "VGPDS, times and seen half, pixels in common units",
+              "nearest neighbours, best k", "mean frame", "linear in time", "one GP for each pixel"]  # fmt: skip
     assert list(results)[: len(labels)] == labels
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())

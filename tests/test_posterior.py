@@ -329,7 +329,7 @@ def test_imputation_keeps_what_was_observed():
     assert torch.equal(draws[:, seen], data.y[seen].expand(3, -1))
     # at the training frames q(X) itself counts: the moments are those of frames with its mean and variance
     for rows, frames in InducingPosterior.frames(posterior._inducing, posterior.q.mean, posterior.q.variance):
-        for index, mean, _ in posterior._inducing.moments(frames):
+        for index, _, mean, _ in posterior._inducing.moments(frames):
             torch.testing.assert_close(fitted.mean[rows, index], mean)
 
 

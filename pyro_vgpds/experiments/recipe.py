@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyro
+import torch
 
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
+from pyro_vgpds.lags import lagged
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.posterior import Posterior
 from pyro_vgpds.prediction import Prediction
@@ -37,6 +40,7 @@ class Recipe:
     static_dim: int = 0  #: latent dimensions that start constant in each sequence
     per_dimension: bool = False  #: temporal parameters of its own for each latent dimension
     period: float | None = None  #: to begin with
+    lags: tuple[int, ...] = ()  #: frames whose outputs count as outputs of a frame
 
     def kernel(self) -> Kernel:
         if self.temporal == "periodic":
@@ -49,6 +53,8 @@ class Recipe:
     def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int) -> Trained:
         """A model of these sequences. Deterministic: the same seed gives the same model."""
         start = time.perf_counter()
+        num_outputs = y[0].shape[1]
+        y = [lagged(part, self.lags) for part in y] if self.lags else y
         scale = np.nanstd(np.concatenate(list(y)), 0) if self.scale else np.ones(y[0].shape[1])
         scale = np.where(scale > 1e-9, scale, 1.0)
         data = Sequences(list(t), [part / scale for part in y])
@@ -66,7 +72,10 @@ class Recipe:
             _spread_over_dimensions(model)
         guide = AutoOpperArchambeau(model)
         result = fit(model, guide, data, self.num_steps)
-        return Trained(Posterior(model, guide, data), model, guide, scale, result.bound, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        return Trained(
+            Posterior(model, guide, data), model, guide, scale, num_outputs, self.lags, result.bound, seconds
+        )
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,31 +90,58 @@ def _spread_over_dimensions(model: VGPDS) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and the scale that its outputs were divided by, (D,)."""
+    """A trained model, and what its outputs are: the data's, and those of lags, divided by a scale."""
 
     posterior: Posterior
     model: VGPDS
     guide: AutoOpperArchambeau
     scale: np.ndarray
+    num_outputs: int
+    lags: tuple[int, ...]
     bound: float
     seconds: float
 
-    def with_noise(self, factor: float) -> Trained:
+    def with_noise(self, factor: float, residual: Kernel | None = None) -> Trained:
         """The same with a noise for each output: a multiple of the trained one plus what is left unexplained of it."""
         trained = self.posterior.noise.expand(self.posterior.num_outputs)
         noise = factor * (trained + self.posterior.residual_variance())
-        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise=noise))
+        posterior = Posterior(self.model, self.guide, self.posterior.data, noise=noise, residual=residual)
+        return replace(self, posterior=posterior)
+
+    def balanced(self, share: float) -> Trained:
+        """The same for outputs of unequal signal: each in units of its own, and the trained noise in those units.
+
+        The prior takes all outputs to vary alike. One that varies by less than a share of that, beyond the noise, would
+        have its noise fitted, so it is magnified to where its signal is that share; its noise grows along.
+        """
+        post = self.posterior
+        with torch.no_grad():
+            level = share * float(self.model.mapping().cov_diag(post.q.mean[:1]))
+        noise = float(post.noise)
+        signal = (post.data.output_variances - noise).clamp_min(0.05 * noise)
+        magnified = (signal / level).clamp_max(1.0).sqrt()
+        model, guide = copy.deepcopy((self.model, self.guide))
+        model.output_mean = model.output_mean / magnified
+        data = Sequences(post.data.times.t, post.data.read() / magnified)
+        posterior = Posterior(model, guide, data, noise=noise / magnified**2)
+        scale = self.scale * magnified.numpy()
+        return replace(self, posterior=posterior, model=model, guide=guide, scale=scale)
+
+    def predict(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> Prediction:
+        """Partly seen frames, in the model's units."""
+        wide = lagged(y, self.lags) if self.lags else y
+        return self.posterior.reconstruct(t, wide / self.scale, sequence, **options)
 
     def reconstruct(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
         """Means (T, D) of partly seen frames."""
-        return self.mean(self.posterior.reconstruct(t, y / self.scale, sequence, **options))
+        return self.mean(self.predict(t, y, sequence, **options))
 
     def mean(self, prediction: Prediction) -> np.ndarray:
         """Means (T, D) in the units of the data."""
-        mean: np.ndarray = prediction.mean.numpy() * self.scale
+        mean: np.ndarray = (prediction.mean.numpy() * self.scale)[:, : self.num_outputs]
         return mean
 
     def variance(self, prediction: Prediction) -> np.ndarray:
         """Variances (T, D) in the units of the data."""
-        variance: np.ndarray = prediction.variance.numpy() * self.scale**2
+        variance: np.ndarray = (prediction.variance.numpy() * self.scale**2)[:, : self.num_outputs]
         return variance
