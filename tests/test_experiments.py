@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pyro_vgpds import datasets, experiments, load
-from pyro_vgpds.datasets import CMU35, Dataset, make_pendulum_video, make_sequences, stick_figure
+from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
 from pyro_vgpds.experiments.imputation import Task
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, spread, table
@@ -93,6 +93,23 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "cmu35.json").read_text()
     experiments.run("cmu35", tmp_path, seeds=2, quick=True)
     assert (tmp_path / "cmu35.json").read_text() == before
+
+
+def test_cmu07(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+
+    def channels(n):
+        angle = 0.4 * np.arange(n)[:, None] + rng.uniform(0, 6)
+        return 20 * np.sin(angle + np.arange(62)) + rng.standard_normal((n, 62))
+
+    parts = [channels(n) for n in (20, 24, 18, 22, 20, 21)]
+    t = [np.arange(len(part)) / 30 for part in parts]
+    motion = Motion(t, parts, "made up", skeleton=stick_figure(), channels=parts)
+    monkeypatch.setattr(datasets, "load_cmu_mocap", lambda subject, every: motion)
+    experiments.run("cmu07", tmp_path, seeds=1, quick=True)
+    folds = json.loads((tmp_path / "cmu07.json").read_text())["folds"]
+    assert 0 < folds["VGPDS"]["legs"]["RA"]["mean"] < 90
+    assert capsys.readouterr().out.splitlines()[2] == "|  | legs RA | body RA |"
 
 
 def test_outputs_of_unequal_signal():

@@ -20,7 +20,8 @@ __all__ = ["CMU35", "channels_from_features", "features_from_channels", "load_cm
 
 _JOINTS = [*range(6, 38), *range(40, 47), 48, 49, *range(52, 59), 60, 61]  # channels that are kept as angles
 _STEP = 0.05  # time from one frame to the next, as in the authors' code (the frames are 1/30 s apart)
-_BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
+#: the features that are hidden
+BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: boo
         test_y=test_y,
         test_channels=test[1:],
         scale=loadmat(scales)["scale"].ravel()[9:].astype(np.float64),  # the first nine are of the root
-        blocks=dict(_BLOCKS),
+        blocks=dict(BLOCKS),
     )
 
 

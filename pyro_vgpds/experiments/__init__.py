@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's experiments, and two more, as commands: ``pyro-vgpds experiment NAME``.
+"""The paper's experiments, and three more, as commands: ``pyro-vgpds experiment NAME``.
 
 Each prints a markdown table beside the paper's figures and writes it with the numbers (JSON), pictures and a trained
 model. Parts that were finished are kept in the output folder, and a second run uses them.
@@ -18,6 +18,7 @@ __all__ = ["NAMES", "run"]
 
 _MODULES = {
     "cmu35": "cmu35",
+    "cmu07": "cmu35",
     "missa": "missa",
     "ocean": "ocean",
     "periodic_video": "periodic_video",
@@ -42,7 +43,7 @@ def run(name: str, output: str | os.PathLike[str], seeds: int | None = None, qui
     >>> run("yeast", "results", seeds=1, quick=True)  # doctest: +SKIP
     >>> run("bees", "results")
     Traceback (most recent call last):
-    ValueError: name must be one of cmu35, missa, ocean, periodic_video, yeast, robot, but got 'bees'.
+    ValueError: name must be one of cmu35, cmu07, missa, ocean, periodic_video, yeast, robot, but got 'bees'.
     """
     if name not in _MODULES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, but got {name!r}.")
