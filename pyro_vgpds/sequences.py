@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.text import counted
 from pyro_vgpds.times import Times
 
 __all__ = ["ColumnGroups", "Sequences"]
@@ -183,10 +184,9 @@ class Sequences:
         return self.num_sequences
 
     def __repr__(self) -> str:
-        n = self.num_sequences
-        text = f"Sequences({n} sequence{'s' if n > 1 else ''}, {self.num_frames} frames"
+        text = f"Sequences({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')}"
         if self._arrays:
-            text += f", {self.num_outputs} outputs"
+            text += f", {counted(self.num_outputs, 'output')}"
             if self.num_missing:
                 text += f", {100 * self.num_missing / (self.num_frames * self.num_outputs):.3g} % missing"
         return text + ")"

@@ -136,6 +136,7 @@ def test_times_alone():
     assert data.y is None
     assert data.num_outputs == 0
     assert repr(data) == "Sequences(1 sequence, 4 frames)"
+    assert repr(Sequences([0.0], [[1.0]])) == "Sequences(1 sequence, 1 frame, 1 output)"
     assert repr(Sequences([T, T], [Y, np.full_like(Y, np.nan)])) == (
         "Sequences(2 sequences, 8 frames, 3 outputs, 50 % missing)"
     )

@@ -16,6 +16,7 @@ from pyro_vgpds.cli.fitting import say
 from pyro_vgpds.cli.reading import select
 from pyro_vgpds.cli.trained import Trained
 from pyro_vgpds.cli.writing import check_output, placed
+from pyro_vgpds.text import counted
 
 __all__ = ["PICTURES", "run_info", "run_plot"]
 
@@ -72,14 +73,15 @@ def _text(facts: dict[str, Any]) -> str:
     count = len(about["sequences"])
     lines = [
         f"file       {facts['file']}" + (f", trained on {facts['source']}" if facts["source"] else ""),
-        f"data       {count} sequence{'s' if count > 1 else ''}, {about['frames']} frames, {about['outputs']} outputs"
+        f"data       {counted(count, 'sequence')}, {counted(about['frames'], 'frame')}, "
+        f"{counted(about['outputs'], 'output')}"
         + missing
         + (f", frames of {about['video'][0]} x {about['video'][1]} pixels" if about["video"] else "")
         + (", each output divided by its standard deviation for training" if about["scaled"] else ""),
     ]
     for name, length in list(about["sequences"].items())[:20]:
         first, last = about["times"][name]
-        lines.append(f"           sequence {name}: {length} frames from {first} to {last}")
+        lines.append(f"           sequence {name}: {counted(length, 'frame')} from {first} to {last}")
     if count > 20:
         lines.append(f"           and {count - 20} more")
     if about["columns"]:
@@ -94,7 +96,8 @@ def _text(facts: dict[str, Any]) -> str:
     if "training" in facts:
         done = facts["training"]
         lines.append(
-            f"training   {done['steps']} {done['method']} steps in {done['seconds']:.1f} s, stopped: {done['stopped']}"
+            f"training   {counted(done['steps'], done['method'] + ' step')} in {done['seconds']:.1f} s, "
+            f"stopped: {done['stopped']}"
         )
     relevance = np.array(facts["relevance"])
     lines.append(f"relevance  {len(facts['active'])} of {len(relevance)} latent dimensions are on")
