@@ -8,7 +8,17 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["counted", "describe_prior", "numbers"]
+__all__ = ["Default", "counted", "describe_prior", "numbers"]
+
+
+class Default:
+    """What stands for an argument that was left out where None means something else; signatures show it in words."""
+
+    def __init__(self, meaning: str) -> None:
+        self.meaning = meaning
+
+    def __repr__(self) -> str:
+        return f"<{self.meaning}>"
 
 
 def counted(number: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -375,6 +376,7 @@ def test_repr():
     posterior, _ = make_posterior()
     assert repr(posterior).startswith("Posterior(of Sequences(4 sequences, 21 frames, 5 outputs), bound=")
     assert repr(posterior.forecast(T_NEW, 0).latent) == "Latent(4 times, 2 dimensions)"
+    assert "sequence: 'Any' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
 
 
 @pytest.mark.parametrize("noise", [0.3, [0.3], [0.05, 0.2, 0.1, 0.02, 0.4]])
