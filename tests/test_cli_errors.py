@@ -136,6 +136,12 @@ CSV = {
     "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1.0 comes after 2.0 (row 3). Sort"),
     "again.csv": ("t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n", "must increase, but 2024-01-01"),
     "when.csv": ("t,a,b\nlater,1,2\n", "line 2, column 't': 'later' is not a number or a date"),
+    "label.csv": (
+        "run,when,a\nfirst,2024-01-01,2\n",
+        "line 2, column 'run': 'first' is not a number or a date such as 2024-01-31T12:00:00. It is taken for the "
+        "times: name another column by --time, or say --no-time where the file has no times. The column that says which "
+        "sequence a row is of is named by --sequence-column.",
+    ),
     "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
     "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
     "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
@@ -241,6 +247,7 @@ def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
     ("model", "name", "content", "message"),
     [
         ("plain", "a.csv", "t,a,zz\n0,1,2\n", "column 'zz' is not one of"),
+        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "Name the columns to take by --columns."),
         ("plain", "a.csv", "t,a\n2024-01-01,1\n", "the times are dates, but those of"),
         ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
         ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),

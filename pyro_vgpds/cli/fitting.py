@@ -145,8 +145,11 @@ def _summary(trained: Trained, result: FitResult) -> str:
     noise = np.sqrt(trained.model.noise.detach().numpy()).mean()
     of = " of each output's standard deviation" if trained.metadata["scale"] is not None else ""
     steps = counted(result.num_steps, "step")
+    latent, outputs = trained.model.latent_dim, trained.model.num_outputs
+    more = "all latent dimensions are on: with a greater --latent-dim the model may do better\n"
     return (
         f"bound {result.bound:,.6g} after {steps} in {result.seconds:.1f} s; ended {stopped}\n"
-        f"{active} of {trained.model.latent_dim} latent dimensions are on; noise sd {noise:.4g}{of}\n"
+        f"{active} of {latent} latent dimensions are on; noise sd {noise:.4g}{of}\n"
+        f"{more if active == latent < outputs else ''}"
         f"model: {trained.path}"
     )

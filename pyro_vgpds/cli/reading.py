@@ -129,8 +129,9 @@ def _read_csv(path: Path, layout: Layout) -> Table:
         among = [header[i] for i in outputs]
         outputs = [outputs[i] for i in select(layout.columns, among, len(among), f"{path}: --columns")]
     columns = list(zip(*rows, strict=True))
-    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
+    # times first: where the wrong column is taken for them, that is what to say
     t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
+    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
     names = [header[i] for i in outputs]
     if sequence is None:
         return Table(path, [t], [y], names)
@@ -221,7 +222,8 @@ def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> n
         message, i = error.args
         raise CommandError(
             f"{path}, line {lines[i]}, column {name!r}: {message}. It is taken for the times: name another column by "
-            "--time, or say --no-time where the file has no times."
+            "--time, or say --no-time where the file has no times. The column that says which sequence a row is of is "
+            "named by --sequence-column."
         ) from None
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         line = lines[int(np.flatnonzero(~np.isfinite(times))[0])]
