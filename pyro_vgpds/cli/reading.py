@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,11 @@ def _read_csv(path: Path, layout: Layout) -> Table:
                  list(groups))  # fmt: skip
 
 
+# as spreadsheets write numbers where the comma is the decimal mark, and cells are set apart by semicolons
+_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
+_POINT = re.compile(r"[+-]?[\d,]*\.\d+(?:[eE][+-]?\d+)?")
+
+
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """The header (made up where there is none), the rows, and the line of each in the file."""
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -161,6 +167,8 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
                 lines.append(reader.line_num)
     if not rows:
         raise CommandError(f"{path} is empty.")
+    if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
+        rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
     if header[0] and all(_is_value(cell) for cell in header):
         header = [f"y{i}" for i in range(len(header))]
