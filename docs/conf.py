@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import pyro_vgpds
 from pyro_vgpds.cli.parser import make_parser
+from pyro_vgpds.text import Default
 
 # of all of MathJax the one file that needs no other, and no fonts
 MATHJAX = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / "tex-svg.js"
@@ -63,5 +65,15 @@ class Help(SphinxDirective):
         return [nodes.literal_block(text, text, language="none")]
 
 
+def show_defaults(app: Any, what: str, name: str, member: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """Write a :class:`~pyro_vgpds.text.Default` in words, which stands in the source by a private name."""
+    values = getattr(member, "__globals__", {})
+    for private in re.findall(r"= (_\w+)", signature or ""):
+        if isinstance(values.get(private), Default):
+            signature = signature.replace(f"= {private}", f"= {values[private]}")
+    return signature, returns
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", show_defaults)
     app.add_directive("command-help", Help)

@@ -23,7 +23,8 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     r"""Guide for :class:`~pyro_vgpds.VGPDS`: :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
 
     The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), sequences one after the other, are the paper's
-    :math:`\bar\mu` and :math:`\lambda`. Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``.
+    :math:`\bar\mu` and :math:`\lambda`. Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``;
+    where they are those of time, see :class:`~pyro_vgpds.NaturalGradient` for the bound over draws of them.
 
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another Pyro model with a :class:`~pyro_vgpds.TemporalGP` at ``x``.
     :param mean_bar: start of ``mean_bar``; left out, the model's own start (``VGPDS.from_data``), else zeros.

@@ -20,6 +20,7 @@ from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping import SparseGP
 from pyro_vgpds.sequences import Sequences
 from pyro_vgpds.temporal import TemporalGP, check_structure
+from pyro_vgpds.text import counted
 
 __all__ = ["VGPDS", "Relevance"]
 
@@ -236,7 +237,7 @@ class VGPDS(PyroModule):
         if not isinstance(data, Sequences):
             raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
         if data.num_outputs not in (0, self.num_outputs):
-            raise ValueError(f"data has {data.num_outputs} outputs, but the model has {self.num_outputs}.")
+            raise ValueError(f"data has {counted(data.num_outputs, 'output')}, but the model has {self.num_outputs}.")
         if data.dtype != self.inducing_unconstrained.dtype:
             raise TypeError(
                 f"data is {data.dtype}, but the model is {self.inducing_unconstrained.dtype}; make them alike."

@@ -53,6 +53,12 @@ class NaturalGradient:
                 natural.step(0.3)   # moves q(X), by derivatives of the same evaluation
 
     Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
+    Where hyperparameters of time have priors, ``mean_bar`` suits the K_t of their medians alone, and the mean of q(X)
+    moves with every draw of them; with η and λ held it moves far less. So compute the bound over such draws within a
+    block too, even where no step is taken::
+
+        with NaturalGradient(guide, data):
+            loss = Collapsed_ELBO(num_particles=50).loss(model, guide, data)
 
     :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
     :param args: what the model is called on: the data.

@@ -26,10 +26,11 @@ from pyro_vgpds.reconstruction import Joint, Solution, Training, nearest_starts
 from pyro_vgpds.residuals import Correlation, Residuals
 from pyro_vgpds.sequences import Sequences, is_list, read_times
 from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
+from pyro_vgpds.text import Default
 
 __all__ = ["Posterior"]
 
-_ONLY = object()  # "the only training sequence there is"
+_ONLY = Default("the only sequence")
 
 
 class Posterior:

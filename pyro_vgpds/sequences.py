@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.text import counted
 from pyro_vgpds.times import Times
 
 __all__ = ["ColumnGroups", "Sequences"]
@@ -183,10 +184,9 @@ class Sequences:
         return self.num_sequences
 
     def __repr__(self) -> str:
-        n = self.num_sequences
-        text = f"Sequences({n} sequence{'s' if n > 1 else ''}, {self.num_frames} frames"
+        text = f"Sequences({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')}"
         if self._arrays:
-            text += f", {self.num_outputs} outputs"
+            text += f", {counted(self.num_outputs, 'output')}"
             if self.num_missing:
                 text += f", {100 * self.num_missing / (self.num_frames * self.num_outputs):.3g} % missing"
         return text + ")"
@@ -366,11 +366,13 @@ def read_times(t: Any, origin: Any = None, increasing: bool = True) -> tuple[lis
 
 def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     if t.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.")
+        hint = " Times come first, then outputs: Sequences(t, y)." if t.ndim == 2 and t.shape[1] > 1 else ""
+        raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.{hint}")
     if len(t) == 0:
         raise ValueError(f"{name} is empty: a sequence needs at least one time.")
     if t.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers or dates, but its dtype is {t.dtype}.")
+        hint = f" Dates in words become dates by np.array({name}, 'datetime64[s]')." if t.dtype.kind == "U" else ""
+        raise TypeError(f"{name} must be numbers or dates, but its dtype is {t.dtype}.{hint}")
     t = t.astype(np.float64)
     if not np.isfinite(t).all():
         i = int(np.flatnonzero(~np.isfinite(t))[0])
@@ -419,7 +421,10 @@ def _read_outputs(y: Any, stamps: list[np.ndarray], several: bool) -> tuple[list
         if array.ndim != 2:
             raise ValueError(f"{name} must be (N, D), frames by outputs, but its shape is {tuple(array.shape)}.")
         if len(array) != len(t):
-            raise ValueError(f"{name} has {len(array)} rows, but its times are {len(t)}: each frame needs one time.")
+            hint = f" {name}.T has as many rows as there are times." if array.shape[1] == len(t) else ""
+            raise ValueError(
+                f"{name} has {len(array)} rows, but its times are {len(t)}: each frame needs one time.{hint}"
+            )
         if array.shape[1] == 0:
             raise ValueError(f"{name} has no columns: there must be at least one output.")
         if arrays and array.shape[1] != arrays[0].shape[1]:

@@ -30,6 +30,7 @@ from pyro_vgpds.init import kmeans
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.natural import NaturalGradient
 from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.text import counted
 
 __all__ = ["FitResult", "Record", "fit"]
 
@@ -87,10 +88,8 @@ class FitResult:
 
     def __repr__(self) -> str:
         undone = f", {self.num_undone} undone" if self.num_undone else ""
-        return (
-            f"FitResult(bound={self.bound:.6g}, {self.num_steps} {self.method} steps in {self.seconds:.1f} s{undone}, "
-            f"stopped: {self.stopped})"
-        )
+        steps = counted(self.num_steps, f"{self.method} step")
+        return f"FitResult(bound={self.bound:.6g}, {steps} in {self.seconds:.1f} s{undone}, stopped: {self.stopped})"
 
     def plot(self, ax: Any = None) -> Any:
         """The bound over the steps, by :func:`~pyro_vgpds.plotting.plot_training`.

@@ -266,6 +266,26 @@ def test_gp_twin():
             assert (variance[i].numpy()[s, d] == 0).all()
 
 
+@pytest.mark.parametrize("numbers", [1, 1 << 12, 1 << 21])  # one pattern at a time, some, all
+def test_gp_patterns_at_once(monkeypatch, numbers):
+    """Outputs with patterns of their own, and others that share one, as if each were computed alone."""
+    from pyro_vgpds.baselines import gp
+
+    t, y, _ = make_problem(seed=8, lengths=(15, 9, 1), outputs=20)
+    for part in y:
+        part[:, 5:9] = part[:, 4:5] ** [2, 3, 4, 5]  # five share a pattern, and below three
+        part[:, 10:12] = part[:, 9:10] ** [2, 3]
+    y[0][:, 12] = np.nan
+    y[1][:, 13] = np.nan
+    y[1][3:5, 13] = 1.0, 2.0
+    alone = [baselines.gp_interpolation(t, [part[:, [d]] for part in y], return_variance=True) for d in range(20)]
+    monkeypatch.setattr(gp, "_NUMBERS", numbers)
+    mean, variance = baselines.gp_interpolation(t, y, return_variance=True)
+    for i in range(len(t)):
+        torch.testing.assert_close(mean[i], torch.cat([m[i] for m, _ in alone], -1), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(variance[i], torch.cat([v[i] for _, v in alone], -1), rtol=1e-9, atol=1e-12)
+
+
 def test_gp_is_calibrated_and_takes_constants():
     rng = np.random.default_rng(5)
     t = np.linspace(0, 10, 80)

@@ -100,6 +100,8 @@ def test_fit_says_what_it_did(walks, folder, capsys):
     assert "2 sequences, 32 frames, 4 outputs, 2.34 % missing" in captured.err
     assert "after 3 steps" in captured.err
     assert "of 2 latent dimensions are on; noise sd" in captured.err
+    on = int(captured.err.split(" of 2 latent")[0][-1])
+    assert ("with a greater --latent-dim" in captured.err) == (on == 2)
     assert main([*arguments]) == 2
     assert "is there already. Give another name, or --force" in capsys.readouterr().err
     assert main([*arguments, "--force", "-q"]) == 0
@@ -315,11 +317,13 @@ def test_info(walks, film, plain, capsys):
     for part in (
         "trained on walks.csv", "2 sequences, 32 frames, 4 outputs", "sequence run: 16 frames from 2024-03-01",
         "Matern32(", ", in seconds", "ARDRBF(", "12 points", "25 natural steps", "of 3 latent dimensions are on",
-        "divided by its standard deviation",
+        "divided by its standard deviation", "Matern32.lengthscale is ",
     ):  # fmt: skip
         assert part in text
     assert main(["info", walks.model, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
+    (seconds,) = facts["durations"]["Matern32.lengthscale"]
+    assert f"Matern32.lengthscale is {seconds / 86400:.4g} d" in text
     assert facts["data"]["sequences"] == {"walk": 16, "run": 16}
     assert facts["data"]["missing"] == 3
     assert len(facts["relevance"]) == 3
@@ -348,6 +352,19 @@ def test_plot_of_outputs(walks, film, tmp_path):
     assert main(["plot", film.model, "--what", "fit", "-o", str(tmp_path / "c.png"), "-q"]) == 0
     assert main(["plot", film.model, "-q"]) == 0
     assert Path(film.model).with_suffix(".png").is_file()
+    assert main(["plot", film.model, "--what", "relevance", "-q"]) == 0  # one name for each kind, so none is in the way
+    assert Path(film.model).with_name(f"{Path(film.model).stem}_relevance.png").is_file()
+
+
+def test_plot_says_which_sequence_and_what_it_shows(walks, tmp_path):
+    for arguments in (["--what", "fit"], ["--what", "forecast", "--until", "2024-03-20"]):
+        path = tmp_path / f"{arguments[1]}.svg"
+        with plt.rc_context({"svg.fonttype": "none"}):  # letters stay letters
+            assert main(["plot", walks.model, *arguments, "--sequence", "run", "-o", str(path), "-q"]) == 0
+        assert "sequence run" in path.read_text()
+    text = (tmp_path / "fit.svg").read_text()
+    assert ">data<" in text
+    assert ">truth<" not in text
 
 
 def test_a_model_saved_from_python_will_do(folder, plain, capsys):

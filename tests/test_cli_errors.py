@@ -136,6 +136,12 @@ CSV = {
     "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1.0 comes after 2.0 (row 3). Sort"),
     "again.csv": ("t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n", "must increase, but 2024-01-01"),
     "when.csv": ("t,a,b\nlater,1,2\n", "line 2, column 't': 'later' is not a number or a date"),
+    "label.csv": (
+        "run,when,a\nfirst,2024-01-01,2\n",
+        "line 2, column 'run': 'first' is not a number or a date such as 2024-01-31T12:00:00. It is taken for the "
+        "times: name another column by --time, or say --no-time where the file has no times. The column that says "
+        "which sequence a row is of is named by --sequence-column.",
+    ),
     "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
     "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
     "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
@@ -241,6 +247,7 @@ def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
     ("model", "name", "content", "message"),
     [
         ("plain", "a.csv", "t,a,zz\n0,1,2\n", "column 'zz' is not one of"),
+        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "Name the columns to take by --columns."),
         ("plain", "a.csv", "t,a\n2024-01-01,1\n", "the times are dates, but those of"),
         ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
         ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),
@@ -417,3 +424,15 @@ def test_ranges_and_steps():
     assert format_times(np.array([0.1 + 0.2, 1600000000.125])) == ["0.3", "1600000000.125"]
     assert format_times(np.array(["2024-01-01", "2024-01-02T03:00"], dtype="datetime64[ns]")) == [
         "2024-01-01T00:00:00", "2024-01-02T03:00:00"]  # fmt: skip
+
+
+def test_decimal_commas(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("time;a;b\n0,5;-1,25;2\n1,5;,5;3,5e-1\n2,5;;-4\n")
+    table = read_table(path, Layout())
+    np.testing.assert_array_equal(table.t[0], [0.5, 1.5, 2.5])
+    np.testing.assert_array_equal(table.y[0], [[-1.25, 2], [0.5, 0.35], [np.nan, -4]])
+    for bad in ("time;a\n0;1,234\n1;1.5\n", "time;a\n0;1,234.5\n1;2\n", "time\ta\n0\t1,5\n"):  # may be thousands
+        path.write_text(bad)
+        with pytest.raises(CommandError, match="is not a number"):
+            read_table(path, Layout())

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from html.parser import HTMLParser
 
 import numpy as np
@@ -103,6 +104,15 @@ def test_demo_command(tmp_path, monkeypatch, capsys):
     ((output, options),) = calls
     assert (output, options["steps"], options["seed"]) == (tmp_path, 4, 2)
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().err
+
+
+def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
+    """Also on a terminal, where training shows a bar."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
+    monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))
+    assert main(["demo", "--output", str(tmp_path), "--steps", "2", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_root_mean_square():

@@ -207,9 +207,26 @@ def test_what_the_adapter_refuses():
         from_pyro(gp.kernels.RBF(2))
 
 
+@pytest.mark.parametrize(
+    ("prior", "text"),
+    [
+        (dist.LogNormal(-3.0, 1.0), "LogNormal(loc=-3, scale=1)"),
+        (dist.Gamma(2.0, 0.5), "Gamma(concentration=2, rate=0.5)"),
+        (dist.Uniform(0.0, 2.0), "Uniform(low=0, high=2)"),
+        (dist.HalfCauchy(2.0), "HalfCauchy(scale=2)"),
+        (dist.LogNormal(torch.tensor([0.0, 1.0]), 1.0).to_event(1), "LogNormal(loc=[0, 1], scale=[1, 1])"),
+        (dist.FoldedDistribution(dist.Normal(0.0, 1.0)), "FoldedDistribution(Normal(loc=0, scale=1))"),
+        (PyroSample(dist.LogNormal(-3.0, 1.0)), "LogNormal(loc=-3, scale=1)"),
+        (lambda kernel: dist.LogNormal(0.0, 1.0), "<lambda>"),
+    ],
+)
+def test_repr_of_a_prior(prior, text):
+    assert repr(RBF(lengthscale=prior)) == f"RBF(variance=1, lengthscale~{text})"
+
+
 def test_repr_says_what_is_learned_fixed_and_random():
     kernel = RBF(1.0, 0.5).fix("variance") + White(0.25) * Matern12(lengthscale=dist.LogNormal(0.0, 1.0))
     assert repr(kernel).startswith("RBF(variance=1 (fixed), lengthscale=0.5) + White(variance=0.25) * Matern12(")
-    assert "lengthscale~" in repr(kernel)
+    assert repr(kernel).endswith("Matern12(variance=1, lengthscale~LogNormal(loc=0, scale=1))")
     assert repr(ARDLinear(torch.tensor([1.0, 2.0]))) == "ARDLinear(weight=[1, 2])"
     pyro.clear_param_store()

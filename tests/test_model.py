@@ -207,6 +207,15 @@ def test_bad_parts(change, message):
         VGPDS(RBF(), ARDRBF(), **parts)
 
 
+@pytest.mark.parametrize("noise", [0.3, [0.3], [[0.3]], torch.tensor([0.3])])
+def test_one_noise_in_any_shape(noise):
+    model = VGPDS(RBF(), ARDRBF(), inducing=torch.zeros(4, 2), noise=noise, output_mean=torch.zeros(3))
+    assert model.noise.shape == ()
+    assert model.noise.item() == pytest.approx(0.3)
+    one = VGPDS(RBF(), ARDRBF(), inducing=torch.zeros(4, 2), noise=[0.3], output_mean=torch.zeros(1))
+    assert one.noise.shape == (1,)  # one for each output, of which there is one
+
+
 def test_kernels_that_do_not_fit():
     parts = {"inducing": torch.zeros(4, 2), "noise": 0.1, "output_mean": torch.zeros(3)}
     with pytest.raises(ValueError, match="weight must be one number or 2, one for each latent dimension, but it has 3"):

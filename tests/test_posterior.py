@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -375,9 +376,10 @@ def test_repr():
     posterior, _ = make_posterior()
     assert repr(posterior).startswith("Posterior(of Sequences(4 sequences, 21 frames, 5 outputs), bound=")
     assert repr(posterior.forecast(T_NEW, 0).latent) == "Latent(4 times, 2 dimensions)"
+    assert "sequence: 'Any' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
 
 
-@pytest.mark.parametrize("noise", [0.3, [0.05, 0.2, 0.1, 0.02, 0.4]])
+@pytest.mark.parametrize("noise", [0.3, [0.3], [0.05, 0.2, 0.1, 0.02, 0.4]])
 def test_another_noise_to_predict_with(noise):
     data = make_data(missing=0.2)
     model, guide = make_model(data)
@@ -385,6 +387,7 @@ def test_another_noise_to_predict_with(noise):
     model.set_noise(noise)
     wanted = Posterior(model, guide, data)
     assert other.bound == pytest.approx(wanted.bound)
+    assert Posterior(model, guide, data, noise=other.noise * 3).noise.tolist() == (other.noise * 3).tolist()
     torch.testing.assert_close(other.forecast(T_NEW, 0).variance, wanted.forecast(T_NEW, 0).variance)
     for bad in (0.0, -1.0, math.nan, [0.1, 0.2]):
         with pytest.raises(ValueError, match="noise must be"):

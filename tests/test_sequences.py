@@ -136,6 +136,7 @@ def test_times_alone():
     assert data.y is None
     assert data.num_outputs == 0
     assert repr(data) == "Sequences(1 sequence, 4 frames)"
+    assert repr(Sequences([0.0], [[1.0]])) == "Sequences(1 sequence, 1 frame, 1 output)"
     assert repr(Sequences([T, T], [Y, np.full_like(Y, np.nan)])) == (
         "Sequences(2 sequences, 8 frames, 3 outputs, 50 % missing)"
     )
@@ -231,6 +232,9 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
         (T, Y.astype(object).tolist()[:3] + [["a", 1, 2]], TypeError, "y must be real numbers"),
         (T, pd.DataFrame(Y).astype(object).replace(7.0, "x"), TypeError, "y must be numbers, but holds objects"),
         (T.astype(str), Y, TypeError, "t must be numbers or dates, but its dtype is"),
+        (["2024-01-01"], Y, TypeError, r"Dates in words become dates by np\.array\(t, 'datetime64\[s\]'\)"),
+        (Y, None, ValueError, r"its shape is \(4, \d\)\. Times come first, then outputs: Sequences\(t, y\)"),
+        (T, Y.T, ValueError, r"its times are 4: each frame needs one time\. y\.T has as many rows as there are times"),
         ([T, pd.date_range("2024", periods=4)], [Y, Y], TypeError, "dates in some sequences and numbers in others"),
         ([T, T], [pd.DataFrame(Y), Y], ValueError, r"y\[1\] has columns None, but the sequences before it have"),
         (T + 1e9 + np.array([0, 1e-9, 2e-9, 3e-9]) - T, Y, ValueError, "repeats"),

@@ -438,3 +438,18 @@ def test_natural_gradient_keeps_q_where_hyperparameters_are_random():
         natural.step(1.0)
         eta = natural.eta
     torch.testing.assert_close(Posterior(model, guide, data).q.eta, eta, rtol=1e-6, atol=1e-8)
+
+
+def test_the_bound_over_draws_of_hyperparameters_is_that_of_training_within_a_block(problem):
+    _, _, data = problem
+    kernel = Matern32(lengthscale=dist.LogNormal(1.0, 1.0)) + White(1e-2) + Bias(0.1)
+    model = VGPDS.from_data(data, latent_dim=3, num_inducing=12, temporal=kernel)
+    guide = AutoOpperArchambeau(model)
+    result = fit(model, guide, data, 100)
+    reached = np.mean([record.bound for record in result.history[-10:]])
+    loss = Collapsed_ELBO(num_particles=30)
+    outside = -loss.loss(model, guide, data)
+    with NaturalGradient(guide, data):
+        inside = -loss.loss(model, guide, data)
+    assert inside > reached - 2.0  # it may have risen in the last steps
+    assert outside < reached - 5.0

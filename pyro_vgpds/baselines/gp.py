@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ __all__ = ["gp_interpolation"]
 _LENGTHSCALES = 24  # from half the typical step to twice the longest span
 _RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # of the noise's variance to the function's
 _BLOCK = 4096  # outputs that are computed at once
+_NUMBERS = 1 << 21  # in the arrays of patterns that are computed at once
 _KERNELS = (RBF, Matern12, Matern32, Matern52)
 _Kernel: TypeAlias = type[RBF] | type[Matern12] | type[Matern32] | type[Matern52]
 
@@ -56,18 +58,14 @@ def gp_interpolation(
         raise TypeError(f"kernel must be one of the classes {names}, but got {kernel!r}.")
     gaps = Gaps(t, y)
     values, variances = gaps.means.expand_as(gaps.y).clone(), torch.zeros_like(gaps.y)
-    masks, group_of = patterns(gaps.seen.mT.contiguous())
     scales = _lengthscales(gaps)
     with torch.no_grad():
-        for group, mask in enumerate(masks):
-            if bool(mask.all()):
-                continue
-            columns = (group_of == group).nonzero().squeeze(-1)
-            evidence = torch.full((len(columns),), -math.inf, dtype=torch.float64)
+        for masks, columns in _batches(gaps):
+            evidence = torch.full(columns.shape, -math.inf, dtype=torch.float64)
             for scale in scales:
-                process = _Process(kernel, scale, gaps, mask)
-                for block, best in zip(columns.split(_BLOCK), evidence.split(_BLOCK), strict=True):
-                    process.improve(block, best, values, variances)
+                processes = _Processes(kernel, scale, gaps, masks)
+                for block, best in zip(columns.split(_BLOCK, 1), evidence.split(_BLOCK, 1), strict=True):
+                    processes.improve(block, best, values, variances)
     variances = torch.where(gaps.seen, 0.0, variances)
     return (gaps.fill(values), gaps.shape(variances)) if return_variance else gaps.fill(values)
 
@@ -81,42 +79,86 @@ def _lengthscales(gaps: Gaps) -> Tensor:
     return 10.0 ** torch.linspace(low, high, _LENGTHSCALES, dtype=torch.float64)
 
 
-class _Process:
-    """The processes with one lengthscale of outputs that were observed in the same rows, ``mask`` (N,)."""
+def _batches(gaps: Gaps) -> Iterator[tuple[Tensor, Tensor]]:
+    """Patterns of what was seen, (G, N), and the outputs that have each, (G, C), several patterns at once.
 
-    def __init__(self, kernel: _Kernel, scale: Tensor, gaps: Gaps, mask: Tensor) -> None:
+    A pattern of fewer than C outputs has its first one again, which changes nothing.
+    """
+    masks, group_of = patterns(gaps.seen.mT.contiguous())
+    sizes = group_of.bincount(minlength=len(masks))
+    members = group_of.argsort(stable=True).split(sizes.tolist())
+    longest = max(rows.stop - rows.start for rows in gaps.rows)
+    order = sorted(range(len(masks)), key=lambda g: (int(sizes[g]), int(masks[g].sum())))
+    order = [g for g in order if not bool(masks[g].all())]
+    while order:
+        first = int(sizes[order[0]])
+        together = max(1, _NUMBERS // (longest * longest + 2 * first * (len(gaps.t) + len(_RATIOS))))
+        batch = [g for g in order[:together] if int(sizes[g]) <= 2 * first]
+        order = order[len(batch) :]
+        width = int(sizes[batch[-1]])
+        columns = [torch.cat([members[g], members[g][:1].expand(width - len(members[g]))]) for g in batch]
+        yield masks[batch], torch.stack(columns)
+
+
+class _Processes:
+    """The processes with one lengthscale of outputs that were observed in the rows ``masks`` (G, N).
+
+    Of each sequence, what a pattern has seen comes first and is padded to the greatest number m in the batch, as if
+    there were observations of zero that correlate with nothing: their eigenvalue is 1.
+    """
+
+    def __init__(self, kernel: _Kernel, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
         value = kernel(1.0, scale)()
-        self.gaps, self.mask = gaps, mask
+        self.gaps, self.masks = gaps, masks
         self.least = 1e-12 * float((gaps.y - gaps.means).square().nanmean()) or 1e-300
-        self.rows = [rows for rows in gaps.rows if bool(mask[rows].any())]
-        self.eigenvalues, self.project, self.cross = [], [], []
-        for rows in self.rows:
-            seen, times = mask[rows], gaps.t[rows]
-            cross = value.gram(times, times[seen]).squeeze(0)  # (n, n_seen)
-            eigenvalues, vectors = torch.linalg.eigh(cross[seen])
+        self.rows, self.places, self.real, self.eigenvalues, self.project, self.cross = [], [], [], [], [], []
+        for rows in gaps.rows:
+            seen, times = masks[:, rows], gaps.t[rows]
+            most = int(seen.sum(-1).max())
+            if most == 0:
+                continue
+            places = seen.int().argsort(dim=-1, descending=True, stable=True)[:, :most]  # (G, m)
+            real = seen.gather(-1, places)
+            cross = value.gram(times).squeeze(0)[:, places].transpose(0, 1) * real.unsqueeze(1)  # (G, n, m)
+            own = cross.gather(1, places.unsqueeze(-1).expand(-1, -1, most)) * real.unsqueeze(-1)
+            eigenvalues, vectors = torch.linalg.eigh(own + torch.diag_embed((~real).to(own)))
+            self.rows.append(rows)
+            self.places.append(places)
+            self.real.append(real)
             self.eigenvalues.append(eigenvalues.clamp_min(0.0))
             self.project.append(vectors.mT)
             self.cross.append(cross @ vectors)
-        every = torch.cat(self.eigenvalues)
-        self.weights = 1.0 / (every + _RATIOS.unsqueeze(-1))  # (R, n_seen)
-        self.logdet = -self.weights.log().sum(-1, keepdim=True)  # (R, 1)
+        every = torch.cat(self.eigenvalues, -1)  # (G, m in all)
+        self.weights = 1.0 / (every.unsqueeze(-2) + _RATIOS.unsqueeze(-1))  # (G, R, m)
+        padded = every.shape[-1] - masks.sum(-1).unsqueeze(-1)
+        self.logdet = -self.weights.log().sum(-1) - padded * _RATIOS.log1p()  # (G, R)
 
     def improve(self, columns: Tensor, best: Tensor, means: Tensor, variances: Tensor) -> None:
-        """Outputs more likely under this lengthscale than ``best`` (D,) get its evidence and predictions, in place."""
-        centre, count = self.gaps.means[columns], int(self.mask.sum())
-        y = self.gaps.y[:, columns] - centre
-        projected = [u @ y[rows][self.mask[rows]] for u, rows in zip(self.project, self.rows, strict=True)]
+        """Outputs (G, C) likelier under this lengthscale than ``best`` get its evidence and predictions, in place."""
+        centre, count = self.gaps.means[columns], self.masks.sum(-1, keepdim=True)  # (G, C), (G, 1)
+        projected, square = [], torch.zeros_like(centre)
+        for rows, places, real, u in zip(self.rows, self.places, self.real, self.project, strict=True):
+            y = self.gaps.y[rows][places.unsqueeze(-1), columns.unsqueeze(1)] - centre.unsqueeze(1)  # (G, m, C)
+            y = torch.where(real.unsqueeze(-1), y, 0.0)
+            projected.append(u @ y)
+            square += y.square().sum(1)
         # constant outputs: any parameters will do, but a variance of zero would have no logarithm
-        floor = 1e-12 * y[self.mask].square().mean(0).clamp_min(self.least)
-        variance = torch.maximum(self.weights @ torch.cat(projected).square() / count, floor)  # (R, D)
-        evidence, ratio = (-0.5 * (count * variance.log() + self.logdet)).max(0)
+        floor = 1e-12 * (square / count).clamp_min(self.least)
+        variance = self.weights @ torch.cat(projected, 1).square() / count.unsqueeze(-1)  # (G, R, C)
+        variance = torch.maximum(variance, floor.unsqueeze(1))
+        evidence, ratio = (-0.5 * (count.unsqueeze(-1) * variance.log() + self.logdet.unsqueeze(-1))).max(1)
         mine = evidence > best
         best[mine] = evidence[mine]
-        at, ratio = columns[mine], ratio[mine]
-        variance = variance[ratio, torch.arange(len(columns))[mine]]
-        means[:, at] = centre[mine]
-        variances[:, at] = variance * (1.0 + _RATIOS[ratio])
+        g, c = mine.any(1).nonzero().squeeze(-1), mine.any(0).nonzero().squeeze(-1)
+        part = (g.unsqueeze(-1), c)  # all that improve are in it, and with one pattern or one output of each no other
+        mine, at, noise = mine[part], columns[part], _RATIOS[ratio[part]]
+        variance = variance.gather(1, ratio.unsqueeze(1)).squeeze(1)[part]
+        at = at[mine]
+        means[:, at] = self.gaps.means[at]
+        variances[:, at] = (variance * (1.0 + noise))[mine]
         for rows, values, cross, p in zip(self.rows, self.eigenvalues, self.cross, projected, strict=True):
-            weights = 1.0 / (values.unsqueeze(-1) + _RATIOS[ratio])  # (n_seen, D)
-            means[rows, at] += cross @ (weights * p[:, mine])
-            variances[rows, at] = (variances[rows, at] - variance * (cross.square() @ weights)).clamp_min(0.0)
+            weights = 1.0 / (values[g].unsqueeze(-1) + noise.unsqueeze(1))  # (G, m, C)
+            shift = cross[g] @ (weights * p[g][:, :, c])  # (G, n, C)
+            less = variance.unsqueeze(1) * (cross[g].square() @ weights)
+            means[rows, at] += shift.transpose(0, 1)[:, mine]
+            variances[rows, at] = (variances[rows, at] - less.transpose(0, 1)[:, mine]).clamp_min(0.0)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_vgpds.cli.dates import format_times
+from pyro_vgpds.cli.dates import format_duration, format_times
 from pyro_vgpds.cli.errors import OK, CommandError
 from pyro_vgpds.cli.fitting import say
 from pyro_vgpds.cli.reading import select
 from pyro_vgpds.cli.trained import Trained
-from pyro_vgpds.cli.writing import check_output, placed
+from pyro_vgpds.cli.writing import Answer, check_output, placed
+from pyro_vgpds.text import counted
 
 __all__ = ["PICTURES", "run_info", "run_plot"]
 
@@ -55,6 +56,13 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "noise_sd": noise.tolist(),
         "bound": trained.posterior.bound,
     }  # fmt: skip
+    if data.time_origin is not None:
+        facts["durations"] = {
+            f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
+            for leaf in model.temporal.leaves()
+            for name in leaf._names
+            if name in ("lengthscale", "period") and name not in leaf._pyro_samples
+        }
     relevance = model.relevance(trained.guide, data)
     facts["relevance"] = relevance.value.tolist()
     facts["active"] = relevance.active.nonzero().flatten().tolist()
@@ -72,20 +80,25 @@ def _text(facts: dict[str, Any]) -> str:
     count = len(about["sequences"])
     lines = [
         f"file       {facts['file']}" + (f", trained on {facts['source']}" if facts["source"] else ""),
-        f"data       {count} sequence{'s' if count > 1 else ''}, {about['frames']} frames, {about['outputs']} outputs"
+        f"data       {counted(count, 'sequence')}, {counted(about['frames'], 'frame')}, "
+        f"{counted(about['outputs'], 'output')}"
         + missing
         + (f", frames of {about['video'][0]} x {about['video'][1]} pixels" if about["video"] else "")
         + (", each output divided by its standard deviation for training" if about["scaled"] else ""),
     ]
     for name, length in list(about["sequences"].items())[:20]:
         first, last = about["times"][name]
-        lines.append(f"           sequence {name}: {length} frames from {first} to {last}")
+        lines.append(f"           sequence {name}: {counted(length, 'frame')} from {first} to {last}")
     if count > 20:
         lines.append(f"           and {count - 20} more")
     if about["columns"]:
         lines.append("outputs    " + ", ".join(about["columns"][:12]) + (", …" if len(about["columns"]) > 12 else ""))
     lines += [
         f"temporal   {facts['temporal']}" + (", in seconds" if about["dates"] else ""),
+        *(
+            f"           {name} is {', '.join(map(format_duration, seconds))}"
+            for name, seconds in facts.get("durations", {}).items()
+        ),
         f"mapping    {facts['mapping']}",
         f"inducing   {facts['inducing']} points",
         f"noise sd   {_numbers(np.ravel(facts['noise_sd']))}",
@@ -94,7 +107,8 @@ def _text(facts: dict[str, Any]) -> str:
     if "training" in facts:
         done = facts["training"]
         lines.append(
-            f"training   {done['steps']} {done['method']} steps in {done['seconds']:.1f} s, stopped: {done['stopped']}"
+            f"training   {counted(done['steps'], done['method'] + ' step')} in {done['seconds']:.1f} s, "
+            f"stopped: {done['stopped']}"
         )
     relevance = np.array(facts["relevance"])
     lines.append(f"relevance  {len(facts['active'])} of {len(relevance)} latent dimensions are on")
@@ -123,7 +137,8 @@ def run_plot(args: argparse.Namespace) -> int:
     import matplotlib.pyplot as plt
 
     torch.set_num_threads(args.threads)
-    target = args.output or args.model.with_suffix(".png")
+    kind = "" if args.what == "overview" else f"_{args.what}"
+    target = args.output or args.model.with_name(f"{args.model.stem}{kind}.png")
     check_output(target, args.force, _SUFFIXES)
     trained = Trained.read(args.model)
     draw = {"training": _training, "relevance": _relevance, "latent": _latent, "plane": _plane, "fit": _fit,
@@ -155,7 +170,8 @@ def _overview(trained: Trained, args: argparse.Namespace) -> Any:
     if trained.result is not None:
         plot_training(trained.result, places["last"])
     else:
-        _draw_fit(trained, _widest(trained, 1)[0], places["last"])
+        said = trained.answer(trained.posterior.impute(fill=False), 0)
+        _draw_fit(trained, said, _widest(trained, 1)[0], places["last"])
     return figure
 
 
@@ -196,29 +212,34 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
     from pyro_vgpds.plotting import plot_frames
 
     if trained.shape is not None and args.outputs is None:
-        said = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
-        films = {"data": trained.outputs(), "model": said}
+        function = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
+        films = {"data": trained.outputs(), "model": function}
         labels = format_times(trained.times(0))
         frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}
         return plot_frames(frames, labels=labels)[0, 0].figure
     chosen = _outputs(trained, args)
     size = (7.5, 2.4 * len(chosen))
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+    said = trained.answer(trained.posterior.impute(fill=False), 0)
     for ax, output in zip(axes[:, 0], chosen, strict=True):
-        _draw_fit(trained, output, ax, args.sequence)
+        _draw_fit(trained, said, output, ax, args.sequence)
     return _stacked(figure, axes[:, 0])
 
 
-def _draw_fit(trained: Trained, output: int, ax: Any, sequence: str | None = None) -> None:
+def _draw_fit(trained: Trained, said: Answer, output: int, ax: Any, sequence: str | None = None) -> None:
+    """What the model says of the training frames, ``said``, beside what it was given."""
     from pyro_vgpds.plotting import plot_reconstruction
 
     which = (trained.sequence(sequence) if sequence is not None else 0) or 0
     rows = trained.data.times.slices()[which]
-    said = trained.answer(trained.posterior.impute(fill=False), 0)
     assert said.stddev is not None
     one = type(said)(said.t[rows], said.mean[rows], said.stddev[rows], said.columns)
     data = trained.outputs()[rows]
     plot_reconstruction(one, output, ax, truth=data, seen=data)
+    _name_sequence(trained, which, ax)
+
+
+def _name_sequence(trained: Trained, which: int, ax: Any) -> None:
     if trained.data.num_sequences > 1:
         ax.set_title(f"sequence {trained.names[which]}", loc="right", fontsize="small")
 
@@ -239,6 +260,8 @@ def _forecast(trained: Trained, args: argparse.Namespace) -> Any:
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
     for ax, output in zip(axes[:, 0], chosen, strict=True):
         plot_forecast(said, output, ax, history=history)
+        if sequence is not None:
+            _name_sequence(trained, sequence, ax)
     return _stacked(figure, axes[:, 0])
 
 

@@ -23,6 +23,7 @@ from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.text import counted
 from pyro_vgpds.training import FitResult, fit
 
 __all__ = ["layout_of", "run_fit", "say", "working"]
@@ -143,8 +144,12 @@ def _summary(trained: Trained, result: FitResult) -> str:
     }[result.stopped]
     noise = np.sqrt(trained.model.noise.detach().numpy()).mean()
     of = " of each output's standard deviation" if trained.metadata["scale"] is not None else ""
+    steps = counted(result.num_steps, "step")
+    latent, outputs = trained.model.latent_dim, trained.model.num_outputs
+    more = "all latent dimensions are on: with a greater --latent-dim the model may do better\n"
     return (
-        f"bound {result.bound:,.6g} after {result.num_steps} steps in {result.seconds:.1f} s; ended {stopped}\n"
-        f"{active} of {trained.model.latent_dim} latent dimensions are on; noise sd {noise:.4g}{of}\n"
+        f"bound {result.bound:,.6g} after {steps} in {result.seconds:.1f} s; ended {stopped}\n"
+        f"{active} of {latent} latent dimensions are on; noise sd {noise:.4g}{of}\n"
+        f"{more if active == latent < outputs else ''}"
         f"model: {trained.path}"
     )

@@ -17,7 +17,10 @@ def run_demo(args: argparse.Namespace) -> int:
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"--output must be a folder, but {args.output} is a file.")
     demo: Any = importlib.import_module("pyro_vgpds.demo")
-    report = demo.run(args.output, steps=args.steps, seed=args.seed, say=lambda text: say(args, text))
+    report = demo.run(
+        args.output, steps=args.steps, seed=args.seed, say=lambda text: say(args, text),
+        progress=False if args.quiet else None,
+    )  # fmt: skip
     say(args, f"report: {report} (open it in a browser)")
     return OK
 

@@ -224,7 +224,9 @@ def _plot(commands: Any) -> None:
         plot walk.safetensors --what forecast --until 12 --sequence run -o run.png""",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a file that fit wrote")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="png, pdf or svg (MODEL.png)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="png, pdf or svg (MODEL.png; of others, as MODEL_fit.png)"
+    )
     parser.add_argument("--what", choices=describing.PICTURES, default="overview", help="which picture (overview)")
     parser.add_argument("--outputs", metavar="NAMES", help="of fit and forecast: outputs by name or number (3, 10:20)")
     parser.add_argument("--dpi", type=count, default=110, metavar="N", help="dots an inch (110)")

@@ -15,6 +15,7 @@ from pyro_vgpds.cli.reading import read_table, select
 from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
 from pyro_vgpds.metrics import mae, mse
+from pyro_vgpds.text import counted
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]
 
@@ -111,4 +112,4 @@ def _write(args: argparse.Namespace, answer: Answer) -> None:
         answer = Answer(**{**vars(answer), "fps": args.fps})
     write_answer(answer, args.output)
     if args.output is not None:
-        say(args, f"{answer.mean.shape[0]} times, {answer.mean.shape[1]} outputs: {args.output}")
+        say(args, f"{counted(answer.mean.shape[0], 'time')}, {counted(answer.mean.shape[1], 'output')}: {args.output}")

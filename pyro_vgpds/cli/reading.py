@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,9 @@ def _read_csv(path: Path, layout: Layout) -> Table:
         among = [header[i] for i in outputs]
         outputs = [outputs[i] for i in select(layout.columns, among, len(among), f"{path}: --columns")]
     columns = list(zip(*rows, strict=True))
-    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
+    # times first: where the wrong column is taken for them, that is what to say
     t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
+    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
     names = [header[i] for i in outputs]
     if sequence is None:
         return Table(path, [t], [y], names)
@@ -144,6 +146,11 @@ def _read_csv(path: Path, layout: Layout) -> Table:
         t = t[np.argsort(np.concatenate(list(groups.values())))]
     return Table(path, [t[part] for part in groups.values()], [y[part] for part in groups.values()], names,
                  list(groups))  # fmt: skip
+
+
+# as spreadsheets write numbers where the comma is the decimal mark, and cells are set apart by semicolons
+_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
+_POINT = re.compile(r"[+-]?[\d,]*\.\d+(?:[eE][+-]?\d+)?")
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -160,6 +167,8 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
                 lines.append(reader.line_num)
     if not rows:
         raise CommandError(f"{path} is empty.")
+    if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
+        rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
     if header[0] and all(_is_value(cell) for cell in header):
         header = [f"y{i}" for i in range(len(header))]
@@ -221,7 +230,8 @@ def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> n
         message, i = error.args
         raise CommandError(
             f"{path}, line {lines[i]}, column {name!r}: {message}. It is taken for the times: name another column by "
-            "--time, or say --no-time where the file has no times."
+            "--time, or say --no-time where the file has no times. The column that says which sequence a row is of is "
+            "named by --sequence-column."
         ) from None
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         line = lines[int(np.flatnonzero(~np.isfinite(times))[0])]

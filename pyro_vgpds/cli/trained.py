@@ -194,7 +194,8 @@ class Trained:
             odd = [name for name in table.columns if name not in wanted]
             if odd:
                 raise CommandError(
-                    f"{table.path}: column {odd[0]!r} is not one of {self.path}; its columns are {', '.join(wanted)}."
+                    f"{table.path}: column {odd[0]!r} is not one of {self.path}; its columns are {', '.join(wanted)}. "
+                    "Name the columns to take by --columns."
                 )
             at = [wanted.index(name) for name in table.columns]
             full = [np.full((len(part), count), np.nan) for part in table.y]

@@ -24,7 +24,7 @@ __all__ = ["learned_picture", "rms", "save_figure", "train"]
 
 def train(
     path: Path, data: Sequences, kernel: Kernel, latent_dim: int, num_inducing: int, steps: int, seed: int,
-    say: Callable[[str], Any], **about: Any,
+    say: Callable[[str], Any], progress: bool | None, **about: Any,
 ) -> Trained:  # fmt: skip
     """Train a model on ``data`` and write it to ``path``. The period that the data suggest is held: a movement that
     repeats is what we know, and the bound alone would let the period drift.
@@ -37,7 +37,7 @@ def train(
             leaf.fix("period")
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value
-    result = fit(model, guide, data, steps, progress=None)
+    result = fit(model, guide, data, steps, progress=progress)
     say(f"  {result}")
     trained = Trained(path, model, guide, data, describe(result, before, seed=seed, **about))
     trained.write()

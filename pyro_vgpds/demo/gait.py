@@ -25,7 +25,9 @@ __all__ = ["gait_chapter"]
 _JOINT = "left_knee.rx"  # the angle that is drawn against time
 
 
-def gait_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any], small: bool = False) -> Chapter:
+def gait_chapter(
+    output: Path, steps: int, seed: int, say: Callable[[str], Any], progress: bool | None, small: bool
+) -> Chapter:
     """Train on all walks but one, find its missing leg, go on with another, and make up a new one."""
     count, length, cut, lost = (4, (30, 40), 8, 10) if small else (7, (70, 110), 30, 20)
     motion = make_gait(count, length, styles=("walk", "march"), seed=seed)
@@ -44,7 +46,7 @@ def gait_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any],
     kernel = Periodic() * RBF(lengthscale=2.0).fix() + White(1e-3) + Bias(0.1)
     about = {"source": "make_gait", "names": names[:-1]}
     path = output / "gait.safetensors"
-    trained = train(path, data, kernel, 8, min(50, data.num_frames), steps, seed, say, **about)
+    trained = train(path, data, kernel, 8, min(50, data.num_frames), steps, seed, say, progress, **about)
     posterior = trained.posterior
     say("gait: reconstructing, forecasting and generating ...")
     found = posterior.reconstruct(t[-1], partly)

@@ -22,7 +22,9 @@ from pyro_vgpds.sequences import Sequences
 __all__ = ["video_chapter"]
 
 
-def video_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any], small: bool = False) -> Chapter:
+def video_chapter(
+    output: Path, steps: int, seed: int, say: Callable[[str], Any], progress: bool | None, small: bool
+) -> Chapter:
     """Train on the seen frames, reconstruct the broken ones, forecast the rest; write files and tell the story."""
     count, side, after, broken = (60, 12, 48, slice(20, 28)) if small else (120, 32, 90, slice(40, 58))
     video = make_pendulum_video(count, side, side, seed=seed)
@@ -38,7 +40,8 @@ def video_chapter(output: Path, steps: int, seed: int, say: Callable[[str], Any]
     data = Sequences(t[whole], y[whole])
     kernel = Periodic() + White(1e-2) + Bias(0.1)
     about = {"source": "make_pendulum_video", "shape": video.shape}
-    trained = train(output / "video.safetensors", data, kernel, 10, min(40, len(data.times)), steps, seed, say, **about)
+    path = output / "video.safetensors"
+    trained = train(path, data, kernel, 10, min(40, len(data.times)), steps, seed, say, progress, **about)
     posterior = trained.posterior
     say("video: reconstructing and forecasting ...")
     found = posterior.reconstruct(t[half], seen[half], sequence=0, noise=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.psi import MappingValue, cross_psi2
+from pyro_vgpds.text import describe_prior, numbers
 
 __all__ = ["Kernel", "KernelValue", "Product", "ProductValue", "Sum", "SumValue"]
 
@@ -73,7 +74,7 @@ class Kernel(PyroModule):
     >>> kernel.fix("variance")
     RBF(variance=1 (fixed), lengthscale=0.5)
     >>> kernel.set("lengthscale", dist.LogNormal(0.0, 1.0))
-    RBF(variance=1 (fixed), lengthscale~LogNormal())
+    RBF(variance=1 (fixed), lengthscale~LogNormal(loc=0, scale=1))
     """
 
     #: names of settings that the constructor takes besides parameters
@@ -171,14 +172,8 @@ class Kernel(PyroModule):
     def __repr__(self) -> str:
         def show(name: str) -> str:
             if name in self._pyro_samples:
-                return f"{name}~{self._pyro_samples[name]}"
-            value = getattr(self, name).detach()
-            text = (
-                f"{value.item():.4g}"
-                if value.numel() == 1
-                else "[" + ", ".join(f"{v:.4g}" for v in value.flatten()) + "]"
-            )
-            return f"{name}={text}" + (" (fixed)" if name in self._buffers else "")
+                return f"{name}~{describe_prior(self._pyro_samples[name])}"
+            return f"{name}={numbers(getattr(self, name))}" + (" (fixed)" if name in self._buffers else "")
 
         options = [f"{name}={getattr(self, name)}" for name in self._options]
         return f"{type(self).__name__}({', '.join([*map(show, self._names), *options])})"

@@ -72,7 +72,7 @@ def plot_reconstruction(
     :param ax: axes to draw on; left out, those of a new figure.
     :param truth: (T, D), drawn as dots.
     :param baseline: (T, D), another prediction, drawn as a dashed line.
-    :param seen: (T, D), what the model was given, NaN where hidden.
+    :param seen: (T, D), what the model was given, NaN where hidden. Where it is ``truth`` itself, that is called data.
     :param level: probability of the band.
     :returns: the axes.
     :raises ValueError: where the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
@@ -97,7 +97,7 @@ def plot_reconstruction(
         _shade(ax, t, np.isnan(array(seen)[:, column]))
     _bands(ax, t, mean, sd, (level,))
     if truth is not None:
-        _dots(ax, t, array(truth)[:, column], "truth")
+        _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
         ax.plot(t, array(baseline)[:, column], "--", color=BASELINE, linewidth=1.3, label="baseline")
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
