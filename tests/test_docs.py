@@ -74,7 +74,8 @@ def test_code_blocks(page, capsys, as_a_reader):
         t, outputs = namespace["t"], np.arange(20)
         ahead = np.sin(2 * np.linspace(10, 13, 31)[:, None] + outputs) ** 3
         assert np.abs(namespace["ahead"].mean.numpy() - ahead).mean() < 0.1
-        assert np.abs(namespace["filled"].mean.numpy() - np.sin(2 * t[:, None] + outputs) ** 3).mean() < 0.1
+        gap = np.sin(2 * t[30:40, None] + outputs[:5]) ** 3
+        assert np.abs(namespace["filled"].mean.numpy()[30:40, :5] - gap).mean() < 0.1
         assert np.abs(namespace["whole"].mean.numpy() - np.sin(2 * t[:20, None] + outputs + 1) ** 3).mean() < 0.2
 
 
