@@ -59,7 +59,7 @@ def as_a_reader(tmp_path, monkeypatch):
     plt.close("all")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/mathematics.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/mathematics.md", "docs/usage.md"])
 def test_code_blocks(page, capsys, as_a_reader):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(blocks) >= 3
@@ -67,9 +67,26 @@ def test_code_blocks(page, capsys, as_a_reader):
     for i, block in enumerate(blocks):
         exec(compile(block, f"{page}, block {i}", "exec"), namespace)
     assert np.isfinite(float(namespace["loss"]))
-    if page == "README.md":
+    if page in ("README.md", "docs/usage.md"):
         assert "bound" in capsys.readouterr().out
         assert namespace["draws"]["y"].shape == (3, 100, 20)
+    if page == "README.md":
+        t, outputs = namespace["t"], np.arange(20)
+        ahead = np.sin(2 * np.linspace(10, 13, 31)[:, None] + outputs) ** 3
+        assert np.abs(namespace["ahead"].mean.numpy() - ahead).mean() < 0.1
+        gap = np.sin(2 * t[30:40, None] + outputs[:5]) ** 3
+        assert np.abs(namespace["filled"].mean.numpy()[30:40, :5] - gap).mean() < 0.1
+        assert np.abs(namespace["whole"].mean.numpy() - np.sin(2 * t[:20, None] + outputs + 1) ** 3).mean() < 0.2
+
+
+def test_front_page_is_short_and_leads_somewhere():
+    text = (ROOT / "README.md").read_text()
+    first = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    assert len([line for line in first.splitlines() if line.strip()]) <= 15
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
+    assert (ROOT / "docs" / "vgpds.png").stat().st_size < 300_000
 
 
 # examples in docstrings

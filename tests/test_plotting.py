@@ -253,6 +253,20 @@ def test_poses():
     assert alone.get_legend() is None
 
 
+def test_poses_of_one_limb():
+    motion = make_gait(1, (5, 5))
+    places = motion.positions()
+    limb = places.copy()
+    limb[:, 4:] = np.nan
+    ax = plot_poses(motion.skeleton, {"truth": places, "limb": limb}, [0, 4], labels=list("abcde"))
+    whole = plot_poses(motion.skeleton, {"truth": places, "limb": places}, [0, 4], labels=list("abcde"))
+    bones = np.array(motion.skeleton.bones)
+    drawn = np.isfinite(ax.get_lines()[3].get_xydata()).all(1).reshape(-1, 3)[:, :2]
+    np.testing.assert_array_equal(drawn, bones < 4)
+    np.testing.assert_array_equal(ax.get_lines()[1].get_xydata(), whole.get_lines()[1].get_xydata())
+    assert [text.get_position() for text in ax.texts] == [text.get_position() for text in whole.texts]
+
+
 def test_animated_frames(tmp_path):
     video = make_pendulum_video(4, 8, 8)
     seen = video.frames.copy()

@@ -29,7 +29,8 @@ def plot_poses(
 
     :param skeleton: a :class:`~pyro_vgpds.datasets.Skeleton`.
     :param motions: positions (T, J, 3) of its joints, or one pose (J, 3), as ``skeleton.positions(channels)`` gives;
-        or a dictionary of names and positions, such as ``{"truth": …, "reconstruction": …}``.
+        or a dictionary of names and positions, such as ``{"truth": …, "reconstruction": …}``. Bones with an end that
+        is NaN are not drawn, so that a motion can be that of one limb.
     :param frames: which frames; left out, up to eight, evenly.
     :param ax: axes to draw on; left out, those of a new figure.
     :param view: ``"side"`` (from its right), ``"front"`` or ``"three-quarter"``.
@@ -49,8 +50,9 @@ def plot_poses(
         raise ValueError(f"frames must be some of 0 to {count - 1}, but got {chosen}.")
     flat = {name: flatten(places[chosen], view) for name, places in named.items()}
     everything = np.concatenate(list(flat.values()))
-    gap = 1.12 * float(np.ptp(everything[..., 0], axis=1).max())
-    bottom, top = float(everything[..., 1].min()), float(everything[..., 1].max())
+    across = everything[..., 0]
+    gap = 1.12 * float((np.nanmax(across, axis=1) - np.nanmin(across, axis=1)).max())
+    bottom, top = float(np.nanmin(everything[..., 1])), float(np.nanmax(everything[..., 1]))
     ax = new_axes(ax, (max(2.0, 1.2 + 1.15 * len(chosen)), 2.6))
     for m, (name, places) in enumerate(flat.items(), start=0 if len(flat) > 1 else 1):
         for k, pose in enumerate(places):
