@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.posterior import Posterior
 from pyro_vgpds.prediction import Outputs, Prediction
+from pyro_vgpds.text import counted
 
 __all__ = ["MixturePrediction", "PosteriorMixture"]
 
@@ -166,4 +167,4 @@ class PosteriorMixture:
         return torch.logsumexp(terms + self.weights.log(), -1)
 
     def __repr__(self) -> str:
-        return f"PosteriorMixture({len(self.posteriors)} models of {self.posteriors[0].data})"
+        return f"PosteriorMixture({counted(len(self.posteriors), 'model')} of {self.posteriors[0].data})"

@@ -57,7 +57,8 @@ class Posterior:
     :ivar bound: the lower bound on log p(Y) that training reached.
 
     In all methods ``sequence`` is the index of the training sequence whose times ``t`` belong to, inside it or beyond
-    its end, and None stands for a new, independent sequence.
+    its end, and None stands for a new, independent sequence. Where training had dates, ``t`` are dates, or seconds
+    since the first of them.
 
     >>> post = Posterior(model, guide, data)
     >>> post.num_outputs, post.q.mean.shape, post.inducing_mean.shape
@@ -253,7 +254,8 @@ class Posterior:
         they are, and q(U) takes in what was seen of the new frames.
 
         :param t: times (T,), or a list of them for several sequences.
-        :param y: outputs (T, D), or a list of them; NaN marks what is hidden, in any pattern.
+        :param y: outputs (T, D), or a list of them; NaN marks what is hidden, in any pattern, and so do columns that a
+            DataFrame does not have.
         :param sequence: the training sequence that the frames belong to, None for a new one, or a list with one entry
             for each sequence of ``t``.
         :param factorised: the quick way, q(X, X*) = q(X) q(X*), in which the training frames stay as they were trained.
@@ -485,18 +487,27 @@ class Posterior:
             raise ValueError(f"sequence has {len(given)} entries, but t has {parts} sequences.")
         return [self._sequence(s) for s in given]
 
+    def _aligned(self, y: Any) -> Any:
+        """A DataFrame with the columns of training, in their order; those that it does not have are hidden."""
+        columns = self.data.columns
+        if columns is None or not hasattr(y, "reindex"):
+            return y
+        y = y.rename(columns=str)
+        unknown = [name for name in y.columns if name not in columns]
+        if unknown:
+            raise ValueError(f"y must have columns of the training data, but has {unknown[0]!r}.")
+        return y.reindex(columns=columns)
+
     def _new_data(self, t: Any, y: Any) -> Sequences:
         """New times and outputs, checked against the training data."""
         if y is None:
             raise ValueError("y is needed: outputs with NaN where they are hidden; forecast() is for times alone.")
         options: Any = {"dtype": self.data.dtype, "device": self.data.device}
         stamps = self._stamps(t)
+        y = [self._aligned(part) for part in y] if is_list(t) and isinstance(y, (list, tuple)) else self._aligned(y)
         new = Sequences(stamps if is_list(t) else stamps[0], y, **options)
         if new.num_outputs != self.num_outputs:
             raise ValueError(f"y has {new.num_outputs} outputs, but the model has {self.num_outputs}.")
-        if new.columns and self.data.columns and new.columns != self.data.columns:
-            odd = next(a for a, b in zip(new.columns, self.data.columns, strict=True) if a != b)
-            raise ValueError(f"y must have the columns of the training data in the same order, but has {odd!r}.")
         return new
 
 

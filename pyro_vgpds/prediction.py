@@ -18,6 +18,7 @@ from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
 from pyro_vgpds.residuals import Residuals
 from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.text import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -54,7 +55,7 @@ class Latent:
 
     def __repr__(self) -> str:
         frames, latent = self.mean.shape
-        return f"Latent({frames} times, {latent} dimensions)"
+        return f"Latent({counted(frames, 'time')}, {counted(latent, 'dimension')})"
 
 
 class Outputs:
@@ -92,8 +93,11 @@ class Outputs:
 
     def __repr__(self) -> str:
         times, outputs = self.shape
-        of = "outputs" if self.noise else "outputs without noise"
-        return f"{type(self).__name__}({times} times from {self.t[0]:.6g} to {self.t[-1]:.6g}, {outputs} {of})"
+        ends = (
+            [f"{t:.6g}" for t in self.t[[0, -1]]] if self.dates is None else [_in_words(d) for d in self.dates[[0, -1]]]
+        )
+        of = counted(outputs, "output") + ("" if self.noise else " without noise")
+        return f"{type(self).__name__}({counted(times, 'time')} from {ends[0]} to {ends[1]}, {of})"
 
     @property
     def mean(self) -> Tensor:
@@ -368,6 +372,12 @@ class Reconstruction(Prediction):
     bound: float
     bounds: list[float]
     num_steps: int
+
+
+def _in_words(date: np.datetime64) -> str:
+    """The day, and the time of the day where there is one."""
+    day = date.astype("datetime64[D]")
+    return str(day) if day == date else str(date.astype("datetime64[s]"))
 
 
 def _put(array: Any, rows: slice, index: Tensor, block: Tensor) -> None:

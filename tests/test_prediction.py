@@ -93,6 +93,8 @@ def test_arrays_and_frames_with_dates_and_names():
         prediction.to_pandas("median")
     seconds = posterior.forecast((later - days[0]).total_seconds().to_numpy())  # numbers count from the first date
     torch.testing.assert_close(seconds.mean, prediction.mean)
+    assert repr(prediction) == "Prediction(3 times from 2021-03-10T12:00:00 to 2021-03-11T12:00:00, 2 outputs)"
+    assert repr(posterior.forecast(days[:1])).startswith("Prediction(1 time from 2021-03-01 to 2021-03-01, ")
     reconstructed = posterior.reconstruct(later, [[0.1, np.nan]] * 3, 0)
     assert (reconstructed.to_pandas().index == later).all()
 

@@ -412,5 +412,11 @@ def test_columns_must_be_those_of_training():
     model, guide = make_model(data)
     posterior = Posterior(model, guide, data)
     assert posterior.reconstruct([0.5, 1.5], frame[:2]).columns == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="same order, but has 'c'"):
-        posterior.reconstruct([0.5, 1.5], frame[["a", "c", "b"]][:2])
+    options = {"num_starts": 1, "num_steps": 5}
+    wanted = posterior.reconstruct([0.5, 1.5], frame[:2], **options).mean
+    mixed = posterior.reconstruct([[0.5, 1.5]], [frame[["c", "a", "b"]][:2]], **options)
+    assert torch.equal(mixed.mean, wanted)
+    hidden = posterior.reconstruct([0.5, 1.5], frame[:2].assign(b=np.nan), **options)
+    assert torch.equal(posterior.reconstruct([0.5, 1.5], frame[["c", "a"]][:2], **options).mean, hidden.mean)
+    with pytest.raises(ValueError, match="y must have columns of the training data, but has 'knee'"):
+        posterior.reconstruct([0.5, 1.5], frame[:2].rename(columns={"c": "knee"}))
