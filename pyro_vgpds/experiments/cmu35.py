@@ -143,7 +143,7 @@ def _members(
         began = time.perf_counter()
         trained = recipe.train([data.t[i] for i in train], [data.y[i] for i in train], start)
         found: dict[str, Any] = {"bound": trained.bound, "seconds": trained.seconds}
-        model = trained.with_noise(WIDE, Bias() + White()) if recipe.lags else trained
+        model = trained.with_noise(WIDE).carrying(Bias() + White()) if recipe.lags else trained
         for target, (t, truth) in _targets(data, out).items():
             for block in BLOCKS:
                 seen = data.hide(truth, block)
@@ -217,7 +217,7 @@ def _save_first(folder: Folder, data: datasets.CMU35, recipe: Recipe) -> None:
     if path.exists():
         return
     trained = recipe.train(data.t, data.y, 0)
-    found = trained.with_noise(WIDE, Bias() + White()).reconstruct(data.test_t, data.hide(data.test_y, "legs"))
+    found = trained.with_noise(WIDE).carrying(Bias() + White()).reconstruct(data.test_t, data.hide(data.test_y, "legs"))
     _draw(folder, data, found)
     save(path, trained.model, trained.guide, trained.posterior.data)
 

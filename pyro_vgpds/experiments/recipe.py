@@ -101,12 +101,18 @@ class Trained:
     bound: float
     seconds: float
 
-    def with_noise(self, factor: float, residual: Kernel | None = None) -> Trained:
+    def with_noise(self, factor: float) -> Trained:
         """The same with a noise for each output: a multiple of the trained one plus what is left unexplained of it."""
         trained = self.posterior.noise.expand(self.posterior.num_outputs)
         noise = factor * (trained + self.posterior.residual_variance())
-        posterior = Posterior(self.model, self.guide, self.posterior.data, noise=noise, residual=residual)
-        return replace(self, posterior=posterior)
+        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise=noise))
+
+    def carrying(self, residual: Kernel) -> Trained:
+        """The same with a kernel of time for its residuals."""
+        post = self.posterior
+        return replace(
+            self, posterior=Posterior(self.model, self.guide, post.data, noise=post.noise, residual=residual)
+        )
 
     def balanced(self, share: float) -> Trained:
         """The same for outputs of unequal signal: each in units of its own, and the trained noise in those units.
