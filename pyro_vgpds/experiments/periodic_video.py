@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyro
 
 from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe
@@ -73,7 +74,9 @@ def _generate(folder: Folder, key: str, video: datasets.Video, tile: int, recipe
     cycle = baselines.repeat_cycle(np.r_[t[:_FIRST], times], np.concatenate([train, blank]))
     repeated = np.asarray(cycle)[_FIRST:]
     if seed == 0:
-        versions = {"truth": ahead, "VGPDS": made, "last cycle": repeated}
+        pyro.set_rng_seed(0)
+        draw = trained.posterior.generate(times, 1, 0, noise=False)[0].numpy() * trained.scale
+        versions = {"truth": ahead, "VGPDS, mean": made, "VGPDS, a draw": draw, "last cycle": repeated}
         show_frames(folder / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
     return {
         "VGPDS": errors(ahead, made),
