@@ -262,8 +262,9 @@ def _report(
         text = f"The paper's test sequence; mean and standard deviation over seeds.\n\n{table(head, rows)}\n\n{text}"
     text += (
         f"\n\nOne model was trained in {seconds['seconds']:.0f} s; with the reconstruction of a fold's sequences it "
-        f"took {seconds['all seconds']:.0f} s. The authors' code takes about 10 hours of CPU for table 1."
+        f"took {seconds['all seconds']:.0f} s."
     )
+    text += " The authors' code takes about 10 hours of CPU for table 1." if results else ""
     print(text)
     folder.write_text(f"{name}.md", text + "\n")
     settings = {"members": [recipe.settings() for recipe in recipes], "wide": WIDE, "seconds": seconds}
