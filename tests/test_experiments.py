@@ -208,7 +208,7 @@ def test_tiles_and_lines():
 
 
 def test_bad_input_is_named(tmp_path):
-    with pytest.raises(ValueError, match="name must be one of cmu35, missa"):
+    with pytest.raises(ValueError, match="name must be one of cmu35, cmu07, missa"):
         experiments.run("dog", tmp_path)
     with pytest.raises(ValueError, match="seeds must be at least 1, but got 0"):
         experiments.run("missa", tmp_path, seeds=0)
