@@ -81,8 +81,8 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
 def _kept(a: Tensor) -> Tensor:
     """The projection on the eigenvectors of A, (..., M, M), that stand out from its rounding errors.
 
-    A has no negative eigenvalues but by rounding, which L⁻¹ magnifies where K_MM is all but singular, as under a mapping
-    that is almost linear with more inducing points than it needs. The most negative one tells the size of the errors.
+    A has no negative eigenvalues but by rounding, which L⁻¹ magnifies where K_MM is all but singular, as under an
+    almost linear mapping with more inducing points than it needs. The most negative one tells the size of the errors.
     The bound of A, L⁻¹ Ψ1ᵀ Y and the slack in the projection is that of fewer inducing variables: a bound all the same.
     """
     e, u = torch.linalg.eigh(a)
