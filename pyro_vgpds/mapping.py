@@ -54,16 +54,16 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
         return _bound_per_output(a, v, slack, noise, groups)
     beta = 1.0 / noise
     b = add_diagonal(beta[..., None, None] * a, 1.0)
-    b_factor, failed = torch.linalg.cholesky_ex(b)
+    probe, failed = torch.linalg.cholesky_ex(b.detach())
     kept = None
     # No pivot of B is less than 1 but by rounding, which training would climb: log|B| falls as they do.
-    if failed.any() or bool((b_factor.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _ROUNDED).any()):
+    if failed.any() or bool((probe.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _ROUNDED).any()):
         if torch.isfinite(b).all():
             kept = _kept(a.detach())
             a = kept @ a @ kept
             slack = (psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
             b = add_diagonal(beta[..., None, None] * a, 1.0)
-        b_factor = cholesky(b, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
+    b_factor = cholesky(b, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
     logdet = 2.0 * b_factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     counts = groups.columns * groups.rows
     terms = counts * (2.0 * math.pi * noise).log() + beta * groups.square
