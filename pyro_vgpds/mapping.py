@@ -57,12 +57,12 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     probe, failed = torch.linalg.cholesky_ex(b.detach())
     kept = None
     # No pivot of B is less than 1 but by rounding, which training would climb: log|B| falls as they do.
-    if failed.any() or bool((probe.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _ROUNDED).any()):
-        if torch.isfinite(b).all():
-            kept = _kept(a.detach())
-            a = kept @ a @ kept
-            slack = (psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
-            b = add_diagonal(beta[..., None, None] * a, 1.0)
+    rounded = failed.any() or bool((probe.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _ROUNDED).any())
+    if rounded and torch.isfinite(b).all():
+        kept = _kept(a.detach())
+        a = kept @ a @ kept
+        slack = (psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
+        b = add_diagonal(beta[..., None, None] * a, 1.0)
     b_factor = cholesky(b, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
     logdet = 2.0 * b_factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     counts = groups.columns * groups.rows
