@@ -29,6 +29,8 @@ from pyro_vgpds.sequences import ColumnGroups, Sequences
 __all__ = ["CollapsedGP", "SparseGP", "collapsed_bound", "whiten"]
 
 _LOST = 0.1  # nats for each observation that rounding may add to the bound before it counts as lost
+_ROUNDED = 1e-3  # rounding in the pivots of B above which the inducing directions that are all rounding are left out
+_STANDS_OUT = 3.0  # an eigenvalue counts where it is this many times the most negative one
 
 
 def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -51,7 +53,17 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     if per_output:
         return _bound_per_output(a, v, slack, noise, groups)
     beta = 1.0 / noise
-    b_factor = cholesky(add_diagonal(beta[..., None, None] * a, 1.0), "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
+    b = add_diagonal(beta[..., None, None] * a, 1.0)
+    probe, failed = torch.linalg.cholesky_ex(b.detach())
+    kept = None
+    # No pivot of B is less than 1 but by rounding, which training would climb: log|B| falls as they do.
+    rounded = failed.any() or bool((probe.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _ROUNDED).any())
+    if rounded and torch.isfinite(b).all():
+        kept = _kept(a.detach())
+        a = kept @ a @ kept
+        slack = (psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
+        b = add_diagonal(beta[..., None, None] * a, 1.0)
+    b_factor = cholesky(b, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
     logdet = 2.0 * b_factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     counts = groups.columns * groups.rows
     terms = counts * (2.0 * math.pi * noise).log() + beta * groups.square
@@ -59,9 +71,23 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     total = -0.5 * terms.sum(-1)
     for which, where, width in groups.runs():
         part = v[..., where].unflatten(-1, (-1, width)).movedim(-2, -3)  # (..., groups of this width, M, width)
+        if kept is not None:
+            part = kept[..., which, :, :] @ part
         c = beta[..., None, None] * solve_triangular(b_factor[..., which, :, :], part, upper=False)
         total = total + 0.5 * c.square().sum((-3, -2, -1))
     return total
+
+
+def _kept(a: Tensor) -> Tensor:
+    """The projection on the eigenvectors of A, (..., M, M), that stand out from its rounding errors.
+
+    A has no negative eigenvalues but by rounding, which L⁻¹ magnifies where K_MM is all but singular, as under an
+    almost linear mapping with more inducing points than it needs. The most negative one tells the size of the errors.
+    The bound of A, L⁻¹ Ψ1ᵀ Y and the slack in the projection is that of fewer inducing variables: a bound all the same.
+    """
+    e, u = torch.linalg.eigh(a)
+    level = (-e[..., :1]).clamp_min(0.0)
+    return (u * (e > _STANDS_OUT * level).to(a.dtype).unsqueeze(-2)) @ u.mT
 
 
 def whiten(factor: Tensor, matrix: Tensor) -> Tensor:

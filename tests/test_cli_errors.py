@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pyro_vgpds.cli import fitting, main, predicting
-from pyro_vgpds.cli.dates import format_times, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.dates import format_times, months_to, parse_date, parse_range, parse_step
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.reading import Layout, read_table, select
 from pyro_vgpds.cli.writing import placed
@@ -436,3 +436,33 @@ def test_decimal_commas(tmp_path, capsys):
         path.write_text(bad)
         with pytest.raises(CommandError, match="is not a number"):
             read_table(path, Layout())
+
+
+@pytest.mark.parametrize(
+    ("known", "until", "wanted"),
+    [
+        (["2015-05-01", "2015-06-01", "2015-07-01"], "2015-10-01", ["2015-08-01", "2015-09-01", "2015-10-01"]),
+        (["2015-03-31", "2015-06-30", "2015-09-30"], "2016-03-30", ["2015-12-31"]),
+        (["2014-12-31", "2015-01-31", "2015-02-28"], "2015-04-30", ["2015-03-31", "2015-04-30"]),
+        (["2010-07-04", "2011-07-04"], "2013-12-31", ["2012-07-04", "2013-07-04"]),
+        (["2015-06-01", "2015-07-01"], "2015-07-20", []),
+        (["2015-06-01", "2015-06-08", "2015-06-15"], "2015-08-01", None),
+    ],
+)
+def test_months_go_on_as_months(known, until, wanted):
+    got = months_to(np.array(known, "datetime64[ns]"), np.datetime64(until, "ns"))
+    assert (got if got is None else format_times(got)) == wanted
+
+
+def test_forecasts_of_monthly_data_are_monthly(tmp_path, capsys):
+    months = np.arange("2014-01", "2016-01", dtype="datetime64[M]")
+    rows = [f"{month}-01,{np.sin(i / 3)},{np.cos(i / 3)}" for i, month in enumerate(months)]
+    (tmp_path / "m.csv").write_text("\n".join(["date,a,b", *rows]), encoding="utf-8")
+    model = str(tmp_path / "m.safetensors")
+    assert main(["fit", str(tmp_path / "m.csv"), "-o", model, "--steps", "3", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["forecast", model, "--until", "2016-04-01", "-q"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split(",")[0] for line in lines] == ["2016-01-01", "2016-02-01", "2016-03-01", "2016-04-01"]
+    assert main(["forecast", model, "--until", "2015-12-20", "-q"]) == 2
+    assert "times begin after 2015-12-01, in steps of 31 d." in capsys.readouterr().err

@@ -278,3 +278,22 @@ def test_cost_of_the_bound_does_not_grow_with_the_outputs():
     few, many = Sequences(np.arange(20), y[:, :100]), Sequences(np.arange(20), y)
     sizes = [data.groups(data.output_means).factor.shape for data in (few, many)]
     assert sizes == [(20, 20), (20, 20)]
+
+
+@pytest.mark.parametrize("noise", [1e-4, 3e-4, 1e-3])
+@pytest.mark.parametrize("missing", [False, True])
+def test_keeps_its_digits_under_an_almost_linear_mapping_with_many_inducing_points(noise, missing):
+    # K_MM is then all but singular: rounding in L⁻¹ Ψ2 L⁻ᵀ is as large as I / β, and must not pass for a better bound
+    t = torch.linspace(0.0, 8.0, 80)
+    x = torch.stack([torch.sin(1.5 * t), torch.cos(1.5 * t)], -1)
+    y = x @ torch.randn(2, 6) + math.sqrt(noise) * torch.randn(80, 6)
+    if missing:
+        y[20:40, :3] = float("nan")
+    kernel = ARDRBF(60.0, torch.tensor([0.003, 0.003]))()
+    sparse = SparseGP(x, kernel, x, torch.tensor(noise), torch.zeros(6), Sequences(t, y))
+    exact = 0.0
+    for column in y.mT:
+        seen = ~column.isnan()
+        k = kernel.cov(x[seen], x[seen]) + noise * torch.eye(int(seen.sum()))
+        exact = exact + MultivariateNormal(torch.zeros(len(k)), k).log_prob(column[seen])
+    torch.testing.assert_close(sparse.log_prob(sparse.data.y), exact, rtol=0.0, atol=1.0)

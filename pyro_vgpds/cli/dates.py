@@ -10,7 +10,7 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import UsageError
 
-__all__ = ["format_duration", "format_times", "parse_date", "parse_range", "parse_step", "parse_times"]
+__all__ = ["format_duration", "format_times", "months_to", "parse_date", "parse_range", "parse_step", "parse_times"]
 
 _DATE = re.compile(
     r"(?P<day>\d{4}-\d\d(?:-\d\d)?)"
@@ -94,6 +94,28 @@ def steps_to(start: float, stop: float, step: float, argument: str, include: boo
         raise UsageError(f"{argument} asks for {count} times; that is more than {_MOST}. Give a longer step.")
     times: np.ndarray = start + step * np.arange(0 if include else 1, count + 1)
     return times
+
+
+def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> np.ndarray | None:
+    """Dates that go on, up to ``stop``, as ``dates`` do: by the month, on one day of it or on its last, or None.
+
+    Months, quarters and years have no length in seconds. The step is the median of those in ``dates``.
+
+    :param include: start again from the first date, and do not go on from the last.
+    """
+    if len(dates) < 2:
+        return None
+    for shift in (np.timedelta64(0, "D"), np.timedelta64(1, "D")):  # the day after the last of a month is the first
+        months = (dates + shift).astype("datetime64[M]")
+        into = (dates + shift) - months
+        if (into == into[0]).all() and into[0] < np.timedelta64(28 if shift == np.timedelta64(0, "D") else 1, "D"):
+            step = int(np.median(np.diff(months).astype(int)))
+            count = max(0, int((stop.astype("datetime64[M]") - months[0]).astype(int)) // step + 2)
+            start = months[0] if include else months[-1]
+            ahead = (start + step * np.arange(0 if include else 1, count + 1)).astype(dates.dtype) + into[0] - shift
+            kept: np.ndarray = ahead[ahead <= stop]
+            return kept
+    return None
 
 
 def parse_step(text: str, argument: str) -> float:

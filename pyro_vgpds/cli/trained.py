@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_vgpds.cli.dates import parse_range, parse_step, steps_to
+from pyro_vgpds.cli.dates import format_duration, format_times, months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.reading import Table
 from pyro_vgpds.cli.writing import Answer
@@ -146,13 +146,17 @@ class Trained:
             raise UsageError(f"--until must be one time, but got {until!r}.")
         if step is None and len(known) < 2:
             raise UsageError("--step is needed, as the sequence has one frame only.")
+        monthly = months_to(self.dated(known), end[0], sequence is None) if step is None and dates else None
+        if monthly is not None and len(monthly):
+            return monthly
         width = float(np.median(np.diff(known))) if step is None else parse_step(step, "--step")
         start = float(known[0] if sequence is None else known[-1])
         stop = float((end[0] - self.data.time_origin) / np.timedelta64(1, "s")) if dates else float(end[0])
         ahead = steps_to(start, stop, width, "--until", include=sequence is None) if stop >= start else np.empty(0)
-        if not len(ahead):
-            first = self.dated(np.array([start]))[0]
-            raise UsageError(f"--until {until} leaves nothing to do: times begin after {first}, in steps of {width:g}.")
+        if not len(ahead) or monthly is not None:
+            first = format_times(self.dated(np.array([start])))[0] if dates else start
+            steps = format_duration(width) if dates else f"{width:g}"
+            raise UsageError(f"--until {until} leaves nothing to do: times begin after {first}, in steps of {steps}.")
         return self.dated(ahead)
 
     def _same_kind(self, t: np.ndarray, argument: str) -> np.ndarray:
