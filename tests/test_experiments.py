@@ -212,4 +212,4 @@ def test_bad_input_is_named(tmp_path):
         experiments.run("dog", tmp_path)
     with pytest.raises(ValueError, match="seeds must be at least 1, but got 0"):
         experiments.run("missa", tmp_path, seeds=0)
-    assert set(experiments.NAMES) == {"cmu35", "missa", "ocean", "periodic_video", "yeast", "robot"}
+    assert set(experiments.NAMES) == {"cmu35", "cmu07", "missa", "ocean", "periodic_video", "yeast", "robot"}
