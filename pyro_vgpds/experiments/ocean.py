@@ -50,7 +50,8 @@ def _one(folder: Folder, clip: str, video: datasets.Video, tile: int, recipe: Re
     seen, truth = np.where(hidden, np.nan, frames[test]), np.where(hidden, frames[test], np.nan)
     trained = recipe.train([t[~test]], [frames[~test]], seed)
     carrying = trained.carrying(Matern32(1.0, DRIFT * (t[1] - t[0])) + White(0.1))
-    filled = carrying.reconstruct(t[test], seen, 0, trust=TRUST)
+    prediction = carrying.predict(t[test], seen, 0, trust=TRUST)
+    filled = carrying.mean(prediction)
     line, each = (
         in_time(method, t[~test], frames[~test], t[test], seen)
         for method in (baselines.linear_interpolation, baselines.gp_interpolation)
@@ -61,7 +62,7 @@ def _one(folder: Folder, clip: str, video: datasets.Video, tile: int, recipe: Re
     return {
         "VGPDS": errors(truth, filled),
         "VGPDS, times alone": errors(truth, carrying.mean(carrying.posterior.forecast(t[test], 0))),
-        "VGPDS, white residuals": errors(truth, trained.reconstruct(t[test], seen, 0, trust=TRUST)),
+        "VGPDS, white residuals": errors(truth, carrying.mean(prediction.with_noise(False))),
         "nearest neighbours, best k": best_neighbours(truth, frames[~test], seen),
         "linear in time": errors(truth, line),
         "one GP for each pixel": errors(truth, each),

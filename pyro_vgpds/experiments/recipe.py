@@ -54,7 +54,7 @@ class Recipe:
         """A model of these sequences. Deterministic: the same seed gives the same model."""
         start = time.perf_counter()
         num_outputs = y[0].shape[1]
-        y = [lagged(part, self.lags) for part in y] if self.lags else y
+        y = [lagged(part, self.lags) for part in y]
         scale = np.nanstd(np.concatenate(list(y)), 0) if self.scale else np.ones(y[0].shape[1])
         scale = np.where(scale > 1e-9, scale, 1.0)
         data = Sequences(list(t), [part / scale for part in y])
@@ -135,8 +135,7 @@ class Trained:
 
     def predict(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> Prediction:
         """Partly seen frames, in the model's units."""
-        wide = lagged(y, self.lags) if self.lags else y
-        return self.posterior.reconstruct(t, wide / self.scale, sequence, **options)
+        return self.posterior.reconstruct(t, lagged(y, self.lags) / self.scale, sequence, **options)
 
     def reconstruct(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
         """Means (T, D) of partly seen frames."""
