@@ -11,16 +11,20 @@ import numpy as np
 import pyro
 
 from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds.experiments.recipe import Recipe, Trained
 from pyro_vgpds.experiments.record import Folder, spread
 from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, report, show_frames
 
 __all__ = ["run"]
 
 # The paper adds an RBF to the periodic kernel. Their product, a cycle that drifts, forecast held-out training frames of
-# the mouse better. Steps and trust were chosen on the last training frames, held out.
+# the mouse better. All was chosen on the last training frames, held out.
 RECIPE = Recipe("periodic", latent_dim=10, num_inducing=60, num_steps=300)
-TRUST = 0.1  # in the pixels that are seen
+TRUST = 0.01  # in the pixels that are seen
+# A cycle is a loop, for which two dimensions do. With more every frame has a place of its own, of which time says
+# little: the bound is higher, and frames ahead are blurred.
+AHEAD = replace(RECIPE, latent_dim=2, num_steps=1000)
+SHARE = 1 / 3  # pixels that hardly change are magnified to this share of the mapping's variance
 CLIPS = {"mouse": 20, "pendulum": 10}  # and the side of the tiles that are seen or hidden, in pixels
 _LAST = 7  # frames that are reconstructed
 _FIRST = 60  # frames that the generated ones follow
@@ -28,13 +32,15 @@ _FIRST = 60  # frames that the generated ones follow
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
     """The last frames from 40 % of their pixels; and the frames after the first 60 from their times alone."""
-    recipe = replace(RECIPE, latent_dim=3, num_inducing=15, num_steps=10) if quick else RECIPE
+    tasks = (("reconstruct", _reconstruct, RECIPE), ("generate", _generate, AHEAD))
     for clip, tile in CLIPS.items():
         video = datasets.load_clip(clip)
-        for task, compute in (("reconstruct", _reconstruct), ("generate", _generate)):
+        for task, compute, recipe in tasks:
+            if quick:
+                recipe = replace(recipe, latent_dim=2, num_inducing=15, num_steps=10)
             runs = []
             for seed in range(seeds or 3):
-                settings = recipe.settings() | {"seed": seed, "trust": TRUST}
+                settings = recipe.settings() | {"seed": seed, "trust": TRUST, "share": SHARE}
                 part = partial(compute, folder, f"{clip}-{task}", video, tile, recipe, seed)
                 runs.append(folder.once(f"{clip}-{task}-{seed}", settings, part))
             rows = {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}
@@ -86,6 +92,6 @@ def _generate(folder: Folder, key: str, video: datasets.Video, tile: int, recipe
     }
 
 
-def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int) -> Any:
+def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int) -> Trained:
     period = baselines.estimate_period(t, frames)  # of the training frames: where the periodic kernel begins
-    return replace(recipe, period=period).train([t], [frames], seed)
+    return replace(recipe, period=period).train([t], [frames], seed).balanced(SHARE)
