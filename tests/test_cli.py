@@ -388,10 +388,11 @@ def test_experiment(monkeypatch, tmp_path, capsys):
     fake = SimpleNamespace(NAMES=("cmu35", "missa"), run=lambda *args, **kwargs: calls.append((args, kwargs)))
     monkeypatch.setitem(sys.modules, "pyro_vgpds.experiments", fake)
     assert main(["experiment", "missa", "--seeds", "3", "--quick", "--output", str(tmp_path)]) == 0
-    assert main(["experiment", "cmu35"]) == 0
+    assert main(["experiment", "cmu35", "-q", "--data-home", "here", "--download"]) == 0
+    source = {"data_home": Path("here"), "download": True}
     assert calls == [
-        (("missa", tmp_path), {"seeds": 3, "quick": True}),
-        (("cmu35", Path("experiment_output")), {"seeds": None, "quick": False}),
+        (("missa", tmp_path), {"seeds": 3, "quick": True, "progress": None}),
+        (("cmu35", Path("experiment_output")), {"seeds": None, "quick": False, "progress": False, **source}),
     ]
     assert main(["experiment"]) == 0
     assert "cmu35, missa" in capsys.readouterr().out
@@ -402,6 +403,16 @@ def test_experiment(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "pyro_vgpds.experiments", None)
     assert main(["experiment", "missa"]) == 1
     assert "the experiments cannot be imported" in capsys.readouterr().err
+
+
+def test_an_experiment_without_data(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["experiment", "missa", "--data-home", str(tmp_path / "none"), "--output", str(out)]) == 1
+    message = capsys.readouterr().err
+    assert "--data-home" in message
+    assert "data_home" not in message
+    assert "download=" not in message
+    assert not out.exists()
 
 
 # the program

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds import datasets, experiments, load
+from pyro_vgpds import datasets, experiments, fit, load, load_metadata
+from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
-from pyro_vgpds.experiments.imputation import Task
+from pyro_vgpds.experiments import imputation, recipe
+from pyro_vgpds.experiments.imputation import RECIPES, Task
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
@@ -45,8 +48,9 @@ def small_motion():
 def test_what_was_finished_is_used_again(tmp_path):
     folder, calls = Folder(tmp_path / "out"), []
 
-    def compute():
+    def compute(files):
         calls.append(1)
+        (files / "picture.png").write_text(f"drawn by call {len(calls)}")
         return {"error": 1.5, "values": np.array([[1.0, np.nan], [2.0, 3.0]]), "nested": {"a": [1, 2]}}
 
     first = folder.once("part", {"seed": 0}, compute)
@@ -55,10 +59,50 @@ def test_what_was_finished_is_used_again(tmp_path):
     assert again["error"] == first["error"]
     np.testing.assert_array_equal(again["values"], first["values"])
     folder.once("part", {"seed": 1}, compute)  # other settings
-    (folder / "runs/part.json").write_text("{ cut sh")
+    assert (folder / "picture.png").read_text() == "drawn by call 2"
+    folder.once("part", {"seed": 0}, compute)  # the first are still there, and so is their picture
+    assert (folder / "picture.png").read_text() == "drawn by call 1"
+    assert len(calls) == 2
+    for file in (folder / "runs").glob("*.json"):
+        file.write_text("{ cut sh")
     folder.once("part", {"seed": 1}, compute)
     assert len(calls) == 3
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_nothing_is_kept_of_a_part_that_was_interrupted(tmp_path, monkeypatch):
+    made = make_sequences(num_sequences=1, num_outputs=12, seed=2)
+    data = Dataset(made.t, made.y, "made up")
+    monkeypatch.setattr(datasets, "load_spellman", lambda: data)
+
+    def interrupted(*args, **options):
+        return fit(*args, callback=lambda *step: signal.raise_signal(signal.SIGINT), **options)
+
+    monkeypatch.setattr(recipe, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiments.run("yeast", tmp_path, seeds=1, quick=True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() or path.suffix == ".partial"]
+
+
+def test_a_small_run_spares_the_large_one(tmp_path, monkeypatch, capsys):
+    """Of several experiments and sizes in one folder each keeps its parts, and the last command's results are shown."""
+    made = make_sequences(num_sequences=1, num_outputs=12, seed=2)
+    data = Dataset(made.t, made.y, "made up")
+    monkeypatch.setattr(datasets, "load_spellman", lambda: data)
+    monkeypatch.setattr(datasets, "load_robot_wireless", lambda: data)
+    small = {name: replace(one, num_steps=12, num_inducing=12) for name, one in RECIPES.items()}
+    monkeypatch.setattr(imputation, "RECIPES", small)
+    experiments.run("yeast", tmp_path, seeds=1)
+    assert "yeast-0: " in capsys.readouterr().err  # said when it is finished
+    kept = {name: (tmp_path / name).read_bytes() for name in ("yeast.safetensors", "yeast.png")}
+    table = json.loads((tmp_path / "yeast.json").read_text())
+    experiments.run("yeast", tmp_path, seeds=1, quick=True, progress=False)
+    experiments.run("robot", tmp_path, seeds=1, quick=True, progress=False)
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "yeast.safetensors").read_bytes() != kept["yeast.safetensors"]
+    experiments.run("yeast", tmp_path, seeds=1)
+    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
+    assert json.loads((tmp_path / "yeast.json").read_text()) == table
 
 
 def test_tables():
@@ -82,8 +126,12 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert "| paper: VGPDS, RBF | 8.19 | 3.57 | 10.73 | 1.90 |" in text
     assert text.strip() == capsys.readouterr().out.strip()
     assert (tmp_path / "cmu35.png").stat().st_size > 10_000
-    model, _, data = load(tmp_path / "model.safetensors")
+    model, _, data = load(tmp_path / "cmu35.safetensors")
     assert model.num_outputs == 3 * 59  # and those of two lags
+    about = load_metadata(tmp_path / "cmu35.safetensors")
+    assert about["lags"] == [-4, 4]
+    scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
+    torch.testing.assert_close(about["scale"][:59], scale)
     assert data.num_sequences == 6
 
     def no_training(*args):
@@ -110,6 +158,8 @@ def test_cmu07(tmp_path, monkeypatch, capsys):
     folds = json.loads((tmp_path / "cmu07.json").read_text())["folds"]
     assert 0 < folds["VGPDS"]["legs"]["RA"]["mean"] < 90
     assert capsys.readouterr().out.splitlines()[2] == "|  | legs RA | body RA |"
+    assert (tmp_path / "cmu07.png").exists()
+    assert load(tmp_path / "cmu07.safetensors")[2].num_sequences == 4
 
 
 def test_outputs_of_unequal_signal():
@@ -146,14 +196,17 @@ def test_missa(tmp_path, monkeypatch):
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
-    assert (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "missa.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("name", "files"),
     [
-        ("ocean", ["ocean.json", "ocean.png", "seawave.md"]),
-        ("periodic_video", ["mouse-reconstruct.json", "mouse-generate.png", "pendulum-generate.json"]),
+        ("ocean", ["ocean.json", "ocean.png", "seawave.md", "seawave.safetensors"]),
+        (
+            "periodic_video",
+            ["mouse-reconstruct.json", "mouse-generate.png", "pendulum-generate.json", "mouse-generate.safetensors"],
+        ),
     ],
 )
 def test_clips(name, files, tmp_path, monkeypatch):
@@ -164,6 +217,11 @@ def test_clips(name, files, tmp_path, monkeypatch):
     results = json.loads((tmp_path / files[0]).read_text())
     assert results["VGPDS"]["MAE"]["mean"] < 255
     assert results["recipe"]["num_steps"] == 10
+    assert results["seconds"][0] > 0
+    film = tmp_path / "ahead.npz"
+    command = ["forecast", str(tmp_path / files[-1]), "--until", "110", "-o", str(film), "-q"]
+    assert main(command) == 0
+    assert np.load(film)["frames"].shape[1:] == (12, 12)
 
 
 @pytest.mark.parametrize("name", ["yeast", "robot"])

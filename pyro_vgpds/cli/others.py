@@ -38,5 +38,13 @@ def run_experiment(args: argparse.Namespace) -> int:
         raise UsageError(f"NAME must be one of {names}, but got {args.name!r}.")
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"--output must be a folder, but {args.output} is a file.")
-    experiments.run(args.name, args.output, seeds=args.seeds, quick=args.quick)
+    source: dict[str, Any] = {"data_home": args.data_home} if args.data_home else {}
+    source |= {"download": True} if args.download else {}
+    try:
+        experiments.run(
+            args.name, args.output, seeds=args.seeds, quick=args.quick, progress=False if args.quiet else None, **source
+        )
+    except FileNotFoundError as error:  # the words of the library's arguments, as they are called here
+        words = str(error).replace("Pass download=True", "Pass --download").replace("data_home=", "--data-home")
+        raise CommandError(words) from None
     return OK

@@ -252,3 +252,5 @@ def _experiment(commands: Any) -> None:
     )
     parser.add_argument("--seeds", type=count, metavar="N", help="runs from different starts")
     parser.add_argument("--quick", action="store_true", help="a small version, to see that it works")
+    parser.add_argument("--data-home", type=Path, metavar="DIR", help="folder of the data (PYRO_VGPDS_DATA)")
+    parser.add_argument("--download", action="store_true", help="fetch data that are not there, if allowed")

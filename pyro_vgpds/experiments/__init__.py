@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from typing import Any
 
 import torch
 
@@ -29,13 +30,23 @@ _MODULES = {
 NAMES = tuple(_MODULES)
 
 
-def run(name: str, output: str | os.PathLike[str], seeds: int | None = None, quick: bool = False) -> None:
+def run(
+    name: str,
+    output: str | os.PathLike[str],
+    seeds: int | None = None,
+    quick: bool = False,
+    *,
+    progress: bool | None = None,
+    **source: Any,
+) -> None:
     """Run an experiment and leave its results in the folder ``output``.
 
     :param name: one of :data:`NAMES`.
     :param output: the folder; parts that are finished there are used again.
     :param seeds: how many; left out, as many as the experiment's table wants.
     :param quick: few steps and small models, to see that it runs.
+    :param progress: show bars and say what is finished; left out, bars on a terminal only; False is silent.
+    :param source: ``data_home`` and ``download``, as in :mod:`pyro_vgpds.datasets`.
     :raises ValueError: where there is no such experiment, or ``seeds`` is not positive.
     :raises FileNotFoundError: where its data are not at hand.
 
@@ -53,6 +64,6 @@ def run(name: str, output: str | os.PathLike[str], seeds: int | None = None, qui
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # faster than many for problems of these sizes
     try:
-        module.run(name, Folder(output), seeds, quick)
+        module.run(name, Folder(output, progress), seeds, quick, source)
     finally:
         torch.set_num_threads(threads)

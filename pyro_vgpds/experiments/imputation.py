@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch
 from pyro_vgpds import baselines, datasets, metrics
 from pyro_vgpds.experiments.recipe import Recipe, Trained
 from pyro_vgpds.experiments.record import Folder, spread, table
-from pyro_vgpds.io import save
 
 __all__ = ["HIDDEN", "LABELS", "Task", "run", "score"]
 
@@ -53,10 +53,10 @@ class Task:
         return cls(t, [part[:, count > 0] for part in left], truth[:, count > 0])
 
 
-def score(task: Task, recipe: Recipe, seed: int) -> tuple[dict[str, float], Trained]:
+def score(task: Task, recipe: Recipe, seed: int, progress: bool | None = None) -> tuple[dict[str, float], Trained]:
     """Root mean squared errors of the hidden entries, and how many of them central intervals cover, in per cent."""
     start = time.process_time()
-    trained = recipe.train(task.t, task.y, seed)
+    trained = recipe.train(task.t, task.y, seed, progress)
     prediction = trained.posterior.impute(fill=False)
     mean, variance = trained.mean(prediction), trained.variance(prediction)
     result = {"VGPDS": metrics.mse(task.truth, mean) ** 0.5, "NLPD": metrics.nlpd(task.truth, mean, variance)}
@@ -69,17 +69,17 @@ def score(task: Task, recipe: Recipe, seed: int) -> tuple[dict[str, float], Trai
     return result, trained
 
 
-def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
+def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """VGPDS beside the column mean, linear interpolation in time and probabilistic PCA, with coverage."""
-    data = datasets.load_spellman() if name == "yeast" else datasets.load_robot_wireless()
+    data = datasets.load_spellman(**source) if name == "yeast" else datasets.load_robot_wireless(**source)
     y = [part[:, :200] for part in data.y] if quick else data.y
     recipe = replace(RECIPES[name], latent_dim=3, num_inducing=10, num_steps=10) if quick else RECIPES[name]
 
-    def one(seed: int) -> dict[str, Any]:
-        result, trained = score(Task.of(data.t, y, HIDDEN, seed), recipe, seed)
+    def one(seed: int, files: Path) -> dict[str, Any]:
+        result, trained = score(Task.of(data.t, y, HIDDEN, seed), recipe, seed, folder.progress)
         if seed == 0:
-            save(folder / "model.safetensors", trained.model, trained.guide, trained.posterior.data)
-            _show(folder, name, data, trained)
+            trained.save(files / f"{name}.safetensors")
+            _show(files / f"{name}.png", data, trained)
         return result
 
     runs = []
@@ -88,13 +88,17 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
         runs.append(folder.once(f"{name}-{seed}", settings, partial(one, seed)))
     rows = {label: spread([r[label] for r in runs]) for label in LABELS}
     text = table(LABELS, [list(rows.values())])
-    note = "Coverage of central intervals in per cent, then root mean squared errors, then CPU seconds."
+    seconds = [r["wall seconds"] for r in runs]
+    note = (
+        "Coverage of central intervals in per cent, then root mean squared errors, then CPU seconds. "
+        f"A seed took {np.mean(seconds):.0f} s."
+    )
     print(f"{text}\n\n{note}")
     folder.write_text(f"{name}.md", f"{text}\n\n{note}\n")
-    folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings()})
+    folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings(), "wall seconds": seconds})
 
 
-def _show(folder: Folder, name: str, data: datasets.Dataset, trained: Trained) -> None:
+def _show(path: Path, data: datasets.Dataset, trained: Trained) -> None:
     """The latent path over time, and where the truth is known, the path in space that was walked."""
     from matplotlib.figure import Figure
 
@@ -109,7 +113,7 @@ def _show(folder: Folder, name: str, data: datasets.Dataset, trained: Trained) -
         (line,) = axes[0].plot(t, x[:, q], label=f"dimension {q}")
         axes[0].fill_between(t, x[:, q] - 2 * sd[:, q], x[:, q] + 2 * sd[:, q], alpha=0.2, color=line.get_color())
     axes[0].set(xlabel="time", ylabel="latent path, ± 2 sd")
-    axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), fontsize="small")
     if data.latent is not None:
         first, second = best[:2].tolist()
         axes[1].scatter(x[:, first], x[:, second], c=t, s=6)
@@ -117,4 +121,4 @@ def _show(folder: Folder, name: str, data: datasets.Dataset, trained: Trained) -
         walked = data.latent[0]
         axes[2].scatter(walked[:, 0], walked[:, 1], c=t, s=6)
         axes[2].set(xlabel="x", ylabel="y", title="where the robot was", aspect="equal")
-    figure.savefig(folder / f"{name}.png", dpi=150)
+    figure.savefig(path, dpi=150)

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe
-from pyro_vgpds.experiments.record import Folder, spread
-from pyro_vgpds.experiments.video import best_neighbours, errors, in_time, report, show_frames
-from pyro_vgpds.io import save
+from pyro_vgpds.experiments.record import Folder
+from pyro_vgpds.experiments.video import best_neighbours, errors, in_time, repeat, report, show_frames
 
 __all__ = ["run"]
 
@@ -24,45 +23,36 @@ SHARE = 1 / 3  # pixels that hardly change are magnified to this share of the ma
 TRUST = 0.1  # thousands of seen pixels say less than independent ones would
 
 
-def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
+def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """VGPDS, with and without the seen half, beside nearest neighbours, lines and one GP for each pixel."""
-    video = datasets.load_missa()
+    video = datasets.load_missa(**source)
     recipe = replace(RECIPE, latent_dim=5, num_inducing=20, num_steps=10) if quick else RECIPE
     data, (t_test, seen), truth = video.training(), video.partial(), video.truth()
     t, train = data.times.t.numpy(), data.read().numpy()
 
-    def one(seed: int) -> dict[str, Any]:
-        start = time.perf_counter()
-        trained = recipe.train([t], [train], seed)
+    def one(seed: int, files: Path) -> dict[str, Any]:
+        trained = recipe.train([t], [train], seed, folder.progress)
         common = trained.reconstruct(t_test, seen, 0)
+        balanced = trained.balanced(SHARE)
+        ahead = balanced.mean(balanced.posterior.forecast(t_test, 0))
+        filled = balanced.reconstruct(t_test, seen, 0, trust=TRUST)
         if seed == 0:
-            save(folder / "model.safetensors", trained.model, trained.guide, trained.posterior.data)
-        trained = trained.balanced(SHARE)
-        ahead = trained.mean(trained.posterior.forecast(t_test, 0))
-        filled = trained.reconstruct(t_test, seen, 0, trust=TRUST)
-        if seed == 0:
+            trained.save(files / "missa.safetensors", shape=list(video.shape))
             whole = np.where(np.isnan(truth), seen, truth)
             versions = {"truth": whole, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
-            show_frames(folder / "missa.png", video, versions, frames=range(5, len(seen), 12))
-        parts = {"times": ahead, "seen": filled, "common": common}
-        return {k: errors(truth, v) for k, v in parts.items()} | {"seconds": time.perf_counter() - start}
+            show_frames(files / "missa.png", video, versions, frames=range(5, len(seen), 12))
+        return {
+            "VGPDS, times and seen half": errors(truth, filled),
+            "VGPDS, times alone": errors(truth, ahead),
+            "VGPDS, times and seen half, pixels in common units": errors(truth, common),
+        }
 
-    runs = []
-    for seed in range(seeds or 3):
-        settings = recipe.settings() | {"seed": seed, "trust": TRUST, "share": SHARE}
-        runs.append(folder.once(f"missa-{seed}", settings, partial(one, seed)))
-    rows: dict[str, Any] = {
-        label: {k: spread([r[part][k] for r in runs]) for k in ("MAE", "MSE")}
-        for label, part in (
-            ("VGPDS, times and seen half", "seen"),
-            ("VGPDS, times alone", "times"),
-            ("VGPDS, times and seen half, pixels in common units", "common"),
-        )
-    }
+    settings = recipe.settings() | {"trust": TRUST, "share": SHARE}
+    rows, seconds = repeat(folder, name, settings, seeds or 3, one)
     rows["nearest neighbours, best k"] = best_neighbours(truth, train, seen)
     rows["mean frame"] = errors(truth, np.broadcast_to(train.mean(0), seen.shape))
     rivals = {"linear in time": baselines.linear_interpolation, "one GP for each pixel": baselines.gp_interpolation}
     for label, method in rivals.items():
         rows[label] = errors(truth, in_time(method, t, train, t_test, seen))
     paper = "The paper, on frames of 288 x 360: VGPDS 2.52, nearest neighbours 2.63."
-    report(folder, name, rows, {"seconds": [r["seconds"] for r in runs], "recipe": recipe.settings()}, paper)
+    report(folder, name, rows, recipe, seconds, paper)

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe
-from pyro_vgpds.experiments.record import Folder, spread
-from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, in_time, report, show_frames
+from pyro_vgpds.experiments.record import Folder
+from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, in_time, repeat, report, show_frames
 from pyro_vgpds.kernels import Matern32, White
 
 __all__ = ["run"]
@@ -25,21 +27,20 @@ CLIPS = {"ocean": 8, "seawave": 12}  # and the side of the tiles that are seen o
 _BLOCK = 3  # frames in a row that are for test
 
 
-def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
+def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """VGPDS beside nearest neighbours, linear interpolation in time and one GP for each pixel, on each clip."""
     recipe = replace(RECIPE, latent_dim=3, num_inducing=15, num_steps=10) if quick else RECIPE
+    settings = recipe.settings() | {"trust": TRUST, "drift": DRIFT}
     for clip, tile in CLIPS.items():
-        video = datasets.load_clip(clip)
-        runs = []
-        for seed in range(seeds or 3):
-            settings = recipe.settings() | {"seed": seed, "trust": TRUST, "drift": DRIFT}
-            runs.append(folder.once(f"{clip}-{seed}", settings, partial(_one, folder, clip, video, tile, recipe, seed)))
-        rows = {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}
+        one = partial(_one, clip, datasets.load_clip(clip, **source), tile, recipe, folder.progress)
+        rows, seconds = repeat(folder, clip, settings, seeds or 3, one)
         print(f"\n## {clip}\n")
-        report(folder, clip, rows, {"recipe": recipe.settings()}, "The paper, on another clip: VGPDS 9.36, NN 9.53.")
+        report(folder, clip, rows, recipe, seconds, "The paper, on another clip: VGPDS 9.36, NN 9.53.")
 
 
-def _one(folder: Folder, clip: str, video: datasets.Video, tile: int, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _one(
+    clip: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
+) -> dict[str, Any]:
     frames, t = video.y[0], video.t[0]
     rng = np.random.default_rng(seed)
     test = np.zeros(len(t), dtype=bool)
@@ -48,7 +49,7 @@ def _one(folder: Folder, clip: str, video: datasets.Video, tile: int, recipe: Re
         test[start : start + _BLOCK] = True
     hidden = hide_tiles(video.shape, 0.4, tile, seed)
     seen, truth = np.where(hidden, np.nan, frames[test]), np.where(hidden, frames[test], np.nan)
-    trained = recipe.train([t[~test]], [frames[~test]], seed)
+    trained = recipe.train([t[~test]], [frames[~test]], seed, progress)
     carrying = trained.carrying(Matern32(1.0, DRIFT * (t[1] - t[0])) + White(0.1))
     prediction = carrying.predict(t[test], seen, 0, trust=TRUST)
     filled = carrying.mean(prediction)
@@ -57,8 +58,9 @@ def _one(folder: Folder, clip: str, video: datasets.Video, tile: int, recipe: Re
         for method in (baselines.linear_interpolation, baselines.gp_interpolation)
     )
     if seed == 0:
+        trained.save(files / f"{clip}.safetensors", shape=list(video.shape))
         versions = {"truth": frames[test], "seen": seen, "VGPDS": filled, "linear": line}
-        show_frames(folder / f"{clip}.png", video, versions, frames=range(1, int(test.sum()), _BLOCK)[:6])
+        show_frames(files / f"{clip}.png", video, versions, frames=range(1, int(test.sum()), _BLOCK)[:6])
     return {
         "VGPDS": errors(truth, filled),
         "VGPDS, times alone": errors(truth, carrying.mean(carrying.posterior.forecast(t[test], 0))),

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ import pyro
 
 from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe, Trained
-from pyro_vgpds.experiments.record import Folder, spread
-from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, report, show_frames
+from pyro_vgpds.experiments.record import Folder
+from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, repeat, report, show_frames
 
 __all__ = ["run"]
 
@@ -30,37 +32,36 @@ _LAST = 7  # frames that are reconstructed
 _FIRST = 60  # frames that the generated ones follow
 
 
-def run(name: str, folder: Folder, seeds: int | None, quick: bool) -> None:
+def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """The last frames from 40 % of their pixels; and the frames after the first 60 from their times alone."""
-    tasks = (("reconstruct", _reconstruct, RECIPE), ("generate", _generate, AHEAD))
+    paper = "The paper, on another clip: VGPDS 4.01, NN 4.15."
+    tasks = (("reconstruct", _reconstruct, RECIPE, paper), ("generate", _generate, AHEAD, ""))
     for clip, tile in CLIPS.items():
-        video = datasets.load_clip(clip)
-        for task, compute, recipe in tasks:
+        video = datasets.load_clip(clip, **source)
+        for task, compute, recipe, others in tasks:
             if quick:
                 recipe = replace(recipe, latent_dim=2, num_inducing=15, num_steps=10)
-            runs = []
-            for seed in range(seeds or 3):
-                settings = recipe.settings() | {"seed": seed, "trust": TRUST, "share": SHARE}
-                part = partial(compute, folder, f"{clip}-{task}", video, tile, recipe, seed)
-                runs.append(folder.once(f"{clip}-{task}-{seed}", settings, part))
-            rows = {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}
+            key, settings = f"{clip}-{task}", recipe.settings() | {"trust": TRUST, "share": SHARE}
+            one = partial(compute, key, video, tile, recipe, folder.progress)
+            rows, seconds = repeat(folder, key, settings, seeds or 3, one)
             print(f"\n## {clip}: {task}\n")
-            paper = "The paper, on another clip, to reconstruct: VGPDS 4.01, NN 4.15."
-            report(folder, f"{clip}-{task}", rows, {"recipe": recipe.settings()}, paper)
+            report(folder, key, rows, recipe, seconds, others)
 
 
 def _reconstruct(
-    folder: Folder, key: str, video: datasets.Video, tile: int, recipe: Recipe, seed: int
+    key: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
 ) -> dict[str, Any]:
     frames, t = video.y[0], video.t[0]
     train, last = frames[:-_LAST], frames[-_LAST:]
     hidden = hide_tiles(video.shape, 0.4, tile, seed)
     seen, truth = np.where(hidden, np.nan, last), np.where(hidden, last, np.nan)
-    trained = _train(recipe, t[:-_LAST], train, seed)
+    plain = _train(recipe, t[:-_LAST], train, seed, progress)
+    trained = plain.balanced(SHARE)
     filled = trained.reconstruct(t[-_LAST:], seen, 0, trust=TRUST)
     if seed == 0:
+        plain.save(files / f"{key}.safetensors", shape=list(video.shape))
         versions = {"truth": last, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
-        show_frames(folder / f"{key}.png", video, versions, frames=range(_LAST))
+        show_frames(files / f"{key}.png", video, versions, frames=range(_LAST))
     return {
         "VGPDS": errors(truth, filled),
         "VGPDS, times alone": errors(truth, trained.mean(trained.posterior.forecast(t[-_LAST:], 0))),
@@ -70,20 +71,24 @@ def _reconstruct(
     }
 
 
-def _generate(folder: Folder, key: str, video: datasets.Video, tile: int, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _generate(
+    key: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
+) -> dict[str, Any]:
     frames, t = video.y[0], video.t[0]
     train, ahead = frames[:_FIRST], frames[_FIRST : _FIRST + 40]
-    trained = _train(recipe, t[:_FIRST], train, seed)
+    plain = _train(recipe, t[:_FIRST], train, seed, progress)
+    trained = plain.balanced(SHARE)
     times = t[_FIRST : _FIRST + len(ahead)]
     made = trained.mean(trained.posterior.forecast(times, 0))
     blank = np.full_like(ahead, np.nan)
     cycle = baselines.repeat_cycle(np.r_[t[:_FIRST], times], np.concatenate([train, blank]))
     repeated = np.asarray(cycle)[_FIRST:]
     if seed == 0:
+        plain.save(files / f"{key}.safetensors", shape=list(video.shape))
         pyro.set_rng_seed(0)
         draw = trained.posterior.generate(times, 1, 0, noise=False)[0].numpy() * trained.scale
         versions = {"truth": ahead, "VGPDS, mean": made, "VGPDS, a draw": draw, "last cycle": repeated}
-        show_frames(folder / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
+        show_frames(files / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
     return {
         "VGPDS": errors(ahead, made),
         "last cycle again": errors(ahead, repeated),
@@ -92,6 +97,6 @@ def _generate(folder: Folder, key: str, video: datasets.Video, tile: int, recipe
     }
 
 
-def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int) -> Trained:
+def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int, progress: bool | None) -> Trained:
     period = baselines.estimate_period(t, frames)  # of the training frames: where the periodic kernel begins
-    return replace(recipe, period=period).train([t], [frames], seed).balanced(SHARE)
+    return replace(recipe, period=period).train([t], [frames], seed, progress)

@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyro
 import torch
 
 from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.io import save
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.lags import lagged
 from pyro_vgpds.model import VGPDS
@@ -50,8 +52,11 @@ class Recipe:
         smooth: Kernel = _SMOOTH[self.temporal]()
         return smooth.fix("variance") + White(1e-2) + Bias(0.1)
 
-    def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int) -> Trained:
-        """A model of these sequences. Deterministic: the same seed gives the same model."""
+    def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int, progress: bool | None = None) -> Trained:
+        """A model of these sequences. Deterministic: the same seed gives the same model.
+
+        :raises KeyboardInterrupt: where training was interrupted; a model that is half trained is no result.
+        """
         start = time.perf_counter()
         num_outputs = y[0].shape[1]
         y = [lagged(part, self.lags) for part in y]
@@ -71,7 +76,9 @@ class Recipe:
         if self.per_dimension:
             _spread_over_dimensions(model)
         guide = AutoOpperArchambeau(model)
-        result = fit(model, guide, data, self.num_steps)
+        result = fit(model, guide, data, self.num_steps, progress=progress)
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
         seconds = time.perf_counter() - start
         return Trained(
             Posterior(model, guide, data), model, guide, scale, num_outputs, self.lags, result.bound, seconds
@@ -132,6 +139,14 @@ class Trained:
         posterior = Posterior(model, guide, data, noise=noise / magnified**2)
         scale = self.scale * magnified.numpy()
         return replace(self, posterior=posterior, model=model, guide=guide, scale=scale)
+
+    def save(self, path: Path, **metadata: Any) -> None:
+        """A file as those of the command line, whose answers are in the units of the data.
+
+        :param metadata: what else is known of the outputs, such as the ``shape`` of a video's frames.
+        """
+        about = {"scale": torch.as_tensor(self.scale), "lags": list(self.lags), **metadata}
+        save(path, self.model, self.guide, self.posterior.data, about)
 
     def predict(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> Prediction:
         """Partly seen frames, in the model's units."""

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import shutil
 import statistics
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,32 +21,63 @@ __all__ = ["Folder", "spread", "table"]
 
 
 class Folder:
-    """A folder with ``runs/`` (one JSON file for each finished part) and the results.
+    """A folder with an experiment's results, and ``runs/`` with what its finished parts left: numbers (JSON) and files.
 
-    :raises OSError: where it cannot be made.
+    :param path: made when something is written.
+    :param progress: show bars and say what is finished; left out, bars on a terminal only; False is silent.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: str | os.PathLike[str], progress: bool | None = None) -> None:
+        self.path, self.progress = Path(path), progress
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
-    def once(self, key: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The result of ``compute``, numbers and arrays, from an earlier run where one with these settings is there."""
-        path = self.path / "runs" / f"{key}.json"
-        wanted = json.loads(json.dumps(settings))
-        if path.exists():
-            try:
-                kept = json.loads(path.read_text())
-                if kept["settings"] == wanted:
-                    return {name: _unpack(value) for name, value in kept["result"].items()}
-            except (ValueError, KeyError, TypeError):  # cut short or of another kind: made again
-                pass
-        result = dict(compute())
-        self.write_json(f"runs/{key}.json", {"settings": wanted, "result": {k: _pack(v) for k, v in result.items()}})
+    def once(
+        self, key: str, settings: Mapping[str, Any], compute: Callable[[Path], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The result of ``compute``, numbers and arrays, from an earlier run where one with these settings is there.
+
+        ``compute`` is given a folder for its files, which are put beside the results, and ``wall seconds`` are added to
+        what it returns. Where it fails or is interrupted nothing is kept.
+        """
+        text = json.dumps(settings, sort_keys=True)
+        part = self.path / "runs" / f"{key}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        result = _read(part.with_suffix(".json"))
+        if result is None:
+            result = self._compute(part, compute)
+            packed = {name: _pack(value) for name, value in result.items()}
+            self.write_json(f"runs/{part.name}.json", {"settings": json.loads(text), "result": packed})
+            if self.progress is not False:
+                print(f"{key}: {result['wall seconds']:.0f} s", file=sys.stderr)
+        for file in sorted(part.iterdir()) if part.is_dir() else ():
+            self._show(file)
         return result
+
+    @staticmethod
+    def _compute(part: Path, compute: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+        files = part.with_name(part.name + ".partial")
+        shutil.rmtree(files, ignore_errors=True)
+        files.mkdir(parents=True)
+        began = time.perf_counter()
+        try:
+            result = {**compute(files), "wall seconds": time.perf_counter() - began}
+            shutil.rmtree(part, ignore_errors=True)
+            if any(files.iterdir()):
+                files.replace(part)
+        finally:
+            shutil.rmtree(files, ignore_errors=True)
+        return result
+
+    def _show(self, file: Path) -> None:
+        """Put a part's file beside the results, without a second copy where the disk can do so."""
+        partial = self.path / f"{file.name}.partial"
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(file, partial)
+        except OSError:
+            shutil.copyfile(file, partial)
+        partial.replace(self.path / file.name)
 
     def write_json(self, name: str, value: Any) -> Path:
         return self.write_text(name, json.dumps(value, indent=1))
@@ -50,10 +85,18 @@ class Folder:
     def write_text(self, name: str, text: str) -> Path:
         """Write a file whole or not at all."""
         path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text)
         partial.replace(path)
         return path
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return {name: _unpack(value) for name, value in json.loads(path.read_text())["result"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, cut short or of another kind
+        return None
 
 
 def _pack(value: Any) -> Any:

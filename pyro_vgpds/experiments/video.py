@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, metrics
+from pyro_vgpds import baselines, metrics, plotting
 from pyro_vgpds.datasets import Video
-from pyro_vgpds.experiments.record import Folder, table
+from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds.experiments.record import Folder, spread, table
 
-__all__ = ["best_neighbours", "errors", "hide_tiles", "in_time", "report", "show_frames"]
+__all__ = ["best_neighbours", "errors", "hide_tiles", "in_time", "repeat", "report", "show_frames"]
 
 
 def errors(truth: np.ndarray, prediction: Any) -> dict[str, float]:
@@ -45,26 +47,31 @@ def hide_tiles(shape: tuple[int, int], share_seen: float, tile: int, seed: int) 
     return hidden
 
 
+def repeat(
+    folder: Folder, key: str, settings: Mapping[str, Any], seeds: int, compute: Callable[[int, Path], Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[float]]:
+    """Errors by method over seeds, and the wall seconds of each."""
+    runs = [folder.once(f"{key}-{seed}", {**settings, "seed": seed}, partial(compute, seed)) for seed in range(seeds)]
+    seconds = [run.pop("wall seconds") for run in runs]
+    return {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}, seconds
+
+
 def report(
-    folder: Folder, name: str, rows: Mapping[str, Mapping[str, Any]], more: Mapping[str, Any], paper: str
+    folder: Folder, name: str, rows: Mapping[str, Any], recipe: Recipe, seconds: Sequence[float], paper: str = ""
 ) -> None:
     """Print and write the table, and write the numbers."""
     text = table(["method", "MAE", "MSE"], [[label, row["MAE"], row["MSE"]] for label, row in rows.items()])
-    print(f"{text}\n\n{paper}")
-    folder.write_text(f"{name}.md", f"{text}\n\n{paper}\n")
-    folder.write_json(f"{name}.json", {**rows, **more})
+    text += f"\n\n{paper} A seed took {np.mean(seconds):.0f} s.".replace("\n\n ", "\n\n")
+    print(text)
+    folder.write_text(f"{name}.md", f"{text}\n")
+    folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings(), "seconds": seconds})
 
 
 def show_frames(path: Path, video: Video, pictures: Mapping[str, np.ndarray], frames: Sequence[int]) -> None:
     """Some frames of several versions (T, H W) of a video, one row a version."""
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
 
-    height, width = video.shape
-    figure = Figure(figsize=(1.6 * len(frames) * width / height, 1.8 * len(pictures)), layout="constrained")
-    axes = figure.subplots(len(pictures), len(frames), squeeze=False)
-    for row, (label, rows) in zip(axes, pictures.items(), strict=True):
-        for ax, frame in zip(row, frames, strict=True):
-            ax.imshow(video.to_frames(rows[frame]), cmap="gray", vmin=0, vmax=255)
-            ax.set(xticks=[], yticks=[])
-        row[0].set_ylabel(label)
+    films = {label: video.to_frames(rows) for label, rows in pictures.items()}
+    figure = plotting.plot_frames(films, frames)[0, 0].figure
     figure.savefig(path, dpi=150)
+    plt.close(figure)
