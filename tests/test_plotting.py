@@ -159,6 +159,9 @@ def test_plane(trained):
     np.testing.assert_allclose(ellipses.get_heights(), 2 * sd[:12, 2])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent 1", "latent 2")
     with pytest.raises(ValueError, match="dimensions must be 2"):
+    for (low, high), q in ((ax.get_xlim(), 1), (ax.get_ylim(), 2)):  # no ellipse is cut
+        assert low <= (mean - sd)[:, q].min()
+        assert (mean + sd)[:, q].max() <= high
         plot_plane(trained.post, (1,))
 
 
