@@ -413,3 +413,13 @@ def test_films_refuse(tmp_path, name, frames, fps, message):
     with pytest.raises(ValueError, match=message):
         write_film(tmp_path / name, frames, fps)
     assert not list(tmp_path.iterdir())
+def test_animated_poses_of_one_limb(tmp_path):
+    motion = make_gait(1, (3, 3))
+    limb = motion.positions()
+    limb[:, 4:] = np.nan
+    moving = animate_poses(motion.skeleton, limb, view="side")
+    low, high = moving._fig.axes[0].get_ylim()
+    assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
+    save_animation(moving, tmp_path / "a.gif")
+
+
