@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -158,10 +159,10 @@ def test_plane(trained):
     np.testing.assert_allclose(ellipses.get_widths(), 2 * sd[:12, 1])
     np.testing.assert_allclose(ellipses.get_heights(), 2 * sd[:12, 2])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent 1", "latent 2")
-    with pytest.raises(ValueError, match="dimensions must be 2"):
     for (low, high), q in ((ax.get_xlim(), 1), (ax.get_ylim(), 2)):  # no ellipse is cut
         assert low <= (mean - sd)[:, q].min()
         assert (mean + sd)[:, q].max() <= high
+    with pytest.raises(ValueError, match="dimensions must be 2"):
         plot_plane(trained.post, (1,))
 
 
@@ -202,10 +203,6 @@ def test_reconstruction():
     assert not plot_reconstruction(guess, 1, seen=seen).patches
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: plot_forecast(prediction(), 3), "output must be 0 to 2, but got 3"),
 def several(lengths=(4, 5), start=(1.0, 0.5)):
     """Two sequences, whose times overlap, one after the other."""
     guess = prediction(sum(lengths))
@@ -295,6 +292,10 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
     assert not plt.get_fignums()
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plot_forecast(prediction(), 3), "output must be 0 to 2, but got 3"),
         (lambda: plot_forecast(prediction(), "x"), "output 'x' is unknown; the outputs are 0 to 2"),
         (lambda: plot_forecast(prediction(), levels=(1.0,)), "levels must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), level=0.0), "level must be between 0 and 1"),
@@ -303,6 +304,11 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
         (lambda: plot_frames({"a": np.ones((2, 3, 3)), "b": np.ones((3, 3, 3))}), r"a \(2, 3, 3\), b \(3, 3, 3\)"),
         (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be some of 0 to 1, but got \[2\]"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 3, 3))), r"positions \(T, 18, 3\).*motion \(2, 3, 3\)"),
+        (lambda: plot_poses(stick_figure(), np.full((2, 18, 3), np.nan)), "motions must have joints that are not NaN"),
+        (
+            lambda: animate_poses(stick_figure(), np.full((2, 18, 3), np.nan)),
+            "motions must have joints that are not NaN",
+        ),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be some of 0 to 1"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
     ],
@@ -359,6 +365,33 @@ def test_poses_of_one_limb():
     assert [text.get_position() for text in ax.texts] == [text.get_position() for text in whole.texts]
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("view", ["side", "three-quarter"])
+def test_poses_of_a_figure_that_walks(direction, view):
+    motion = make_gait(1, (9, 9))
+    places = motion.positions()
+    places[..., 2] += direction * 50.0 * np.arange(9)[:, None]
+    ax = plot_poses(motion.skeleton, places, labels=range(9), view=view)
+    ends = [(np.nanmin(x), np.nanmax(x)) for x in (line.get_xdata() for line in ax.get_lines())]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+    assert len(ax.texts) == len(ends) == 8
+    for text, (left, right) in zip(ax.texts, ends, strict=True):
+        assert left < text.get_position()[0] < right
+
+
+def test_poses_without_a_root():
+    """One limb of a figure that walks, one pose of which was not seen at all."""
+    motion = make_gait(1, (4, 4))
+    places = motion.positions()
+    places[..., 2] += 50.0 * np.arange(4)[:, None]
+    places[:, :4] = places[2] = np.nan
+    ax = plot_poses(motion.skeleton, places, labels=range(4), view="side")
+    for k in (0, 1, 3):
+        x = ax.get_lines()[k].get_xdata()
+        assert np.nanmin(x) < ax.texts[k].get_position()[0] < np.nanmax(x)
+    assert np.isnan(ax.get_lines()[2].get_xdata()).all()
+
+
 def test_animated_frames(tmp_path):
     video = make_pendulum_video(4, 8, 8)
     seen = video.frames.copy()
@@ -384,6 +417,16 @@ def test_animated_poses(tmp_path, overlay):
     assert len(frames) == 4
     assert (frames[0] != frames[2]).any()
     assert min(frame.min() for frame in frames) < 150  # something is drawn
+
+
+def test_animated_poses_of_one_limb(tmp_path):
+    motion = make_gait(1, (3, 3))
+    limb = motion.positions()
+    limb[:, 4:] = np.nan
+    moving = animate_poses(motion.skeleton, limb, view="side")
+    low, high = moving._fig.axes[0].get_ylim()
+    assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
+    save_animation(moving, tmp_path / "a.gif")
 
 
 def test_films_keep_their_frames(tmp_path):
@@ -413,13 +456,3 @@ def test_films_refuse(tmp_path, name, frames, fps, message):
     with pytest.raises(ValueError, match=message):
         write_film(tmp_path / name, frames, fps)
     assert not list(tmp_path.iterdir())
-def test_animated_poses_of_one_limb(tmp_path):
-    motion = make_gait(1, (3, 3))
-    limb = motion.positions()
-    limb[:, 4:] = np.nan
-    moving = animate_poses(motion.skeleton, limb, view="side")
-    low, high = moving._fig.axes[0].get_ylim()
-    assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
-    save_animation(moving, tmp_path / "a.gif")
-
-
