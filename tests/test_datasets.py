@@ -347,6 +347,20 @@ def test_pendulum():
         datasets.make_pendulum_video(swing=120)
 
 
+def test_sequences_of_one_frame():
+    one = datasets.make_sequences(1, 2, (1, 1))
+    assert one.y[0].shape == (1, 2)
+    assert np.isfinite(one.y[0]).all()
+    assert np.concatenate(datasets.make_sequences(2, 1, (1, 1), noise=0.0).y).std() == pytest.approx(1.0)
+
+
+def test_pins_can_be_used():
+    """A trial with an address is of use only where its skeleton has one."""
+    for name, source in cache.SOURCES.items():
+        if name.endswith(".amc") and source.url is not None:
+            assert cache.SOURCES[f"{name.split('_')[0]}.asf"].url is not None
+
+
 def test_dataset_is_frozen():
     data = datasets.make_sequences()
     with pytest.raises(dataclasses.FrozenInstanceError):

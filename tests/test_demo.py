@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pyro_vgpds import demo
+from pyro_vgpds import FitResult, demo
 from pyro_vgpds.cli import main
 from pyro_vgpds.demo.common import rms
+from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.report import Chapter, Table, write_report
+from pyro_vgpds.plotting import plot_poses
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PICTURES = {
@@ -113,6 +115,35 @@ def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))
     assert main(["demo", "--output", str(tmp_path), "--steps", "2", "-q"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_interruption_ends_the_demo(tmp_path, monkeypatch, capsys):
+    """Training takes Ctrl-C for its end; a report of steps that were not made would be wrong."""
+    monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
+    monkeypatch.setattr("pyro_vgpds.demo.common.fit", interrupted_fit)
+    assert main(["demo", "--output", str(tmp_path), "--steps", "3"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+
+
+def interrupted_fit(*args, **options):
+    return FitResult(0.0, [], "interrupted", 1, "natural")
+
+
+def test_only_the_leg_of_the_nearest_pose_is_drawn(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(skeleton, motions, *args, **options):
+        drawn.append((skeleton, motions))
+        return plot_poses(skeleton, motions, *args, **options)
+
+    monkeypatch.setattr("pyro_vgpds.demo.gait.plot_poses", draw)
+    gait_chapter(tmp_path, 2, 0, lambda text: None, False, small=True)
+    ((skeleton, motions),) = drawn
+    seen = [not np.isnan(motions["nearest pose"][:, i]).any() for i in range(len(skeleton.joints))]
+    bones = [skeleton.joints[end] for start, end in skeleton.bones if seen[start] and seen[end]]
+    assert bones == ["left_knee", "left_ankle", "left_toe"]
+    assert np.isfinite(motions["model"]).all()
 
 
 def test_root_mean_square():

@@ -204,12 +204,39 @@ def test_load_cmu_mocap(folder):
     assert load_cmu_mocap(9, data_home=folder).names == ["09_01"]
 
 
+def test_pinned_trials_are_fetched(folder, monkeypatch):
+    """Where trials are not named: those in the folder, and with download=True those with an address."""
+    home = folder / "cmu35"
+    home.mkdir()
+    (folder / "09.asf").rename(home / "35.asf")
+    (folder / "09_01.amc").rename(home / "35_02.amc")
+    served, asked = (folder / "09_02.amc").read_text(), []
+
+    def fetch(url, known_hash, fname, path, progressbar):
+        asked.append(url)
+        (path / fname).write_text(served)
+
+    pooch = pytest.importorskip("pooch")
+    monkeypatch.setattr(pooch, "retrieve", fetch)
+    assert load_cmu_mocap(35, data_home=folder).names == ["35_02"]
+    assert load_cmu_mocap(35, folder=home, download=True).names == ["35_02"]  # a folder of one's own
+    assert not asked
+    (home / "35_02.amc").unlink()
+    assert load_cmu_mocap(35, data_home=folder, download=True).names == ["35_01"]
+    assert len(asked) == 1
+    assert asked[0].endswith("/35_01.amc")
+
+
 def test_load_cmu_mocap_refuses(folder):
     with pytest.raises(FileNotFoundError, match=r"09_05.amc is not in .*; mocap.cs.cmu.edu has it under subject 9"):
         load_cmu_mocap(9, [5], folder=folder)
     with pytest.raises(FileNotFoundError, match=r"12.asf is not in"):
         load_cmu_mocap(12, folder=folder)
     with pytest.raises(FileNotFoundError, match=r"cmu07/07.asf is not in the data folder .* cannot be downloaded"):
+        load_cmu_mocap(7, data_home=folder, download=True)
+    (folder / "cmu07").mkdir()
+    (folder / "cmu07" / "07.asf").write_text(ASF)  # nothing of this subject can be fetched
+    with pytest.raises(FileNotFoundError, match=r"there is no trial 07_\*.amc in .*cmu07"):
         load_cmu_mocap(7, data_home=folder, download=True)
     for path in folder.glob("*.amc"):
         path.unlink()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -158,6 +159,9 @@ def test_plane(trained):
     np.testing.assert_allclose(ellipses.get_widths(), 2 * sd[:12, 1])
     np.testing.assert_allclose(ellipses.get_heights(), 2 * sd[:12, 2])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent 1", "latent 2")
+    for (low, high), q in ((ax.get_xlim(), 1), (ax.get_ylim(), 2)):  # no ellipse is cut
+        assert low <= (mean - sd)[:, q].min()
+        assert (mean + sd)[:, q].max() <= high
     with pytest.raises(ValueError, match="dimensions must be 2"):
         plot_plane(trained.post, (1,))
 
@@ -199,6 +203,95 @@ def test_reconstruction():
     assert not plot_reconstruction(guess, 1, seen=seen).patches
 
 
+def several(lengths=(4, 5), start=(1.0, 0.5)):
+    """Two sequences, whose times overlap, one after the other."""
+    guess = prediction(sum(lengths))
+    guess.t = torch.cat([torch.arange(n) + s for n, s in zip(lengths, start, strict=True)])
+    return guess
+
+
+def test_reconstruction_of_several_sequences():
+    guess = several()
+    t, mean = guess.t.numpy(), guess.mean.numpy()
+    seen = mean + 1.0
+    seen[2, 0] = seen[4:6, 0] = np.nan
+    ax = plot_reconstruction(guess, 0, truth=mean + 1.0, baseline=mean - 1.0, seen=seen)
+    dots = line(ax, "truth").get_xydata()
+    np.testing.assert_allclose(dots[dots[:, 0].argsort()], np.stack([t, mean[:, 0] + 1.0], 1)[t.argsort()])
+    rows = [4, 5, 6, 7, 8, 0, 1, 2, 3]  # each a line of its own, the earlier first
+    for label, shift in (("reconstruction", 0.0), ("baseline", -1.0)):
+        x, y = line(ax, label).get_xydata().T
+        np.testing.assert_allclose(y, np.insert(mean[rows, 0] + shift, 5, np.nan))
+        np.testing.assert_allclose(np.delete(x, 5), t[rows])
+    (drawn,) = [patch for patch in ax.collections if patch.get_label() == "95 %"]
+    assert [set(path.vertices[:, 0]) for path in drawn.get_paths()] == [set(t[4:]), set(t[:4])]
+    assert [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches] == [(0.5, 2.0), (2.5, 3.5)]
+    assert [text.get_text() for text in ax.get_legend().get_texts()].count("hidden") == 1
+
+
+def test_reconstruction_of_all_training_frames(trained):
+    """As the user calls it: dots and the mean are of the same frames."""
+    y = trained.data.read()
+    ax = plot_reconstruction(trained.post.impute(fill=True), "a", truth=y)
+    x, mean = line(ax, "reconstruction").get_xydata().T
+    drawn = sorted(zip(x[~np.isnan(mean)], mean[~np.isnan(mean)], strict=True))
+    assert drawn == sorted(map(tuple, line(ax, "truth").get_xydata()))
+    assert drawn == sorted(zip(trained.data.times.t.tolist(), y[:, 0].tolist(), strict=True))
+
+
+def test_reconstruction_is_one_line_where_times_do_not_overlap():
+    guess = several(start=(10.0, 0.0))
+    seen = guess.mean.clone()
+    seen[0, 1] = float("nan")
+    ax = plot_reconstruction(guess, 1, truth=guess.mean, seen=seen)
+    order = guess.t.argsort()
+    np.testing.assert_allclose(line(ax, "reconstruction").get_xydata()[:, 0], guess.t[order])
+    np.testing.assert_allclose(line(ax, "reconstruction").get_ydata(), guess.mean[order, 1])
+    assert [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches] == [(7.0, 10.5)]
+
+
+@pytest.fixture(scope="module")
+def dated():
+    t = np.datetime64("2024-01-01") + np.arange(10).astype("timedelta64[D]")
+    data = Sequences(t, np.sin(np.arange(10.0)[:, None] + np.arange(3)))
+    model = VGPDS.from_data(data, 2, 5)
+    post = Posterior(model, AutoOpperArchambeau(model), data)
+    return SimpleNamespace(t=t, data=data, post=post, ahead=post.forecast(t[-1:] + np.timedelta64(1, "D")))
+
+
+@pytest.mark.parametrize("kind", ["seconds", "dates", "objects"])
+def test_forecast_at_dates(dated, tmp_path, kind):
+    y = dated.data.read()
+    times = {"seconds": dated.data.times.t, "dates": dated.t, "objects": dated.t.astype("datetime64[us]").tolist()}
+    ax = plot_forecast(dated.ahead, history=(times[kind], y), truth=(times[kind], y))
+    for label in ("history", "what came"):
+        np.testing.assert_array_equal(line(ax, label).get_xdata().astype("datetime64[D]"), dated.t)
+    ax.figure.savefig(tmp_path / "dates.png")
+    low, high = ax.get_xlim()  # in days
+    assert high - low < 12
+
+
+def test_history_of_several_sequences_is_not_joined():
+    t = np.array([0.0, 1.0, 0.5, 1.5])
+    x, y = line(plot_forecast(prediction(), history=(t, np.ones((4, 3)))), "history").get_xydata().T
+    np.testing.assert_array_equal(np.isnan(y), [False, False, True, False, False])
+    np.testing.assert_array_equal(np.delete(x, 2), t)
+    assert not len(line(plot_forecast(prediction(), history=([], np.ones((0, 3)))), "history").get_xdata())
+
+
+@pytest.mark.parametrize("what", ["history", "truth"])
+def test_forecast_refuses_times_of_another_kind(dated, what):
+    dates = np.datetime64("2024-01-01") + np.arange(2).astype("timedelta64[D]")
+    with pytest.raises(TypeError, match=f"times of {what} are dates, but those of the prediction are numbers"):
+        plot_forecast(prediction(), **{what: (dates, np.ones((2, 3)))})
+    with pytest.raises(TypeError, match=f"times of {what} must be numbers or dates, but their dtype is <U"):
+        plot_forecast(prediction(), **{what: (["2024", "2025"], np.ones((2, 3)))})
+    bare = SimpleNamespace(t=dated.ahead.dates, mean=dated.ahead.mean, stddev=dated.ahead.stddev)
+    with pytest.raises(TypeError, match=f"times of {what} are numbers, but those of the prediction are dates"):
+        plot_forecast(bare, **{what: (np.arange(2.0), np.ones((2, 3)))})
+    assert not plt.get_fignums()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -211,6 +304,11 @@ def test_reconstruction():
         (lambda: plot_frames({"a": np.ones((2, 3, 3)), "b": np.ones((3, 3, 3))}), r"a \(2, 3, 3\), b \(3, 3, 3\)"),
         (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be some of 0 to 1, but got \[2\]"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 3, 3))), r"positions \(T, 18, 3\).*motion \(2, 3, 3\)"),
+        (lambda: plot_poses(stick_figure(), np.full((2, 18, 3), np.nan)), "motions must have joints that are not NaN"),
+        (
+            lambda: animate_poses(stick_figure(), np.full((2, 18, 3), np.nan)),
+            "motions must have joints that are not NaN",
+        ),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be some of 0 to 1"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
     ],
@@ -267,6 +365,33 @@ def test_poses_of_one_limb():
     assert [text.get_position() for text in ax.texts] == [text.get_position() for text in whole.texts]
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("view", ["side", "three-quarter"])
+def test_poses_of_a_figure_that_walks(direction, view):
+    motion = make_gait(1, (9, 9))
+    places = motion.positions()
+    places[..., 2] += direction * 50.0 * np.arange(9)[:, None]
+    ax = plot_poses(motion.skeleton, places, labels=range(9), view=view)
+    ends = [(np.nanmin(x), np.nanmax(x)) for x in (line.get_xdata() for line in ax.get_lines())]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+    assert len(ax.texts) == len(ends) == 8
+    for text, (left, right) in zip(ax.texts, ends, strict=True):
+        assert left < text.get_position()[0] < right
+
+
+def test_poses_without_a_root():
+    """One limb of a figure that walks, one pose of which was not seen at all."""
+    motion = make_gait(1, (4, 4))
+    places = motion.positions()
+    places[..., 2] += 50.0 * np.arange(4)[:, None]
+    places[:, :4] = places[2] = np.nan
+    ax = plot_poses(motion.skeleton, places, labels=range(4), view="side")
+    for k in (0, 1, 3):
+        x = ax.get_lines()[k].get_xdata()
+        assert np.nanmin(x) < ax.texts[k].get_position()[0] < np.nanmax(x)
+    assert np.isnan(ax.get_lines()[2].get_xdata()).all()
+
+
 def test_animated_frames(tmp_path):
     video = make_pendulum_video(4, 8, 8)
     seen = video.frames.copy()
@@ -292,6 +417,16 @@ def test_animated_poses(tmp_path, overlay):
     assert len(frames) == 4
     assert (frames[0] != frames[2]).any()
     assert min(frame.min() for frame in frames) < 150  # something is drawn
+
+
+def test_animated_poses_of_one_limb(tmp_path):
+    motion = make_gait(1, (3, 3))
+    limb = motion.positions()
+    limb[:, 4:] = np.nan
+    moving = animate_poses(motion.skeleton, limb, view="side")
+    low, high = moving._fig.axes[0].get_ylim()
+    assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
+    save_animation(moving, tmp_path / "a.gif")
 
 
 def test_films_keep_their_frames(tmp_path):

@@ -62,7 +62,8 @@ def load_cmu_mocap(
     Terms: CMU's data are free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217; see ``dataset.terms``.
 
     :param subject: the number in the files' names, as ``7`` or ``"07"``.
-    :param trials: numbers of trials; left out, every trial of the subject in the folder.
+    :param trials: numbers of trials; left out, every trial of the subject in the folder, and with ``download`` those
+        that can be fetched.
     :param folder: where the files are; left out, ``cmu07`` (for subject 07) in the data folder.
     :param every: keep every so many frames, from the first: 4 makes 30 frames a second of 120.
     :param fps: frames a second in the file; CMU's have 120, some subjects 60.
@@ -93,7 +94,8 @@ def load_cmu_mocap(
     skeleton = read_asf(find(f"{number}.asf"))
     names = None if trials is None else [f"{number}_{_two_digits(trial)}" for trial in trials]
     if names is None:
-        names = sorted(path.stem for path in place.glob(f"{number}_*.amc"))
+        there = {path.stem for path in place.glob(f"{number}_*.amc")}
+        names = sorted(there | (_pinned(number) if download and folder is None else set()))
     if not names:
         raise FileNotFoundError(f"there is no trial {number}_*.amc in {place}; mocap.cs.cmu.edu has them.")
     t, channels = [], []
@@ -111,6 +113,12 @@ def load_cmu_mocap(
         skeleton=skeleton,
         channels=channels,
     )
+
+
+def _pinned(number: str) -> set[str]:
+    """Trials of a subject that have a pinned address."""
+    start = f"cmu{number}/{number}_"
+    return {Path(name).stem for name, source in SOURCES.items() if name.startswith(start) and source.url is not None}
 
 
 def _two_digits(number: int | str) -> str:

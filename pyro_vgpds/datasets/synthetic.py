@@ -27,7 +27,7 @@ def make_sequences(
     :param num_sequences: how many.
     :param num_outputs: D, of each frame.
     :param length: the shortest and the longest sequence, in frames.
-    :param noise: standard deviation of the noise; the outputs have unit variance without it.
+    :param noise: standard deviation of the noise; the outputs have unit variance without it (if not of one frame).
     :param missing: share of the entries that are NaN.
     :param seed: of everything that is random.
     :raises ValueError: where a size is not positive, or ``missing`` not in [0, 1).
@@ -53,7 +53,7 @@ def make_sequences(
     frequencies = rng.standard_normal((2, features, num_outputs))
     shifts, weights = rng.uniform(0, 2 * np.pi, (features, num_outputs)), rng.standard_normal((features, num_outputs))
     clean = [(weights * np.cos(np.einsum("nq,qfd->nfd", x, frequencies) + shifts)).sum(1) for x in latent]
-    scale = np.concatenate(clean).std(0)
+    scale = np.concatenate(clean).std(0) if sum(map(len, clean)) > 1 else 1.0  # one frame does not vary
     y = [part / scale + noise * rng.standard_normal(part.shape) for part in clean]
     for part in y:
         part[rng.random(part.shape) < missing] = np.nan

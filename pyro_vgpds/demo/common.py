@@ -38,6 +38,8 @@ def train(
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value
     result = fit(model, guide, data, steps, progress=progress)
+    if result.stopped == "interrupted":  # fit keeps the best so far, but the report is of all steps
+        raise KeyboardInterrupt
     say(f"  {result}")
     trained = Trained(path, model, guide, data, describe(result, before, seed=seed, **about))
     trained.write()

@@ -23,6 +23,7 @@ from pyro_vgpds.sequences import Sequences
 __all__ = ["gait_chapter"]
 
 _JOINT = "left_knee.rx"  # the angle that is drawn against time
+_LEG = ("left_hip", "left_knee", "left_ankle", "left_toe")  # the joints between the bones of the hidden leg
 
 
 def gait_chapter(
@@ -59,7 +60,9 @@ def gait_chapter(
 
     joints, skeleton = motion.skeleton.positions, motion.skeleton
     truth, guess = clean.y[-1], found.mean.numpy()
-    both = {"truth": joints(truth), "model": joints(guess), "nearest pose": joints(near)}
+    limb = joints(near)  # all but the leg was seen, and would cover the other figures
+    limb[:, [i for i, joint in enumerate(skeleton.joints) if joint not in _LEG]] = np.nan
+    both = {"truth": joints(truth), "model": joints(guess), "nearest pose": limb}
     times = [f"{time:.2f} s" for time in t[-1]]
     shown = np.linspace(lost, len(truth) - 1, 8).round().astype(int).tolist()
     still = plot_poses(skeleton, both, shown, labels=times)

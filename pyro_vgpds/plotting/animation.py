@@ -84,7 +84,7 @@ def animate_poses(
 
     named = {name: flatten(places, view) for name, places in check_motions(skeleton, motions).items()}
     everything = np.concatenate([places.reshape(-1, 2) for places in named.values()])
-    (left, bottom), (right, top) = everything.min(0), everything.max(0)
+    (left, bottom), (right, top) = np.nanmin(everything, 0), np.nanmax(everything, 0)
     panels = 1 if overlay else len(named)
     figure, axes = plt.subplots(1, panels, figsize=(2.2 * panels, 3.2), squeeze=False, layout="constrained")
     edge = 0.04 * (top - bottom)

@@ -86,6 +86,8 @@ def plot_plane(
             offset_transform=ax.transData, facecolors=color(s), alpha=0.12, linewidths=0,
         )  # fmt: skip
         ax.add_collection(ellipses)
+        for side in (-0.5, 0.5):  # the axes would make room for the middles only
+            ax.update_datalim(np.stack([x + side * wide, y + side * high], 1)[np.isfinite(x)])
         ax.plot(x, y, "-", color=color(s), linewidth=0.9, marker=".", markersize=4, label=_name(names, s))
     ax.set(xlabel=f"latent {first}", ylabel=f"latent {second}")
     if 1 < len(slices) <= _NAMED:

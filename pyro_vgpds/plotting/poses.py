@@ -50,13 +50,16 @@ def plot_poses(
         raise ValueError(f"frames must be some of 0 to {count - 1}, but got {chosen}.")
     flat = {name: flatten(places[chosen], view) for name, places in named.items()}
     everything = np.concatenate(list(flat.values()))
-    across = everything[..., 0]
-    gap = 1.12 * float((np.nanmax(across, axis=1) - np.nanmin(across, axis=1)).max())
+    middle = _middles(list(flat.values()))
+    across = np.stack([places[..., 0] for places in flat.values()]) - middle[:, None]
+    gap = 1.12 * float(np.nanmax(across) - np.nanmin(across))
     bottom, top = float(np.nanmin(everything[..., 1])), float(np.nanmax(everything[..., 1]))
     ax = new_axes(ax, (max(2.0, 1.2 + 1.15 * len(chosen)), 2.6))
     for m, (name, places) in enumerate(flat.items(), start=0 if len(flat) > 1 else 1):
         for k, pose in enumerate(places):
-            draw_pose(ax, skeleton, pose + np.array([k * gap, 0.0]), m, name if k == 0 and len(flat) > 1 else None)
+            draw_pose(
+                ax, skeleton, pose + np.array([k * gap - middle[k], 0.0]), m, name if k == 0 and len(flat) > 1 else None
+            )
     for k, i in enumerate(chosen if labels is not None else ()):
         ax.text(k * gap, bottom - 0.04 * (top - bottom), str(labels[i]), ha="center", va="top", fontsize="small")
     ax.set_aspect("equal")
@@ -64,6 +67,16 @@ def plot_poses(
     if len(flat) > 1:
         ax.legend(frameon=False, ncols=len(flat), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 0.99))
     return ax
+
+
+def _middles(motions: list[np.ndarray]) -> np.ndarray:
+    """Where each pose stands, across, (T,): its root in the first motion, or where that is NaN, half-way between the
+    ends of what there is. One place for all motions, so that what sets them apart is seen.
+    """
+    across = np.stack([places[..., 0] for places in motions])
+    root = across[0, :, 0]
+    half_way = 0.5 * (np.fmin.reduce(across, axis=(0, 2)) + np.fmax.reduce(across, axis=(0, 2)))
+    return np.where(np.isnan(root), half_way, root)
 
 
 def draw_pose(ax: Any, skeleton: Any, pose: np.ndarray, style: int = 1, label: str | None = None) -> Any:
@@ -106,4 +119,6 @@ def check_motions(skeleton: Any, motions: Any) -> dict[str, np.ndarray]:
             + (", ".join(f"{name} {places.shape}" for name, places in named.items()) or "none")
             + "."
         )
+    if not any(np.isfinite(places).all(-1).any() for places in named.values()):
+        raise ValueError("motions must have joints that are not NaN, but all are.")
     return named

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
@@ -28,11 +30,13 @@ def plot_forecast(
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
     :param output: the number of the output, or its name.
     :param ax: axes to draw on; left out, those of a new figure.
-    :param history: times (N,) and outputs (N, D) that came before, drawn as a line; NaN leaves a gap.
-    :param truth: times and outputs that came to be, drawn as dots.
+    :param history: times (N,) and outputs (N, D) that came before, drawn as a line; NaN leaves a gap. Where the
+        prediction has dates, times are dates, or numbers as in ``data.times.t``, seconds from the data's first date.
+    :param truth: times and outputs that came to be, drawn as dots; times likewise.
     :param levels: probabilities of the bands.
     :returns: the axes.
     :raises ValueError: where the output is unknown, or a level not between 0 and 1.
+    :raises TypeError: where times are neither numbers nor dates, or not of the kind that the prediction's are.
 
     >>> from pyro_vgpds.plotting import plot_forecast
     >>> first = data.times.slices()[0]
@@ -41,16 +45,23 @@ def plot_forecast(
     """
     column, name = _output(prediction, output)
     t, mean, sd = _moments(prediction, column)
+    order = np.argsort(t, kind="stable")  # of one sequence, in any order
+    t, mean, sd = t[order], mean[order], sd[order]
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
+    before, after = (
+        None if pair is None else (_times(prediction, pair[0], what), array(pair[1])[:, column])
+        for what, pair in (("history", history), ("truth", truth))
+    )
     ax = tidy(new_axes(ax))
-    if history is not None:
-        before = array(history[1])[:, column]  # with small dots, as a line alone would lose a point between two gaps
-        ax.plot(_times(history[0]), before, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
+    if before is not None:
+        lines = _with_breaks(*before, runs=_runs(before[0]))
+        # with small dots, as a line alone would lose a point between two gaps
+        ax.plot(*lines, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
     _bands(ax, t, mean, sd, levels)
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
-    if truth is not None:
-        _dots(ax, _times(truth[0]), array(truth[1])[:, column], "what came")
+    if after is not None:
+        _dots(ax, *after, "what came")
     _finish(ax, name, t)
     return ax
 
@@ -66,6 +77,8 @@ def plot_reconstruction(
     level: float = 0.95,
 ) -> Any:
     """One output of a reconstruction with its band, beside the truth and a baseline; where it was hidden is shaded.
+
+    Of several sequences one after the other, as ``post.impute()`` gives them, each is a line of its own.
 
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
     :param output: the number of the output, or its name.
@@ -93,14 +106,17 @@ def plot_reconstruction(
         if value is not None and array(value).shape != tuple(prediction.mean.shape):
             raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but its shape is {array(value).shape}.")
     ax = tidy(new_axes(ax))
+    runs = _runs(t)
     if seen is not None:
-        _shade(ax, t, np.isnan(array(seen)[:, column]))
-    _bands(ax, t, mean, sd, (level,))
+        _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
+    times, mean, sd = _with_breaks(t, mean, sd, runs=runs)
+    _bands(ax, times, mean, sd, (level,))
     if truth is not None:
         _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
-        ax.plot(t, array(baseline)[:, column], "--", color=BASELINE, linewidth=1.3, label="baseline")
-    ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
+        dashes = _with_breaks(t, array(baseline)[:, column], runs=runs)
+        ax.plot(*dashes, "--", color=BASELINE, linewidth=1.3, label="baseline")
+    ax.plot(times, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
     _finish(ax, name, t)
     return ax
 
@@ -119,14 +135,53 @@ def _output(prediction: Any, output: int | str) -> tuple[int, str]:
 
 def _moments(prediction: Any, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
-    t = _times(prediction.t if dates is None else dates)
-    order = np.argsort(t, kind="stable")
-    return t[order], array(prediction.mean)[order, column], array(prediction.stddev)[order, column]
+    t: np.ndarray = array(prediction.t if dates is None else dates)
+    return t, array(prediction.mean)[:, column], array(prediction.stddev)[:, column]
 
 
-def _times(t: Any) -> np.ndarray:
-    times: np.ndarray = array(t)
-    return times
+def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
+    """Times of the prediction's kind: where it has dates, numbers are seconds from the date that its own count from."""
+    times, own = array(t), array(prediction.t)
+    dates = own if own.dtype.kind == "M" else getattr(prediction, "dates", None)
+    for kind in ("float64", "datetime64[ns]"):  # what Python or pandas keep as objects
+        if times.dtype.kind == "O":
+            with contextlib.suppress(TypeError, ValueError):
+                times = times.astype(kind)
+    if times.dtype.kind not in "fiubM":
+        raise TypeError(f"the times of {name} must be numbers or dates, but their dtype is {times.dtype}.")
+    if (times.dtype.kind == "M") == (dates is not None):
+        return times
+    if dates is None:
+        raise TypeError(f"the times of {name} are dates, but those of the prediction are numbers; give numbers.")
+    if own.dtype.kind == "M":
+        raise TypeError(f"the times of {name} are numbers, but those of the prediction are dates; give dates.")
+    origin = dates[0] - _seconds(own[:1])[0]
+    since: np.ndarray = origin + _seconds(times)
+    return since
+
+
+def _seconds(t: np.ndarray) -> np.ndarray:
+    return np.round(t * 1e9).astype("timedelta64[ns]")
+
+
+def _runs(t: np.ndarray) -> list[np.ndarray]:
+    """The rows of each line. A time that is not later than the one before it begins a new sequence, but where these
+    follow each other without overlap, they are one line in the order of time.
+    """
+    runs = np.split(np.arange(len(t)), np.flatnonzero(t[1:] <= t[:-1]) + 1)
+    runs.sort(key=lambda rows: t[rows[:1]].tolist())
+    apart = all(t[before[-1]] < t[after[0]] for before, after in itertools.pairwise(runs))
+    return [np.concatenate(runs)] if apart else runs
+
+
+def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) -> list[np.ndarray]:
+    """One run after the other with a row of NaN between them, over which no line is drawn."""
+    order = np.concatenate(runs)
+    starts = np.cumsum([len(rows) for rows in runs])[:-1]
+    return [
+        np.insert(t[order], starts, t[order][starts]),
+        *(np.insert(column[order].astype(float), starts, np.nan) for column in columns),
+    ]
 
 
 def _bands(ax: Any, t: np.ndarray, mean: np.ndarray, sd: np.ndarray, levels: Sequence[float]) -> None:
@@ -141,16 +196,16 @@ def _dots(ax: Any, t: np.ndarray, y: np.ndarray, label: str) -> None:
     ax.plot(t, y, ".", color=TRUTH, markersize=4, label=label)
 
 
-def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray) -> None:
-    """Grounds behind the runs of hidden frames, which reach half-way to the frames beside them."""
-    if not hidden.any():
-        return
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], hidden, [False]]).astype(int)))
-    middle = t[:-1] + np.diff(t) / 2
-    ends = np.concatenate([t[:1], middle, t[-1:]])
-    for first, after in zip(edges[::2], edges[1::2], strict=True):
-        label = "hidden" if first == edges[0] else None
-        ax.axvspan(ends[first], ends[after], color=HIDDEN, linewidth=0, zorder=0, label=label)
+def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:
+    """Grounds behind the hidden frames of each line, which reach half-way to the frames beside them."""
+    label: str | None = "hidden"
+    for rows in runs:
+        own = t[rows]
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], hidden[rows], [False]]).astype(int)))
+        ends = np.concatenate([own[:1], own[:-1] + np.diff(own) / 2, own[-1:]])
+        for first, after in zip(edges[::2], edges[1::2], strict=True):
+            ax.axvspan(ends[first], ends[after], color=HIDDEN, linewidth=0, zorder=0, label=label)
+            label = None
 
 
 def _finish(ax: Any, name: str, t: np.ndarray) -> None:
