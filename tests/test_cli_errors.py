@@ -115,6 +115,50 @@ def test_what_is_read_is_not_replaced(models, capsys):
     assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
+def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
+    data, other, out = tmp_path / "x.csv", tmp_path / "other.csv", tmp_path / "m.safetensors"
+    rows = "t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n"
+    for path in (data, other):
+        path.write_text(rows)
+    fit = ["fit", data, "-o", out, "--steps", "2", "-q", "--checkpoint"]
+    for more in ([], ["--force"], ["--resume"]):
+        code, text = error_of(capsys, *fit, data, *more)
+        assert (code, data.read_text()) == (2, rows)
+        assert f"--checkpoint: {data} is what is to be read; give another name" in text
+    code, text = error_of(capsys, *fit, other)
+    assert (code, other.read_text()) == (2, rows)
+    assert f"--checkpoint: {other} is there already. Give another name, --resume to go on from it, or --force" in text
+    code, text = error_of(capsys, *fit, other, "--resume")  # which is no checkpoint
+    assert (code, other.read_text()) == (1, rows)
+    code, text = error_of(capsys, *fit, out)
+    assert code == 2
+    assert "--checkpoint must be another file than -o/--output, but both are" in text
+    assert not out.exists()
+    assert error_of(capsys, *fit, other, "--force") == (0, "")
+    assert other.read_bytes()[:1] != b"t"
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fitting, "fit", None)
+    monkeypatch.setattr(predicting, "write_answer", None)
+    long = tmp_path / ("m" * 240 + ".safetensors")  # a name that fits, but that of the file beside it does not
+    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where root cannot write either
+    for target in targets:
+        for arguments in (
+            ["fit", models.folder / "plain.npz", "-o", target],
+            ["fit", models.folder / "plain.npz", "-o", tmp_path / "m", "--checkpoint", target],
+            ["forecast", models.plain, "--until", "12", "-o", target],
+        ):
+            code, text = error_of(capsys, *arguments, "-q")
+            assert code == 1
+            assert f"{arguments[-2].replace('-o', '-o/--output')}: {target} cannot be written: " in text
+            assert ".part" not in text
+    code, text = error_of(capsys, "plot", models.plain, "-o", long.with_suffix(".png"))
+    assert code == 1
+    assert "cannot be written" in text
+    assert not os.listdir(tmp_path)
+
+
 def test_wide_answers_need_a_file(models, capsys, monkeypatch):
     monkeypatch.setattr(predicting, "_WIDEST", 10)
     code, text = error_of(capsys, "forecast", models.film, "--until", "15")
@@ -304,9 +348,10 @@ def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
     original = fitting.fit
     monkeypatch.setattr(fitting, "fit", interrupted)
     out = tmp_path / "m.safetensors"
-    assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2"]) == 0
-    assert "ended by Ctrl-C; the model is that of the best step so far" in capsys.readouterr().err
-    assert out.is_file()
+    for quiet in ([], ["-q", "--force"]):
+        assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2", *quiet]) == 130
+        assert "ended by Ctrl-C; the model of the best step so far was saved" in capsys.readouterr().err
+        assert out.is_file()
 
 
 def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
@@ -330,6 +375,9 @@ def test_no_half_a_file(tmp_path):
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.csv"]
+    gone = tmp_path / "gone" / "b.csv"
+    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(gone)))), placed(gone) as part:
+        part.write_text("nowhere")
 
 
 # reading and times, in detail

@@ -139,7 +139,7 @@ def run_plot(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     kind = "" if args.what == "overview" else f"_{args.what}"
     target = args.output or args.model.with_name(f"{args.model.stem}{kind}.png")
-    check_output(target, args.force, _SUFFIXES)
+    check_output(target, args.force, _SUFFIXES, inputs=(args.model,))
     trained = Trained.read(args.model)
     draw = {"training": _training, "relevance": _relevance, "latent": _latent, "plane": _plane, "fit": _fit,
             "forecast": _forecast, "overview": _overview}[args.what]  # fmt: skip
