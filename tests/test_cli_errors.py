@@ -94,6 +94,11 @@ def test_usage(arguments, message, capsys):
         ("plain", ["generate", "--step", "1"], "--step goes with --until"),
         ("plain", ["reconstruct", "--hide", "a"], "--hide needs a FILE"),
         ("two", ["forecast", "--until", "2024-02-01"], "--sequence must be said: one of u, v, or new"),
+        (
+            "two",
+            ["forecast", "--until", "2300-01-01", "--sequence", "u"],
+            "--until: dates must be of the years 1678 to 2261, but got 2300-01-01",
+        ),
         ("two", ["forecast", "--until", "7", "--sequence", "u"], "--until must be dates"),
         ("film", ["forecast", "--until", "15", "-o", "a.doc"], "must end in one of .csv, .npz, .gif, .mp4"),
     ],
@@ -188,6 +193,15 @@ CSV = {
     ),
     "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
     "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
+    "old.csv": (
+        "t,a\n1677-12-31,1\n1678-01-01,2\n",
+        "line 2, column 't': dates must be of the years 1678 to 2261, but ",
+    ),
+    "bare.csv": ("1600-01-01,1\n2000-01-01,2\n2001-01-01,2\n", "line 1, column 'y0': dates must be of the years"),
+    "far.csv": (
+        "t,a\n2000-01-01,1\n2300-01-01 12:00,2\n",
+        "line 3, column 't': dates must be of the years 1678 to 2261",
+    ),
     "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
     "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; name a sequence"),
     "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
@@ -250,6 +264,14 @@ def arrays_of(tmp_path, name, **arrays):
         ({"y": np.full((2, 2), np.inf)}, "y must be finite, or NaN"),
         ({"y": np.ones((2, 2)), "t": np.ones(3)}, "t must be numbers or dates (2,), but is float64 of shape (3,)"),
         ({"y": np.ones((2, 2)), "t": np.array([0, np.nan])}, "every row needs a finite time"),
+        (
+            {"y": np.ones((2, 2)), "t": np.array(["1600-01-01", "2000-01-01"], "datetime64[D]")},
+            "x.npz: t: dates must be of the years 1678 to 2261, but got 1600-01-01",
+        ),
+        (
+            {"y": np.ones((2, 2)), "t": np.array(["2000-01-01", "NaT"], "datetime64[D]")},
+            "every row needs a finite time",
+        ),
         ({"y": np.ones((2, 2)), "columns": np.array(["a"])}, "columns must be texts (2,)"),
         ({"y": np.ones((2, 2)), "sequence": np.ones(2)}, "sequence must be numbers or texts (2,)"),
         ({"frames": np.ones((2, 2))}, "the frames must be numbers (T, H, W)"),
@@ -277,6 +299,34 @@ def test_files_that_are_none(tmp_path, models, capsys):
     code, text = error_of(capsys, "info", tmp_path / "cut")
     assert code == 1
     assert "is not a complete pyro_vgpds file" in text
+
+
+@pytest.mark.parametrize("arrays", [{"y": np.ones((9, 2))}, {"frames": np.ones((9, 4, 4))}])
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_arrays(tmp_path, arrays, packed, capsys):
+    path = tmp_path / "x.npz"
+    (np.savez_compressed if packed else np.savez)(path, **arrays)
+    whole = path.read_bytes()
+    for content in (whole[:100], whole[:-30], whole[:60] + b"damage" + whole[66:], b"PK\x03\x04", b""):
+        path.write_bytes(content)
+        code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m")
+        assert code == 1
+        assert f"error: {path} cannot be read as arrays of numbers: " in text
+
+
+def test_suffixes_may_be_upper_case(tmp_path):
+    y, frames = np.arange(6.0).reshape(3, 2), np.arange(48.0).reshape(3, 4, 4)
+    for name, array in (("y", y), ("frames", frames)):
+        np.save(tmp_path / "X.NPY.npy", array)
+        (tmp_path / "X.NPY.npy").rename(tmp_path / "X.NPY")
+        np.savez(tmp_path / "X.NPZ.npz", **{name: array})
+        (tmp_path / "X.NPZ.npz").rename(tmp_path / "X.NPZ")
+        for file in ("X.NPY", "X.NPZ"):
+            table = read_table(tmp_path / file, Layout())
+            np.testing.assert_array_equal(table.y[0], array.reshape(3, -1))
+            assert table.shape == (None if name == "y" else (4, 4))
+    (tmp_path / "X.CSV").write_text("t,a\n0,1\n")
+    assert read_table(tmp_path / "X.CSV", Layout()).columns == ["a"]
 
 
 def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
@@ -494,6 +544,7 @@ def test_decimal_commas(tmp_path, capsys):
         (["2014-12-31", "2015-01-31", "2015-02-28"], "2015-04-30", ["2015-03-31", "2015-04-30"]),
         (["2010-07-04", "2011-07-04"], "2013-12-31", ["2012-07-04", "2013-07-04"]),
         (["2015-06-01", "2015-07-01"], "2015-07-20", []),
+        (["2241-12-31", "2251-12-31"], "2261-12-31", ["2261-12-31"]),
         (["2015-06-01", "2015-06-08", "2015-06-15"], "2015-08-01", None),
     ],
 )

@@ -241,6 +241,12 @@ def test_bad_video(tmp_path):
     np.save(tmp_path / "pickle.npy", np.array([SimpleNamespace()], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"pickle.npy cannot be read as a video: .*allow_pickle=False"):
         datasets.load_video(tmp_path / "pickle.npy")
+    np.savez(tmp_path / "cut.npz", frames=np.zeros((2, 3, 4)))
+    content = (tmp_path / "cut.npz").read_bytes()
+    for damaged in (content[:100], content[:60] + b"damage" + content[66:]):
+        (tmp_path / "cut.npz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut.npz cannot be read as a video: "):
+            datasets.load_video(tmp_path / "cut.npz")
     np.save(tmp_path / "good.npy", np.zeros((2, 3, 4)))
     with pytest.raises(ValueError, match="factor and every must be whole numbers >= 1, but got factor=0"):
         datasets.load_video(tmp_path / "good.npy", factor=0)

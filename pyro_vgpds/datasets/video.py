@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.datasets.base import Dataset, require
+from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
 from pyro_vgpds.sequences import Sequences
 
@@ -115,7 +115,7 @@ def load_video(
         raise FileNotFoundError(f"there is no video {path}.")
     if int(factor) != factor or factor < 1 or int(every) != every or every < 1:
         raise ValueError(f"factor and every must be whole numbers >= 1, but got {factor=}, {every=}.")
-    frames, fps = _read_arrays(path) if path.suffix in (".npz", ".npy") else _read_film(path)
+    frames, fps = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_film(path)
     number = np.arange(len(frames))[start:stop:every]
     pictures = _shrink(frames[start:stop:every], factor)
     if pictures.size == 0:
@@ -192,16 +192,16 @@ def load_clip(name: str, *, data_home: str | os.PathLike[str] | None = None, dow
 def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
     fps = float("nan")
     try:
-        content: Any = np.load(path, allow_pickle=False)  # a data file must not be able to run code
-        if path.suffix == ".npy":
-            frames = content
-        else:
-            with content:
-                if "frames" not in content:
-                    raise ValueError(f"it has no 'frames', only {', '.join(content) or 'nothing'}")
+        with path.open("rb") as file:
+            content: Any = np.load(file, allow_pickle=False)  # a data file must not be able to run code
+            if isinstance(content, np.ndarray):
+                frames = content
+            elif "frames" not in content:
+                raise ValueError(f"it has no 'frames', only {', '.join(content) or 'nothing'}")
+            else:
                 frames = content["frames"]
                 fps = float(content["fps"]) if "fps" in content else fps
-    except (ValueError, EOFError, OSError) as error:
+    except DAMAGED as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     if frames.ndim != 3 or frames.dtype.kind not in "fiu":
         raise ValueError(
