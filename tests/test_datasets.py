@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pyro_vgpds import datasets
 from pyro_vgpds.datasets import base, cache
@@ -283,6 +284,17 @@ def test_films(tmp_path, ending):
     assert back.frames.shape == grey.shape
     assert back.fps == pytest.approx(25)
     assert np.abs(back.frames - grey).mean() < 10
+
+
+def test_a_gif_whose_frames_stand_for_unequal_times(tmp_path):
+    pytest.importorskip("imageio.v3")
+    pytest.importorskip("av")
+    first, *rest = (Image.fromarray(np.full((4, 4), grey, dtype=np.uint8)) for grey in (10, 20, 30))
+    for durations, times, fps in (([100, 300, 200], [1, 3, 2], 10.0), ([100, 250, 130], [1, 1, 1], None)):
+        first.save(tmp_path / "a.GIF", format="GIF", save_all=True, append_images=rest, duration=durations)
+        video = datasets.load_video(tmp_path / "a.GIF")
+        np.testing.assert_array_equal(video.frames[:, 0, 0], np.repeat([10, 20, 30], times))
+        assert fps is None or video.fps == pytest.approx(fps)
 
 
 def test_split():

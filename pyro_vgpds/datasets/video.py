@@ -94,7 +94,8 @@ def load_video(
     """A video file as grey pixels.
 
     :param path: an ``.npz`` with ``frames`` (T, H, W) and perhaps ``fps``; an ``.npy`` with the frames; or any video
-        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey.
+        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey. A frame of a gif
+        that stands for several times as long as the shortest comes as often.
     :param factor: shrink by this whole number: each pixel is the mean of factor x factor; what is left over at the
         right and at the bottom is cut off.
     :param start: the first frame; with ``stop`` and ``every`` as in a slice. Times stay the numbers in the file.
@@ -216,9 +217,25 @@ def _read_film(path: Path) -> tuple[np.ndarray, float]:
     try:
         frames = np.stack(list(imageio.imiter(path, plugin="pyav", format="gray")))
         fps = float(imageio.immeta(path, plugin="pyav").get("fps") or "nan")
+        if path.suffix.lower() == ".gif":
+            times, rate = _stand(av, path, len(frames))
+            frames, fps = frames.repeat(times, axis=0), rate or fps
     except (av.FFmpegError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     return frames, fps
+
+
+def _stand(av: Any, path: Path, count: int) -> tuple[np.ndarray, float | None]:
+    """How often each frame of a gif stands, and the rate: many programs write equal frames as one that stays longer.
+
+    Once each where the times that they stand are no multiples of the shortest.
+    """
+    with av.open(str(path)) as film:
+        stream = film.streams.video[0]
+        ticks = np.array([packet.duration or 0 for packet in film.demux(stream) if packet.size], dtype=np.int64)
+        if len(ticks) != count or ticks.min() < 1 or (ticks % ticks.min()).any():
+            return np.ones(count, dtype=np.int64), None
+        return ticks // ticks.min(), float(1 / (int(ticks.min()) * stream.time_base))
 
 
 def _shrink(frames: np.ndarray, factor: int) -> np.ndarray:
