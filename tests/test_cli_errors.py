@@ -91,6 +91,14 @@ def test_usage(arguments, message, capsys):
         ("plain", ["forecast", "--until", "13", "--step", "0"], "--step must be a positive number"),
         ("plain", ["forecast", "--until", "13", "--sequence", "zz"], "--sequence must be one of 0, or new"),
         ("plain", ["forecast", "--until", "13", "-o", "a.gif"], "-o/--output must end in one of .csv, .npz, but got"),
+        (
+            "plain",
+            ["plot", "--what", "fit", "--sequence", "new"],
+            "--sequence must be one of training with --what fit, but got 'new'",
+        ),
+        ("film", ["plot", "--what", "fit", "--sequence", "new"], "--sequence must be one of training with --what fit"),
+        ("film", ["plot", "--what", "fit", "--sequence", "zz"], "--sequence must be one of 0, or new"),
+        ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number as before"),
         ("plain", ["generate", "--step", "1"], "--step goes with --until"),
         ("plain", ["reconstruct", "--hide", "a"], "--hide needs a FILE"),
         ("two", ["forecast", "--until", "2024-02-01"], "--sequence must be said: one of u, v, or new"),
@@ -346,6 +354,7 @@ def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
         ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
         ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),
         ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "frames are (4, 16), but those of"),
+        ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "are (8, 8). --shrink N makes one pixel from N x N."),
     ],
 )
 def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content, message, capsys):

@@ -62,7 +62,7 @@ def working(args: argparse.Namespace, text: str) -> Iterator[None]:
 
 
 def layout_of(args: argparse.Namespace) -> Layout:
-    return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink)
+    return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1)
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def run_fit(args: argparse.Namespace) -> int:
     )  # fmt: skip
     about = describe(
         result, before, source=args.file.name, scale=scale, names=table.names, shape=table.shape, fps=table.fps,
-        seed=args.seed,
+        seed=args.seed, shrink=args.shrink,
     )  # fmt: skip
     trained = Trained(args.output, model, guide, data, about)
     trained.write()

@@ -86,6 +86,7 @@ def _fit(commands: Any) -> None:
         fitting.run_fit,
         "Train a model on a file of data.",
         """fit walk.csv -o walk.safetensors
+        fit gaits.csv -o gaits.safetensors --sequence-column gait
         fit prices.csv -o prices.safetensors --time date --scale --temporal "matern32+white+bias"
         fit clip.mp4 -o clip.safetensors --shrink 2 --temporal "rbf*periodic+white" --hold period
         fit long.npz -o long.safetensors --steps 2000 --checkpoint long.checkpoint --resume""",
@@ -137,7 +138,7 @@ def _forecast(commands: Any) -> None:
         "Predict outputs at new times. Without -o, csv goes to the standard output.",
         """forecast walk.safetensors --until 12
         forecast prices.safetensors --until 2024-06-30 --step 1d -o june.csv
-        forecast walk.safetensors --times 10:12:0.1 --sequence run -o run.npz
+        forecast gaits.safetensors --times 10:12:0.1 --sequence run -o run.npz
         forecast clip.safetensors --until 150 -o ahead.gif""",
     )
     add_answer(parser, interval=0.95)
@@ -165,7 +166,7 @@ def _reconstruct(commands: Any) -> None:
         metavar="FILE",
         help="frames with missing cells; columns that it does not have count as missing",
     )
-    add_layout(parser)
+    add_layout(parser, shrink=None)
     how = parser.add_argument_group("how")
     how.add_argument(
         "--sequence",
@@ -221,7 +222,7 @@ def _plot(commands: Any) -> None:
         "Draw what a model has learned.",
         """plot walk.safetensors
         plot walk.safetensors --what fit --outputs left_knee,right_knee -o knees.pdf
-        plot walk.safetensors --what forecast --until 12 --sequence run -o run.png""",
+        plot gaits.safetensors --what forecast --until 12 --sequence run -o run.png""",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a file that fit wrote")
     parser.add_argument(
