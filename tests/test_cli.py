@@ -309,7 +309,9 @@ def test_frames_are_shrunk_as_in_training(film, folder, capsys):
     assert answers[0].shape == (30, 4, 5)
     np.testing.assert_array_equal(answers[0], answers[1])
     np.testing.assert_array_equal(answers[0], answers[2])
-    assert main(["reconstruct", str(model), str(film.npz), *arguments, str(folder / "no.npz"), "--shrink", "1", "-q"]) == 1
+    assert (
+        main(["reconstruct", str(model), str(film.npz), *arguments, str(folder / "no.npz"), "--shrink", "1", "-q"]) == 1
+    )
     wanted = "frames are (8, 10), but those of"
     message = capsys.readouterr().err
     assert wanted in message

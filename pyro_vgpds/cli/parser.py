@@ -27,7 +27,8 @@ video), npy, or with the [video] extra mp4, avi, mkv, mov and gif.
 """
 _CODES = """\
 A file that is there already is replaced only with --force. Files appear when they are complete.
-Exit codes: 0 done, 1 failed (a file is missing or holds the wrong thing), 2 an argument is wrong, 130 after Ctrl-C.
+Exit codes: 0 done, 1 failed (a file is missing or holds the wrong thing), 2 an argument is wrong, 130 after Ctrl-C
+(fit keeps the model so far).
 """
 
 
@@ -125,7 +126,12 @@ def _fit(commands: Any) -> None:
     training.add_argument("--method", choices=METHODS, default="natural", help="how to train (natural)")
     training.add_argument("--restarts", type=whole, default=0, metavar="N", help="more runs; the best is kept (0)")
     training.add_argument("--seed", type=seed, default=0, metavar="N", help="of everything that is random (0)")
-    training.add_argument("--checkpoint", type=Path, metavar="FILE", help="write the state of training here as it goes")
+    training.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="write the state of training here as it goes; one that is there needs --resume or --force",
+    )
     training.add_argument("--resume", action="store_true", help="go on from --checkpoint, where there is one")
     add_machine(parser)
 
