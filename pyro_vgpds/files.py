@@ -12,7 +12,7 @@ import json
 import math
 import os
 import platform
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 import pyro_vgpds
 
-__all__ = ["FileFormatError", "pack", "read_file", "unpack", "write_file"]
+__all__ = ["FileFormatError", "beside", "pack", "read_file", "unpack", "write_file"]
 
 FORMAT = 1
 _KEY = "pyro_vgpds"
@@ -49,16 +49,25 @@ def write_file(path: str | os.PathLike[str], kind: str, header: dict[str, Any], 
     header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, metadata={_KEY: json.dumps(header)})
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = beside(path)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        try:
+            with part.open("xb") as file:  # with the mode that the umask says, which mkstemp's files do not have
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def beside(path: Path) -> Path:
+    """A name in the same folder, which nothing has yet, to write to before the file is moved to its place."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

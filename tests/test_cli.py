@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
 from pyro_vgpds.cli import main
+from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.datasets import load_video, make_pendulum_video
 
 COLUMNS = ["a", "b", "c", "d"]
@@ -153,6 +156,15 @@ def test_checkpoint_and_resume(folder, plain, capsys):
 # forecast
 
 
+@pytest.mark.parametrize(("times", "count"), [("-1,0", 2), ("-1:0:0.25", 5), ("-.5,-.25,3", 3), ("-2", 1)])
+def test_times_may_be_negative(plain, times, count, capsys):
+    assert main(["forecast", plain.model, "--times", times, "-q"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == count
+    assert float(lines[0].split(",")[0]) == float(times.split(",")[0].split(":")[0])
+    assert main(["forecast", plain.model, "--times", "-q"]) == 2  # an option is not taken for times
+
+
 def test_forecast_in_the_units_of_the_data(walks, folder):
     out = folder / "ahead.csv"
     assert main(["forecast", walks.model, "--sequence", "run", "--until", "2024-03-19", "-o", str(out), "-q"]) == 0
@@ -280,6 +292,30 @@ def test_films_are_read_and_written(film, folder):
         assert load_metadata(model)["shape"] == [4, 5]
         assert main(["forecast", str(model), "--until", "14", "-o", str(folder / f"next.{suffix}"), "-q"]) == 0
         assert len(load_video(folder / f"next.{suffix}").frames) == 3
+
+
+def test_frames_are_shrunk_as_in_training(film, folder, capsys):
+    model, small = folder / "small.safetensors", folder / "small.npz"
+    fit = ["fit", str(film.npz), "-o", str(model), "--shrink", "2", "--steps", "1", "--latent-dim", "2", "-q"]
+    assert main(fit) == 0
+    np.savez(small, frames=load_video(film.npz, factor=2).frames)
+    arguments = ["--hide", "0:10", "--steps", "1", "--starts", "1", "-o"]
+    answers = []
+    for i, (clip, more) in enumerate([(film.npz, []), (film.npz, ["--shrink", "2"]), (small, [])]):
+        out = folder / f"shrunk{i}.npz"
+        assert main(["reconstruct", str(model), str(clip), *arguments, str(out), *more, "-q"]) == 0
+        with np.load(out) as arrays:
+            answers.append(arrays["frames"])
+    assert answers[0].shape == (30, 4, 5)
+    np.testing.assert_array_equal(answers[0], answers[1])
+    np.testing.assert_array_equal(answers[0], answers[2])
+    assert (
+        main(["reconstruct", str(model), str(film.npz), *arguments, str(folder / "no.npz"), "--shrink", "1", "-q"]) == 1
+    )
+    wanted = "frames are (8, 10), but those of"
+    message = capsys.readouterr().err
+    assert wanted in message
+    assert "are (4, 5), after --shrink 2. --shrink N makes one pixel from N x N." in message
 
 
 # generate
@@ -427,6 +463,23 @@ def test_help_has_examples(command, capsys):
     assert f"examples:\n  pyro-vgpds {command}" in text
     assert "Exit codes: 0 done" in text
     assert "--debug" not in text
+
+
+def test_examples_agree(capsys):
+    parser, fitted, several, single = make_parser(), set(), set(), set()
+    for command in ("fit", "forecast", "reconstruct", "generate", "info", "plot"):
+        assert main([command, "--help"]) == 0
+        for line in re.findall(r"^  pyro-vgpds (.*)", capsys.readouterr().out, re.MULTILINE):
+            args = parser.parse_args(shlex.split(line))
+            if command == "fit":
+                fitted.add(args.output)
+                continue
+            assert args.model in fitted, line
+            if command == "forecast" or getattr(args, "what", "") == "forecast":
+                (single if args.sequence is None else several).add(args.model)
+    assert single
+    assert several
+    assert not single & several  # a model of several sequences has to be told which
 
 
 def test_entry_point():

@@ -91,9 +91,22 @@ def test_usage(arguments, message, capsys):
         ("plain", ["forecast", "--until", "13", "--step", "0"], "--step must be a positive number"),
         ("plain", ["forecast", "--until", "13", "--sequence", "zz"], "--sequence must be one of 0, or new"),
         ("plain", ["forecast", "--until", "13", "-o", "a.gif"], "-o/--output must end in one of .csv, .npz, but got"),
+        (
+            "plain",
+            ["plot", "--what", "fit", "--sequence", "new"],
+            "--sequence must be one of training with --what fit, but got 'new'",
+        ),
+        ("film", ["plot", "--what", "fit", "--sequence", "new"], "--sequence must be one of training with --what fit"),
+        ("film", ["plot", "--what", "fit", "--sequence", "zz"], "--sequence must be one of 0, or new"),
+        ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number as before"),
         ("plain", ["generate", "--step", "1"], "--step goes with --until"),
         ("plain", ["reconstruct", "--hide", "a"], "--hide needs a FILE"),
         ("two", ["forecast", "--until", "2024-02-01"], "--sequence must be said: one of u, v, or new"),
+        (
+            "two",
+            ["forecast", "--until", "2300-01-01", "--sequence", "u"],
+            "--until: dates must be of the years 1678 to 2261, but got 2300-01-01",
+        ),
         ("two", ["forecast", "--until", "7", "--sequence", "u"], "--until must be dates"),
         ("film", ["forecast", "--until", "15", "-o", "a.doc"], "must end in one of .csv, .npz, .gif, .mp4"),
     ],
@@ -113,6 +126,50 @@ def test_what_is_read_is_not_replaced(models, capsys):
         assert code == 2
         assert "is what is to be read; give another name" in text
     assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
+
+
+def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
+    data, other, out = tmp_path / "x.csv", tmp_path / "other.csv", tmp_path / "m.safetensors"
+    rows = "t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n"
+    for path in (data, other):
+        path.write_text(rows)
+    fit = ["fit", data, "-o", out, "--steps", "2", "-q", "--checkpoint"]
+    for more in ([], ["--force"], ["--resume"]):
+        code, text = error_of(capsys, *fit, data, *more)
+        assert (code, data.read_text()) == (2, rows)
+        assert f"--checkpoint: {data} is what is to be read; give another name" in text
+    code, text = error_of(capsys, *fit, other)
+    assert (code, other.read_text()) == (2, rows)
+    assert f"--checkpoint: {other} is there already. Give another name, --resume to go on from it, or --force" in text
+    code, text = error_of(capsys, *fit, other, "--resume")  # which is no checkpoint
+    assert (code, other.read_text()) == (1, rows)
+    code, text = error_of(capsys, *fit, out)
+    assert code == 2
+    assert "--checkpoint must be another file than -o/--output, but both are" in text
+    assert not out.exists()
+    assert error_of(capsys, *fit, other, "--force") == (0, "")
+    assert other.read_bytes()[:1] != b"t"
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fitting, "fit", None)
+    monkeypatch.setattr(predicting, "write_answer", None)
+    long = tmp_path / ("m" * 240 + ".safetensors")  # a name that fits, but that of the file beside it does not
+    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where root cannot write either
+    for target in targets:
+        for arguments in (
+            ["fit", models.folder / "plain.npz", "-o", target],
+            ["fit", models.folder / "plain.npz", "-o", tmp_path / "m", "--checkpoint", target],
+            ["forecast", models.plain, "--until", "12", "-o", target],
+        ):
+            code, text = error_of(capsys, *arguments, "-q")
+            assert code == 1
+            assert f"{arguments[-2].replace('-o', '-o/--output')}: {target} cannot be written: " in text
+            assert ".part" not in text
+    code, text = error_of(capsys, "plot", models.plain, "-o", long.with_suffix(".png"))
+    assert code == 1
+    assert "cannot be written" in text
+    assert not os.listdir(tmp_path)
 
 
 def test_wide_answers_need_a_file(models, capsys, monkeypatch):
@@ -144,6 +201,15 @@ CSV = {
     ),
     "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
     "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
+    "old.csv": (
+        "t,a\n1677-12-31,1\n1678-01-01,2\n",
+        "line 2, column 't': dates must be of the years 1678 to 2261, but ",
+    ),
+    "bare.csv": ("1600-01-01,1\n2000-01-01,2\n2001-01-01,2\n", "line 1, column 'y0': dates must be of the years"),
+    "far.csv": (
+        "t,a\n2000-01-01,1\n2300-01-01 12:00,2\n",
+        "line 3, column 't': dates must be of the years 1678 to 2261",
+    ),
     "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
     "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; name a sequence"),
     "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
@@ -206,6 +272,14 @@ def arrays_of(tmp_path, name, **arrays):
         ({"y": np.full((2, 2), np.inf)}, "y must be finite, or NaN"),
         ({"y": np.ones((2, 2)), "t": np.ones(3)}, "t must be numbers or dates (2,), but is float64 of shape (3,)"),
         ({"y": np.ones((2, 2)), "t": np.array([0, np.nan])}, "every row needs a finite time"),
+        (
+            {"y": np.ones((2, 2)), "t": np.array(["1600-01-01", "2000-01-01"], "datetime64[D]")},
+            "x.npz: t: dates must be of the years 1678 to 2261, but got 1600-01-01",
+        ),
+        (
+            {"y": np.ones((2, 2)), "t": np.array(["2000-01-01", "NaT"], "datetime64[D]")},
+            "every row needs a finite time",
+        ),
         ({"y": np.ones((2, 2)), "columns": np.array(["a"])}, "columns must be texts (2,)"),
         ({"y": np.ones((2, 2)), "sequence": np.ones(2)}, "sequence must be numbers or texts (2,)"),
         ({"frames": np.ones((2, 2))}, "the frames must be numbers (T, H, W)"),
@@ -235,6 +309,34 @@ def test_files_that_are_none(tmp_path, models, capsys):
     assert "is not a complete pyro_vgpds file" in text
 
 
+@pytest.mark.parametrize("arrays", [{"y": np.ones((9, 2))}, {"frames": np.ones((9, 4, 4))}])
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_arrays(tmp_path, arrays, packed, capsys):
+    path = tmp_path / "x.npz"
+    (np.savez_compressed if packed else np.savez)(path, **arrays)
+    whole = path.read_bytes()
+    for content in (whole[:100], whole[:-30], whole[:60] + b"damage" + whole[66:], b"PK\x03\x04", b""):
+        path.write_bytes(content)
+        code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m")
+        assert code == 1
+        assert f"error: {path} cannot be read as arrays of numbers: " in text
+
+
+def test_suffixes_may_be_upper_case(tmp_path):
+    y, frames = np.arange(6.0).reshape(3, 2), np.arange(48.0).reshape(3, 4, 4)
+    for name, array in (("y", y), ("frames", frames)):
+        np.save(tmp_path / "X.NPY.npy", array)
+        (tmp_path / "X.NPY.npy").rename(tmp_path / "X.NPY")
+        np.savez(tmp_path / "X.NPZ.npz", **{name: array})
+        (tmp_path / "X.NPZ.npz").rename(tmp_path / "X.NPZ")
+        for file in ("X.NPY", "X.NPZ"):
+            table = read_table(tmp_path / file, Layout())
+            np.testing.assert_array_equal(table.y[0], array.reshape(3, -1))
+            assert table.shape == (None if name == "y" else (4, 4))
+    (tmp_path / "X.CSV").write_text("t,a\n0,1\n")
+    assert read_table(tmp_path / "X.CSV", Layout()).columns == ["a"]
+
+
 def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     (tmp_path / "x.mp4").write_bytes(b"film")
@@ -252,6 +354,7 @@ def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
         ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
         ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),
         ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "frames are (4, 16), but those of"),
+        ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "are (8, 8). --shrink N makes one pixel from N x N."),
     ],
 )
 def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content, message, capsys):
@@ -304,9 +407,10 @@ def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
     original = fitting.fit
     monkeypatch.setattr(fitting, "fit", interrupted)
     out = tmp_path / "m.safetensors"
-    assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2"]) == 0
-    assert "ended by Ctrl-C; the model is that of the best step so far" in capsys.readouterr().err
-    assert out.is_file()
+    for quiet in ([], ["-q", "--force"]):
+        assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2", *quiet]) == 130
+        assert "ended by Ctrl-C; the model of the best step so far was saved" in capsys.readouterr().err
+        assert out.is_file()
 
 
 def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
@@ -330,6 +434,9 @@ def test_no_half_a_file(tmp_path):
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.csv"]
+    gone = tmp_path / "gone" / "b.csv"
+    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(gone)))), placed(gone) as part:
+        part.write_text("nowhere")
 
 
 # reading and times, in detail
@@ -446,6 +553,7 @@ def test_decimal_commas(tmp_path, capsys):
         (["2014-12-31", "2015-01-31", "2015-02-28"], "2015-04-30", ["2015-03-31", "2015-04-30"]),
         (["2010-07-04", "2011-07-04"], "2013-12-31", ["2012-07-04", "2013-07-04"]),
         (["2015-06-01", "2015-07-01"], "2015-07-20", []),
+        (["2241-12-31", "2251-12-31"], "2261-12-31", ["2261-12-31"]),
         (["2015-06-01", "2015-06-08", "2015-06-15"], "2015-08-01", None),
     ],
 )

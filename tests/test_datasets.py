@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pyro_vgpds import datasets
 from pyro_vgpds.datasets import base, cache
@@ -241,6 +242,12 @@ def test_bad_video(tmp_path):
     np.save(tmp_path / "pickle.npy", np.array([SimpleNamespace()], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"pickle.npy cannot be read as a video: .*allow_pickle=False"):
         datasets.load_video(tmp_path / "pickle.npy")
+    np.savez(tmp_path / "cut.npz", frames=np.zeros((2, 3, 4)))
+    content = (tmp_path / "cut.npz").read_bytes()
+    for damaged in (content[:100], content[:60] + b"damage" + content[66:]):
+        (tmp_path / "cut.npz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut.npz cannot be read as a video: "):
+            datasets.load_video(tmp_path / "cut.npz")
     np.save(tmp_path / "good.npy", np.zeros((2, 3, 4)))
     with pytest.raises(ValueError, match="factor and every must be whole numbers >= 1, but got factor=0"):
         datasets.load_video(tmp_path / "good.npy", factor=0)
@@ -277,6 +284,17 @@ def test_films(tmp_path, ending):
     assert back.frames.shape == grey.shape
     assert back.fps == pytest.approx(25)
     assert np.abs(back.frames - grey).mean() < 10
+
+
+def test_a_gif_whose_frames_stand_for_unequal_times(tmp_path):
+    pytest.importorskip("imageio.v3")
+    pytest.importorskip("av")
+    first, *rest = (Image.fromarray(np.full((4, 4), grey, dtype=np.uint8)) for grey in (10, 20, 30))
+    for durations, times, fps in (([100, 300, 200], [1, 3, 2], 10.0), ([100, 250, 130], [1, 1, 1], None)):
+        first.save(tmp_path / "a.GIF", format="GIF", save_all=True, append_images=rest, duration=durations)
+        video = datasets.load_video(tmp_path / "a.GIF")
+        np.testing.assert_array_equal(video.frames[:, 0, 0], np.repeat([10, 20, 30], times))
+        assert fps is None or video.fps == pytest.approx(fps)
 
 
 def test_split():

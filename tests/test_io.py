@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 
 import numpy as np
 import pyro
@@ -230,3 +232,25 @@ def test_metadata_is_kept_beside_the_model(tmp_path):
     assert repr(load(path)[0]) == repr(model)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         load_metadata(tmp_path / "none")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no umask")
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_files_have_the_mode_of_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        files.write_file(tmp_path / "a", "thing", {}, {"x": torch.ones(2)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_errors_of_writing_name_the_file(tmp_path):
+    target = tmp_path / "gone" / "a"
+    with pytest.raises(FileNotFoundError, match=f"{re.escape(repr(str(target)))}$"):
+        files.write_file(target, "thing", {}, {"x": torch.ones(2)})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=f"{re.escape(repr(str(tmp_path / 'folder')))}$"):
+        files.write_file(tmp_path / "folder", "thing", {}, {"x": torch.ones(2)})
+    assert os.listdir(tmp_path) == ["folder"]

@@ -443,6 +443,36 @@ def test_films_keep_their_frames(tmp_path):
     np.testing.assert_allclose(again.frames[:, :9], wanted, atol=30)  # compressed, with loss
 
 
+def test_gifs_keep_frames_that_are_as_those_before(tmp_path):
+    random = np.random.default_rng(0)
+    still = np.repeat(random.integers(0, 256, (4, 8, 8)), 3, axis=0)
+    part = random.integers(0, 4, (5, 9, 7, 3)) * 80
+    part[2, :, 3:] = part[1, :, 3:]  # what does not change is not written again
+    for frames, mode in ((still, "L"), (part, "RGB"), (still[:3], "L"), (still[:1], "L")):
+        with Image.open(write_film(tmp_path / "a.gif", frames, 12.5)) as film:
+            assert film.n_frames == len(frames)
+            for i, frame in enumerate(frames):
+                film.seek(i)
+                assert film.info["duration"] == 80
+                np.testing.assert_array_equal(np.asarray(film.convert(mode)), frame)
+    pytest.importorskip("av", reason="the [video] extra is not installed")
+    pytest.importorskip("imageio", reason="the [video] extra is not installed")
+    for fps in (0.01, 0.5, 10.0):
+        again = load_video(write_film(tmp_path / "a.gif", still, fps))
+        np.testing.assert_array_equal(again.frames, still)
+        assert again.fps == pytest.approx(fps)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+@pytest.mark.parametrize("fps", [1 / 3600, 0.3, 12.5, 30000 / 1001])
+def test_films_keep_their_rate(tmp_path, suffix, fps):
+    pytest.importorskip("av", reason="the [video] extra is not installed")
+    pytest.importorskip("imageio", reason="the [video] extra is not installed")
+    film = load_video(write_film(tmp_path / f"a.{suffix}", np.zeros((5, 16, 16)), fps))
+    assert film.fps == pytest.approx(fps, rel=1e-6)
+    assert len(film.frames) == 5
+
+
 @pytest.mark.parametrize(
     ("name", "frames", "fps", "message"),
     [

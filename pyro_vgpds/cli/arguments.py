@@ -10,8 +10,11 @@ from typing import Any
 __all__ = ["add_answer", "add_layout", "add_machine", "add_when", "count", "seed", "whole"]
 
 
-def add_layout(parser: Any, *also: str) -> None:
-    """:param also: other names of ``--sequence-column``."""
+def add_layout(parser: Any, *also: str, shrink: int | None = 1) -> None:
+    """
+    :param also: other names of ``--sequence-column``.
+    :param shrink: where it is left out; None for what the model was trained with.
+    """
     group = parser.add_argument_group("the data")
     group.add_argument(
         "--time",
@@ -29,7 +32,10 @@ def add_layout(parser: Any, *also: str) -> None:
     group.add_argument(
         "--columns", metavar="NAMES", help="the outputs, by name or number (3, 10:20); left out, the rest"
     )
-    group.add_argument("--shrink", type=count, default=1, metavar="N", help="of videos: one pixel from N x N (1)")
+    usual = "as in training, where the frames are of that size" if shrink is None else shrink
+    group.add_argument(
+        "--shrink", type=count, default=shrink, metavar="N", help=f"of videos: one pixel from N x N ({usual})"
+    )
 
 
 def add_answer(parser: Any, interval: float | None) -> None:

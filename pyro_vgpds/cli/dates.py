@@ -10,7 +10,10 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import UsageError
 
-__all__ = ["format_duration", "format_times", "months_to", "parse_date", "parse_range", "parse_step", "parse_times"]
+__all__ = [
+    "OutOfRangeError", "format_duration", "format_times", "months_to", "parse_date", "parse_range", "parse_step",
+    "parse_times", "to_nanoseconds",
+]  # fmt: skip
 
 _DATE = re.compile(
     r"(?P<day>\d{4}-\d\d(?:-\d\d)?)"
@@ -18,19 +21,38 @@ _DATE = re.compile(
 )
 _UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _MOST = 10_000_000  # times that a range may have: more is a slip of the pen
+_YEARS = 1678, 2261  # of which all days can be counted in nanoseconds from 1970
+
+
+class OutOfRangeError(ValueError):
+    """A date that is one, but before or after those that can be told in nanoseconds."""
+
+
+def to_nanoseconds(dates: np.ndarray) -> np.ndarray:
+    """Dates (N,) of any unit as datetime64[ns], which numpy does without a word where they do not fit.
+
+    :raises OutOfRangeError: where one does not; its second argument is the index.
+    """
+    years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
+    odd = np.flatnonzero(((years < _YEARS[0]) | (years > _YEARS[1])) & ~np.isnat(dates))
+    if len(odd):
+        raise OutOfRangeError(
+            f"dates must be of the years {_YEARS[0]} to {_YEARS[1]}, but got {dates[odd[0]]}", int(odd[0])
+        )
+    return dates.astype("datetime64[ns]")
 
 
 def parse_date(text: str) -> np.datetime64:
     """A date such as 2024-01, 2024-01-31, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00, which becomes UTC.
 
     :raises ValueError: where it is none.
+    :raises OutOfRangeError: where it is not of the years 1678 to 2261.
     """
     match = _DATE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a date such as 2024-01-31 or 2024-01-31T12:00:00")
-    date = np.datetime64(f"{match['day']}T{match['clock']}" if match["clock"] else match["day"]).astype(
-        "datetime64[ns]"
-    )
+    written = f"{match['day']}T{match['clock']}" if match["clock"] else match["day"]
+    date = to_nanoseconds(np.array([written], "datetime64"))[0]
     zone = match["zone"] or "Z"
     if zone != "Z":
         minutes = int(zone[1:3]) * 60 + int(zone[-2:])
@@ -41,13 +63,15 @@ def parse_date(text: str) -> np.datetime64:
 def parse_times(cells: Sequence[str]) -> np.ndarray:
     """Numbers, or where the first is none dates, as (N,) of float64 or datetime64[ns].
 
-    :raises ValueError: where one is neither; its second argument is the index.
+    :raises ValueError: where one is neither, or is out of range; its second argument is the index.
     """
     kind = "number" if _is_number(cells[0]) else "date"
     times: list[float | np.datetime64] = []
     for i, cell in enumerate(cells):
         try:
             times.append(float(cell) if kind == "number" else parse_date(cell))
+        except OutOfRangeError as error:
+            raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
             wanted = "a number as before" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
             raise ValueError(f"{cell!r} is not {wanted}", i) from None
@@ -112,7 +136,9 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
             step = int(np.median(np.diff(months).astype(int)))
             count = max(0, int((stop.astype("datetime64[M]") - months[0]).astype(int)) // step + 2)
             start = months[0] if include else months[-1]
-            ahead = (start + step * np.arange(0 if include else 1, count + 1)).astype(dates.dtype) + into[0] - shift
+            ahead = start + step * np.arange(0 if include else 1, count + 1)
+            ahead = ahead[ahead <= (stop + shift).astype("datetime64[M]")]  # those after may be beyond nanoseconds
+            ahead = ahead.astype(dates.dtype) + into[0] - shift
             kept: np.ndarray = ahead[ahead <= stop]
             return kept
     return None

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from pyro_vgpds.cli.dates import format_duration, format_times
-from pyro_vgpds.cli.errors import OK, CommandError
+from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.fitting import say
 from pyro_vgpds.cli.reading import select
-from pyro_vgpds.cli.trained import Trained
+from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, placed
 from pyro_vgpds.text import counted
 
@@ -139,7 +139,7 @@ def run_plot(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     kind = "" if args.what == "overview" else f"_{args.what}"
     target = args.output or args.model.with_name(f"{args.model.stem}{kind}.png")
-    check_output(target, args.force, _SUFFIXES)
+    check_output(target, args.force, _SUFFIXES, inputs=(args.model,))
     trained = Trained.read(args.model)
     draw = {"training": _training, "relevance": _relevance, "latent": _latent, "plane": _plane, "fit": _fit,
             "forecast": _forecast, "overview": _overview}[args.what]  # fmt: skip
@@ -211,6 +211,11 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
 
     from pyro_vgpds.plotting import plot_frames
 
+    which = 0 if args.sequence is None else trained.sequence(args.sequence)
+    if which is None:
+        raise UsageError(
+            f"--sequence must be one of training with --what fit, but got {NEW!r}; --what forecast draws a new one."
+        )
     if trained.shape is not None and args.outputs is None:
         function = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
         films = {"data": trained.outputs(), "model": function}
@@ -222,15 +227,14 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
     said = trained.answer(trained.posterior.impute(fill=False), 0)
     for ax, output in zip(axes[:, 0], chosen, strict=True):
-        _draw_fit(trained, said, output, ax, args.sequence)
+        _draw_fit(trained, said, output, ax, which)
     return _stacked(figure, axes[:, 0])
 
 
-def _draw_fit(trained: Trained, said: Answer, output: int, ax: Any, sequence: str | None = None) -> None:
+def _draw_fit(trained: Trained, said: Answer, output: int, ax: Any, which: int = 0) -> None:
     """What the model says of the training frames, ``said``, beside what it was given."""
     from pyro_vgpds.plotting import plot_reconstruction
 
-    which = (trained.sequence(sequence) if sequence is not None else 0) or 0
     rows = trained.data.times.slices()[which]
     assert said.stddev is not None
     one = type(said)(said.t[rows], said.mean[rows], said.stddev[rows], said.columns)

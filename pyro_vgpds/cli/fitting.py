@@ -15,7 +15,7 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds.cli.errors import OK, CommandError, UsageError
+from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.reading import Layout, Table, read_table
 from pyro_vgpds.cli.trained import Trained, describe
 from pyro_vgpds.cli.writing import check_output
@@ -62,13 +62,19 @@ def working(args: argparse.Namespace, text: str) -> Iterator[None]:
 
 
 def layout_of(args: argparse.Namespace) -> Layout:
-    return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink)
+    return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1)
 
 
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, (), inputs=(args.file,))
     if args.resume and args.checkpoint is None:
         raise UsageError("--resume needs --checkpoint FILE, the file to go on from.")
+    if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
+        raise UsageError(f"--checkpoint must be another file than -o/--output, but both are {args.output}.")
+    check_output(
+        args.checkpoint, args.force or args.resume, (), "--checkpoint", inputs=(args.file,),
+        instead="Give another name, --resume to go on from it, or --force to replace it.",
+    )  # fmt: skip
     kernel = _temporal(args.temporal)
     torch.set_num_threads(args.threads)
     table = read_table(args.file, layout_of(args))
@@ -87,10 +93,13 @@ def run_fit(args: argparse.Namespace) -> int:
     )  # fmt: skip
     about = describe(
         result, before, source=args.file.name, scale=scale, names=table.names, shape=table.shape, fps=table.fps,
-        seed=args.seed,
+        seed=args.seed, shrink=args.shrink,
     )  # fmt: skip
     trained = Trained(args.output, model, guide, data, about)
     trained.write()
+    if result.stopped == "interrupted":  # not done, so it is said with --quiet too, and `fit && forecast` stops
+        print(_summary(trained, result), file=sys.stderr, flush=True)
+        return INTERRUPTED
     say(args, _summary(trained, result))
     return OK
 
@@ -139,7 +148,7 @@ def _summary(trained: Trained, result: FitResult) -> str:
     stopped = {
         "steps": "after all steps; the bound may still rise with more --steps",
         "converged": "as the bound no longer changed",
-        "interrupted": "by Ctrl-C; the model is that of the best step so far",
+        "interrupted": "by Ctrl-C; the model of the best step so far was saved",
         "stuck": "as no step raised the bound any more",
     }[result.stopped]
     noise = np.sqrt(trained.model.noise.detach().numpy()).mean()

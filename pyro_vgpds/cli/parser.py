@@ -27,7 +27,8 @@ video), npy, or with the [video] extra mp4, avi, mkv, mov and gif.
 """
 _CODES = """\
 A file that is there already is replaced only with --force. Files appear when they are complete.
-Exit codes: 0 done, 1 failed (a file is missing or holds the wrong thing), 2 an argument is wrong, 130 after Ctrl-C.
+Exit codes: 0 done, 1 failed (a file is missing or holds the wrong thing), 2 an argument is wrong, 130 after Ctrl-C
+(fit keeps the model so far).
 """
 
 
@@ -86,6 +87,7 @@ def _fit(commands: Any) -> None:
         fitting.run_fit,
         "Train a model on a file of data.",
         """fit walk.csv -o walk.safetensors
+        fit gaits.csv -o gaits.safetensors --sequence-column gait
         fit prices.csv -o prices.safetensors --time date --scale --temporal "matern32+white+bias"
         fit clip.mp4 -o clip.safetensors --shrink 2 --temporal "rbf*periodic+white" --hold period
         fit long.npz -o long.safetensors --steps 2000 --checkpoint long.checkpoint --resume""",
@@ -124,7 +126,12 @@ def _fit(commands: Any) -> None:
     training.add_argument("--method", choices=METHODS, default="natural", help="how to train (natural)")
     training.add_argument("--restarts", type=whole, default=0, metavar="N", help="more runs; the best is kept (0)")
     training.add_argument("--seed", type=seed, default=0, metavar="N", help="of everything that is random (0)")
-    training.add_argument("--checkpoint", type=Path, metavar="FILE", help="write the state of training here as it goes")
+    training.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="write the state of training here as it goes; one that is there needs --resume or --force",
+    )
     training.add_argument("--resume", action="store_true", help="go on from --checkpoint, where there is one")
     add_machine(parser)
 
@@ -137,7 +144,7 @@ def _forecast(commands: Any) -> None:
         "Predict outputs at new times. Without -o, csv goes to the standard output.",
         """forecast walk.safetensors --until 12
         forecast prices.safetensors --until 2024-06-30 --step 1d -o june.csv
-        forecast walk.safetensors --times 10:12:0.1 --sequence run -o run.npz
+        forecast gaits.safetensors --times 10:12:0.1 --sequence run -o run.npz
         forecast clip.safetensors --until 150 -o ahead.gif""",
     )
     add_answer(parser, interval=0.95)
@@ -165,7 +172,7 @@ def _reconstruct(commands: Any) -> None:
         metavar="FILE",
         help="frames with missing cells; columns that it does not have count as missing",
     )
-    add_layout(parser)
+    add_layout(parser, shrink=None)
     how = parser.add_argument_group("how")
     how.add_argument(
         "--sequence",
@@ -221,7 +228,7 @@ def _plot(commands: Any) -> None:
         "Draw what a model has learned.",
         """plot walk.safetensors
         plot walk.safetensors --what fit --outputs left_knee,right_knee -o knees.pdf
-        plot walk.safetensors --what forecast --until 12 --sequence run -o run.png""",
+        plot gaits.safetensors --what forecast --until 12 --sequence run -o run.png""",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a file that fit wrote")
     parser.add_argument(

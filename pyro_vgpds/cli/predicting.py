@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pyro
@@ -11,7 +12,7 @@ import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.fitting import layout_of, say, working
-from pyro_vgpds.cli.reading import read_table, select
+from pyro_vgpds.cli.reading import Table, read_table, select
 from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
 from pyro_vgpds.metrics import mae, mse
@@ -58,7 +59,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
         _write(args, trained.answer(filled, args.interval, labels if trained.data.num_sequences > 1 else None))
         return OK
-    table = read_table(args.file, layout_of(args))
+    table = _read(args, trained)
     truth = np.concatenate(trained.fitting(table))
     seen = truth.copy()
     if args.hide:
@@ -88,6 +89,17 @@ def run_reconstruct(args: argparse.Namespace) -> int:
         _score(args, np.where(np.isnan(seen), truth, np.nan), answer.mean)
     _write(args, answer)
     return OK
+
+
+def _read(args: argparse.Namespace, trained: Trained) -> Table:
+    """The file; where --shrink is left out, shrunk as in training if that makes frames of the model's size."""
+    layout = layout_of(args)
+    table = read_table(args.file, layout)
+    if args.shrink is None and trained.shape is not None and table.shape not in (None, trained.shape):
+        assert table.shape is not None
+        if tuple(size // trained.shrink for size in table.shape) == trained.shape:
+            return read_table(args.file, replace(layout, shrink=trained.shrink))
+    return table
 
 
 def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import parse_times
+from pyro_vgpds.cli.dates import OutOfRangeError, parse_times, to_nanoseconds
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.datasets import load_video
+from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.film import FILM_SUFFIXES
 
 __all__ = ["Layout", "Table", "read_table", "select"]
@@ -194,6 +195,8 @@ def _is_value(cell: str) -> bool:
         return True
     try:
         parse_times([cell])
+    except OutOfRangeError:
+        return True
     except ValueError:
         return False
     return True
@@ -226,6 +229,9 @@ def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) ->
 def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
     try:
         times = parse_times(cells)
+    except OutOfRangeError as error:
+        message, i = error.args
+        raise CommandError(f"{path}, line {lines[i]}, column {name!r}: {message}.") from None
     except ValueError as error:
         message, i = error.args
         raise CommandError(
@@ -244,11 +250,13 @@ def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> n
 
 def _read_arrays(path: Path, layout: Layout) -> Table:
     try:
-        content: Any = np.load(path, allow_pickle=False)  # a data file must not be able to run code
-        arrays = {"y": content} if path.suffix == ".npy" else {name: content[name] for name in content.files}
-    except (ValueError, EOFError, OSError, AttributeError) as error:
+        with path.open("rb") as file:
+            content: Any = np.load(file, allow_pickle=False)  # a data file must not be able to run code
+            alone = isinstance(content, np.ndarray)
+            arrays = {"y": content} if alone else {name: content[name] for name in content.files}
+    except DAMAGED as error:
         raise CommandError(f"{path} cannot be read as arrays of numbers: {error}.") from None
-    if "frames" in arrays or (path.suffix == ".npy" and arrays["y"].ndim == 3):
+    if "frames" in arrays or (alone and arrays["y"].ndim == 3):
         return _read_video(path, layout, arrays.get("t"))
     y = arrays.get("y")
     if y is None:
@@ -271,7 +279,10 @@ def _read_arrays(path: Path, layout: Layout) -> Table:
     parts = [np.arange(len(rows), dtype=float) for rows in groups.values()]
     if given is not None:
         t = _rows(given, len(y), "t", "fiuM", path)
-        t = t.astype("datetime64[ns]" if t.dtype.kind == "M" else np.float64)
+        try:
+            t = to_nanoseconds(t) if t.dtype.kind == "M" else t.astype(np.float64)
+        except OutOfRangeError as error:
+            raise CommandError(f"{path}: t: {error.args[0]}.") from None
         if not (np.isfinite(t) if t.dtype.kind == "f" else ~np.isnat(t)).all():
             raise CommandError(f"{path}: every row needs a finite time, but t has one that is not.")
         parts = [t[rows] for rows in groups.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = make_parser()
     try:
-        args = parser.parse_args(argv)
+        args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     except SystemExit as done:  # --help, --version, or an argument that argparse refuses
         return int(done.code or OK)
     name = f"{PROGRAM} {args.command}"
@@ -42,6 +43,17 @@ def main(argv: list[str] | None = None) -> int:
         if not args.debug:
             warnings.showwarning = lambda message, *_, **__: print(f"{name}: warning: {message}", file=sys.stderr)
         return _run(args, name)
+
+
+def _joined(argv: list[str]) -> list[str]:
+    """``--times -1,0`` as ``--times=-1,0``: argparse takes what begins with - for an option, if it is no one number."""
+    joined: list[str] = []
+    for text in argv:
+        if joined and joined[-1] in ("--times", "--until") and re.match(r"-[\d.]", text):
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
 
 
 def _run(args: argparse.Namespace, name: str) -> int:

@@ -77,6 +77,11 @@ class Trained:
         return self.metadata.get("fps")
 
     @property
+    def shrink(self) -> int:
+        """Pixels of the file, along a side, that were made one for training."""
+        return int(self.metadata.get("shrink") or 1)
+
+    @property
     def names(self) -> list[str]:
         """Of the sequences."""
         return self.metadata.get("names") or [str(s) for s in range(self.data.num_sequences)]
@@ -193,7 +198,11 @@ class Trained:
                 f"{table.path}: the times are {kinds[dates]}, but those of {self.path} are {kinds[not dates]}."
             )
         if self.shape is not None and table.shape is not None and table.shape != self.shape:
-            raise CommandError(f"{table.path}: frames are {table.shape}, but those of {self.path} are {self.shape}.")
+            trained = f", after --shrink {self.shrink}" if self.shrink > 1 else ""
+            raise CommandError(
+                f"{table.path}: frames are {table.shape}, but those of {self.path} are {self.shape}{trained}. "
+                "--shrink N makes one pixel from N x N."
+            )
         if wanted and table.columns:
             odd = [name for name in table.columns if name not in wanted]
             if odd:
@@ -228,11 +237,13 @@ def describe(
     shape: tuple[int, int] | None = None,
     fps: float | None = None,
     seed: int = 0,
+    shrink: int = 1,
 ) -> dict[str, Any]:
     """The metadata of a model file.
 
     :param before: relevance of the latent dimensions before training, (Q,).
     :param scale: what the outputs were divided by, (D,).
+    :param shrink: of the frames of a video, as ``--shrink``.
     """
     every = -(-len(result.history) // _HISTORY)
     return {
@@ -241,6 +252,7 @@ def describe(
         "names": names,
         "shape": shape,
         "fps": fps,
+        "shrink": shrink,
         "relevance_before": before.tolist(),
         "training": {
             "history": [[record.step, record.seconds, record.bound] for record in result.history[::every]],

@@ -16,6 +16,7 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import format_times
 from pyro_vgpds.cli.errors import CommandError, UsageError
+from pyro_vgpds.files import beside
 from pyro_vgpds.film import FILM_SUFFIXES, write_film
 
 __all__ = ["Answer", "check_output", "placed", "write_answer"]
@@ -43,12 +44,14 @@ def check_output(
     suffixes: Sequence[str],
     argument: str = "-o/--output",
     inputs: Sequence[Path | None] = (),
+    instead: str = "Give another name, or --force to replace it.",
 ) -> None:
     """Refuse, before any work is done, what could not be written at the end.
 
     :param inputs: files that are read, which are not replaced whatever ``force`` says.
+    :param instead: what to do where the file is there already.
     :raises UsageError: where the suffix is unknown, or the file is there already and ``force`` is not given.
-    :raises CommandError: where there is no folder for it.
+    :raises CommandError: where there is no folder for it, or the folder takes no files.
     """
     if path is None:
         return
@@ -59,9 +62,15 @@ def check_output(
     if any(other is not None and other.resolve() == path.resolve() for other in inputs):
         raise UsageError(f"{argument}: {path} is what is to be read; give another name.")
     if path.exists() and not force:
-        raise UsageError(f"{argument}: {path} is there already. Give another name, or --force to replace it.")
+        raise UsageError(f"{argument}: {path} is there already. {instead}")
     if not path.absolute().parent.is_dir():
         raise CommandError(f"{argument}: there is no folder {path.absolute().parent}.")
+    try:  # modes of the folder do not tell: of root, of file systems that are read only, of names that are too long
+        part = beside(path)
+        part.touch(exist_ok=False)
+        part.unlink()
+    except OSError as error:
+        raise CommandError(f"{argument}: {path} cannot be written: {error.strerror}.") from None
 
 
 @contextmanager
@@ -69,10 +78,15 @@ def placed(path: Path) -> Iterator[Path]:
     """A name beside ``path`` to write to; the file is moved to its place when it is complete, and else removed."""
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        try:
+            yield part
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename not in (str(part), part):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_answer(answer: Answer, path: Path | None) -> None:

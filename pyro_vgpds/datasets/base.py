@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import importlib
+import tokenize
+import zipfile
+import zlib
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -11,7 +14,10 @@ import numpy as np
 
 from pyro_vgpds.sequences import Sequences
 
-__all__ = ["Dataset", "require"]
+__all__ = ["DAMAGED", "Dataset", "require"]
+
+#: what numpy raises where an npz or npy was cut short or changed, or is none
+DAMAGED = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 
 
 @dataclass(frozen=True)

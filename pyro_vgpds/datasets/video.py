@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.datasets.base import Dataset, require
+from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
 from pyro_vgpds.sequences import Sequences
 
@@ -94,7 +94,8 @@ def load_video(
     """A video file as grey pixels.
 
     :param path: an ``.npz`` with ``frames`` (T, H, W) and perhaps ``fps``; an ``.npy`` with the frames; or any video
-        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey.
+        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey. A frame of a gif
+        that stands for several times as long as the shortest comes as often.
     :param factor: shrink by this whole number: each pixel is the mean of factor x factor; what is left over at the
         right and at the bottom is cut off.
     :param start: the first frame; with ``stop`` and ``every`` as in a slice. Times stay the numbers in the file.
@@ -115,7 +116,7 @@ def load_video(
         raise FileNotFoundError(f"there is no video {path}.")
     if int(factor) != factor or factor < 1 or int(every) != every or every < 1:
         raise ValueError(f"factor and every must be whole numbers >= 1, but got {factor=}, {every=}.")
-    frames, fps = _read_arrays(path) if path.suffix in (".npz", ".npy") else _read_film(path)
+    frames, fps = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_film(path)
     number = np.arange(len(frames))[start:stop:every]
     pictures = _shrink(frames[start:stop:every], factor)
     if pictures.size == 0:
@@ -192,16 +193,16 @@ def load_clip(name: str, *, data_home: str | os.PathLike[str] | None = None, dow
 def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
     fps = float("nan")
     try:
-        content: Any = np.load(path, allow_pickle=False)  # a data file must not be able to run code
-        if path.suffix == ".npy":
-            frames = content
-        else:
-            with content:
-                if "frames" not in content:
-                    raise ValueError(f"it has no 'frames', only {', '.join(content) or 'nothing'}")
+        with path.open("rb") as file:
+            content: Any = np.load(file, allow_pickle=False)  # a data file must not be able to run code
+            if isinstance(content, np.ndarray):
+                frames = content
+            elif "frames" not in content:
+                raise ValueError(f"it has no 'frames', only {', '.join(content) or 'nothing'}")
+            else:
                 frames = content["frames"]
                 fps = float(content["fps"]) if "fps" in content else fps
-    except (ValueError, EOFError, OSError) as error:
+    except DAMAGED as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     if frames.ndim != 3 or frames.dtype.kind not in "fiu":
         raise ValueError(
@@ -216,9 +217,25 @@ def _read_film(path: Path) -> tuple[np.ndarray, float]:
     try:
         frames = np.stack(list(imageio.imiter(path, plugin="pyav", format="gray")))
         fps = float(imageio.immeta(path, plugin="pyav").get("fps") or "nan")
+        if path.suffix.lower() == ".gif":
+            times, rate = _stand(av, path, len(frames))
+            frames, fps = frames.repeat(times, axis=0), rate or fps
     except (av.FFmpegError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     return frames, fps
+
+
+def _stand(av: Any, path: Path, count: int) -> tuple[np.ndarray, float | None]:
+    """How often each frame of a gif stands, and the rate: many programs write equal frames as one that stays longer.
+
+    Once each where the times that they stand are no multiples of the shortest.
+    """
+    with av.open(str(path)) as film:
+        stream = film.streams.video[0]
+        ticks = np.array([packet.duration or 0 for packet in film.demux(stream) if packet.size], dtype=np.int64)
+        if len(ticks) != count or ticks.min() < 1 or (ticks % ticks.min()).any():
+            return np.ones(count, dtype=np.int64), None
+        return ticks // ticks.min(), float(1 / (int(ticks.min()) * stream.time_base))
 
 
 def _shrink(frames: np.ndarray, factor: int) -> np.ndarray:
