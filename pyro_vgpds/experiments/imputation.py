@@ -110,14 +110,14 @@ def _show(path: Path, data: datasets.Dataset, trained: Trained) -> None:
     axes = figure.subplots(1, 3 if known else 1, squeeze=False)[0]
     t = posterior.data.times.t.numpy()
     for q in best[:3].tolist():
-        (line,) = axes[0].plot(t, x[:, q], label=f"dimension {q}")
+        (line,) = axes[0].plot(t, x[:, q], label=f"$x_{q}$")
         axes[0].fill_between(t, x[:, q] - 2 * sd[:, q], x[:, q] + 2 * sd[:, q], alpha=0.2, color=line.get_color())
     axes[0].set(xlabel="time", ylabel="latent path, ± 2 sd")
-    axes[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), fontsize="small")
+    axes[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     if data.latent is not None:
         first, second = best[:2].tolist()
         axes[1].scatter(x[:, first], x[:, second], c=t, s=6)
-        axes[1].set(xlabel=f"dimension {first}", ylabel=f"dimension {second}", title="learned, colour is time")
+        axes[1].set(xlabel=f"$x_{first}$", ylabel=f"$x_{second}$", title="learned, colour is time")
         walked = data.latent[0]
         axes[2].scatter(walked[:, 0], walked[:, 1], c=t, s=6)
         axes[2].set(xlabel="x", ylabel="y", title="where the robot was", aspect="equal")
