@@ -46,7 +46,7 @@ def run(
     :param seeds: how many; left out, as many as the experiment's table wants.
     :param quick: few steps and small models, to see that it runs.
     :param progress: show bars and say what is finished; left out, bars on a terminal only; False is silent.
-    :param source: ``data_home`` and ``download``, as in :mod:`pyro_vgpds.datasets`.
+    :param source: ``data_home`` and ``download``, as in :func:`~pyro_vgpds.datasets.load_cmu35`.
     :raises ValueError: where there is no such experiment, or ``seeds`` is not positive.
     :raises FileNotFoundError: where its data are not at hand.
 
