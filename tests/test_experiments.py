@@ -196,7 +196,9 @@ def test_missa(tmp_path, monkeypatch):
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
-    assert (tmp_path / "missa.safetensors").exists()
+    about = load_metadata(tmp_path / "missa.safetensors")
+    assert about["scale"] is None  # pixels as they are
+    assert about["shape"] == [12, 12]
 
 
 @pytest.mark.parametrize(

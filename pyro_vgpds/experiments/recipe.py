@@ -145,7 +145,8 @@ class Trained:
 
         :param metadata: what else is known of the outputs, such as the ``shape`` of a video's frames.
         """
-        about = {"scale": torch.as_tensor(self.scale), "lags": list(self.lags), **metadata}
+        scale = None if (self.scale == 1.0).all() else torch.as_tensor(self.scale)
+        about = {"scale": scale, "lags": list(self.lags), **metadata}
         save(path, self.model, self.guide, self.posterior.data, about)
 
     def predict(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> Prediction:
