@@ -13,6 +13,8 @@ import math
 import os
 import platform
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from torch import Tensor
 
 import pyro_vgpds
 
-__all__ = ["FileFormatError", "beside", "pack", "read_file", "unpack", "write_file"]
+__all__ = ["FileFormatError", "beside", "pack", "placed", "read_file", "unpack", "write_file"]
 
 FORMAT = 1
 _KEY = "pyro_vgpds"
@@ -48,26 +50,34 @@ def write_file(path: str | os.PathLike[str], kind: str, header: dict[str, Any], 
     header = {**header, "format": FORMAT, "kind": kind, "versions": _versions()}
     header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, metadata={_KEY: json.dumps(header)})
-    path = Path(path)
+    with placed(Path(path)) as part, part.open("xb") as file:  # with the mode that the umask says
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def placed(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to; the file is moved to its place when it is complete, and else removed.
+
+    :raises OSError: that names ``path``, where it is about the file.
+    """
     part = beside(path)
     try:
         try:
-            with part.open("xb") as file:  # with the mode that the umask says, which mkstemp's files do not have
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            yield part
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno is None:
+        if error.errno is None or error.filename not in (None, str(part), part):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def beside(path: Path) -> Path:
-    """A name in the same folder, which nothing has yet, to write to before the file is moved to its place."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    """A name in the same folder, which nothing has yet, with the same suffix, as some writers go by it."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.part{path.suffix}")
 
 
 def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import csv
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import format_times
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.files import beside
+from pyro_vgpds.files import beside, placed
 from pyro_vgpds.film import FILM_SUFFIXES, write_film
 
-__all__ = ["Answer", "check_output", "placed", "write_answer"]
+__all__ = ["Answer", "check_output", "write_answer"]
 
 DEFAULT_FPS = 12.0
 
@@ -71,22 +69,6 @@ def check_output(
         part.unlink()
     except OSError as error:
         raise CommandError(f"{argument}: {path} cannot be written: {error.strerror}.") from None
-
-
-@contextmanager
-def placed(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; the file is moved to its place when it is complete, and else removed."""
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        try:
-            yield part
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        if error.filename not in (str(part), part):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_answer(answer: Answer, path: Path | None) -> None:

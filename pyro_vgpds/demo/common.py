@@ -11,7 +11,7 @@ import numpy as np
 import pyro
 
 from pyro_vgpds.cli.trained import Trained, describe
-from pyro_vgpds.cli.writing import placed
+from pyro_vgpds.files import placed
 from pyro_vgpds.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.model import VGPDS

@@ -16,7 +16,7 @@ import numpy as np
 import pyro
 
 from pyro_vgpds import VGPDS, Sequences, baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds.experiments.recipe import Recipe, Trained
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.kernels import Bias, White
 
@@ -63,6 +63,8 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         "NN": partial(_neighbour, data, False),
         "NN sc.": partial(_neighbour, data, True),
     }
+    place: tuple[list[int], list[int] | None] = (everything, None) if name == "cmu35" else test[0]
+    _members(folder, data, recipes, *place, 0, picture=name)  # before those who use these models: the first is shown
     results: dict[str, Scores] = {}
     held_out: dict[str, Scores] = {}
     for label, compute in rows.items():
@@ -71,7 +73,6 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
             results[label] = _summary([s["test"] for seed in range(count) for s in compute(everything, None, seed)])
         found = [part for train, out in test for part in compute(train, out, 0)]
         held_out[label] = _summary([score for part in found for score in part.values()])
-    _show_one(folder, name, data, recipes[0], *((everything, None) if name == "cmu35" else test[0]))
     models = _members(folder, data, recipes, *test[0], 0)
     seconds = {kind: float(np.mean([model[kind] for model in models])) for kind in ("seconds", "wall seconds")}
     _report(folder, name, results, held_out, recipes, seconds, folds)
@@ -131,9 +132,12 @@ def _score(data: datasets.CMU35, out: list[int] | None, predict: Callable[[str],
 
 
 def _members(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int
+    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
+    picture: str = "",
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What each model says of the hidden entries of each sequence and block."""
+    """What each model says of the hidden entries of each sequence and block. The first is drawn and kept as a file of
+    the name ``picture``, where there is one.
+    """
 
     def compute(recipe: Recipe, start: int, files: Path) -> dict[str, Any]:
         trained = recipe.train([data.t[i] for i in train], [data.y[i] for i in train], start, folder.progress)
@@ -151,6 +155,9 @@ def _members(
                     else {"trained": prediction}
                 )
                 found |= {f"{target}-{block}-{name}": model.mean(v)[hidden] for name, v in versions.items()}
+        if picture and start == 0:
+            trained.save(files / f"{picture}.safetensors")
+            _draw(files / f"{picture}.png", data, model, train, out)
         return found
 
     where, models = _where(out), []
@@ -206,27 +213,14 @@ def _summary(scores: list[Scores]) -> Scores:
     return {b: {kind: spread([s[b][kind] for s in scores]) for kind in ("SC", "RA")} for b in BLOCKS}
 
 
-def _show_one(
-    folder: Folder, name: str, data: datasets.CMU35, recipe: Recipe, train: list[int], out: list[int] | None
-) -> None:
-    """A trained model as a file, and a picture of hidden legs that it found."""
-
-    def compute(files: Path) -> dict[str, Any]:
-        trained = recipe.train([data.t[i] for i in train], [data.y[i] for i in train], 0, folder.progress)
-        t, truth = next(iter(_targets(data, out).values()))
-        seen = data.hide(truth, "legs")
-        found = trained.with_noise(WIDE).carrying(Bias() + White()).reconstruct(t, seen)
-        near = np.asarray(baselines.nearest_neighbour(np.concatenate([data.y[i] for i in train]), seen))
-        _draw(files / f"{name}.png", data, t, {"truth": truth, "VGPDS": found, "nearest neighbour": near})
-        trained.save(files / f"{name}.safetensors")
-        return {"bound": trained.bound}
-
-    folder.once(f"{name}-picture", recipe.settings() | {"train": train, "wide": WIDE}, compute)
-
-
-def _draw(path: Path, data: datasets.CMU35, t: np.ndarray, versions: Mapping[str, np.ndarray]) -> None:
+def _draw(path: Path, data: datasets.CMU35, model: Trained, train: list[int], out: list[int] | None) -> None:
+    """Hidden legs of the first sequence that is to be reconstructed."""
     from matplotlib.figure import Figure
 
+    t, truth = next(iter(_targets(data, out).values()))
+    seen = data.hide(truth, "legs")
+    near = np.asarray(baselines.nearest_neighbour(np.concatenate([data.y[i] for i in train]), seen))
+    versions = {"truth": truth, "VGPDS": model.reconstruct(t, seen), "nearest neighbour": near}
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots(3, 2, sharex=True).ravel()
     styles: list[dict[str, Any]] = [{"color": "0.2"}, {"color": "C0"}, {"color": "C1", "lw": 0.8}]

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from pyro_vgpds.files import placed
+
 __all__ = ["Folder", "spread", "table"]
 
 
@@ -71,13 +73,11 @@ class Folder:
 
     def _show(self, file: Path) -> None:
         """Put a part's file beside the results, without a second copy where the disk can do so."""
-        partial = self.path / f"{file.name}.partial"
-        partial.unlink(missing_ok=True)
-        try:
-            os.link(file, partial)
-        except OSError:
-            shutil.copyfile(file, partial)
-        partial.replace(self.path / file.name)
+        with placed(self.path / file.name) as part:
+            try:
+                os.link(file, part)
+            except OSError:
+                shutil.copyfile(file, part)
 
     def write_json(self, name: str, value: Any) -> Path:
         return self.write_text(name, json.dumps(value, indent=1))
@@ -86,9 +86,8 @@ class Folder:
         """Write a file whole or not at all."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text)
-        partial.replace(path)
+        with placed(path) as part:
+            part.write_text(text)
         return path
 
 

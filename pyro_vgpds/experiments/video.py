@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Print and write the table, and write the numbers."""
     text = table(["method", "MAE", "MSE"], [[label, row["MAE"], row["MSE"]] for label, row in rows.items()])
-    text += f"\n\n{paper} A seed took {np.mean(seconds):.0f} s.".replace("\n\n ", "\n\n")
+    text += "\n\n" + " ".join([*([paper] if paper else []), f"A seed took {np.mean(seconds):.0f} s."])
     print(text)
     folder.write_text(f"{name}.md", f"{text}\n")
     folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings(), "seconds": seconds})
