@@ -7,12 +7,12 @@ setup(
     ext_modules=[
         Extension(
             f"pyro_vgpds.{name}",
-            [f"pyro_vgpds/{name}.c"],
+            [f"pyro_vgpds/{name.replace('.', '/')}.c"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-ffp-contract=fast"],
             py_limited_api=True,
             optional=True,
         )
-        for name in ("_midpoint", "_chains")
+        for name in ("mapping._midpoint", "temporal._chains")
     ],
 )

@@ -24,7 +24,7 @@ import torch
 from benchmarks.timing import AnonymousMemory
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
-from pyro_vgpds.reconstruction import Joint
+from pyro_vgpds.prediction.reconstruction import Joint
 
 
 class Stepper:

@@ -29,8 +29,8 @@ from pyro_vgpds import (
     Sequences,
     TemporalGP,
 )
+from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Bias, Matern32, White
-from pyro_vgpds.times import Times
 
 Series = dict[int, float]
 

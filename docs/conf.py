@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import pyro_vgpds
 from pyro_vgpds.cli.parser import make_parser
-from pyro_vgpds.text import Default
+from pyro_vgpds.formatting import Default
 
 # of all of MathJax the one file that needs no other, and no fonts
 MATHJAX = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / "tex-svg.js"
@@ -66,7 +66,7 @@ class Help(SphinxDirective):
 
 
 def show_defaults(app: Any, what: str, name: str, member: Any, options: Any, signature: Any, returns: Any) -> Any:
-    """Write a :class:`~pyro_vgpds.text.Default` in words, which stands in the source by a private name."""
+    """Write a :class:`~pyro_vgpds.formatting.Default` in words, which stands in the source by a private name."""
     values = getattr(member, "__globals__", {})
     for private in re.findall(r"= (_\w+)", signature or ""):
         if isinstance(values.get(private), Default):

@@ -17,23 +17,22 @@ torch.Size([3, 5])
 """
 
 from pyro_vgpds import kernels
-from pyro_vgpds.classify import BayesClassifier
-from pyro_vgpds.elbo import Collapsed_ELBO
-from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.io import FileFormatError, load, load_metadata, save
-from pyro_vgpds.lags import lagged
+from pyro_vgpds.data.lags import lagged
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.models import FileFormatError, load, load_metadata, save
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.mapping import SparseGP
-from pyro_vgpds.mixture import PosteriorMixture
+from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.natural import NaturalGradient
-from pyro_vgpds.posterior import Posterior
-from pyro_vgpds.prediction import Prediction
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.temporal import OpperArchambeau, TemporalGP
-from pyro_vgpds.training import FitResult, fit
-
-__version__ = "0.1.0"
+from pyro_vgpds.prediction.classifier import BayesClassifier
+from pyro_vgpds.prediction.mixture import PosteriorMixture
+from pyro_vgpds.prediction.outputs import Prediction
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.training.api import FitResult, fit
+from pyro_vgpds.version import __version__
 
 __all__ = [
     "VGPDS",
@@ -51,6 +50,7 @@ __all__ = [
     "Sequences",
     "SparseGP",
     "TemporalGP",
+    "__version__",
     "fit",
     "kernels",
     "lagged",

@@ -6,11 +6,10 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import positive
-
-__all__ = ["check_count", "check_noise", "is_whole"]
+__all__ = ["check_count", "check_noise", "is_whole", "positive"]
 
 
 def is_whole(value: Any) -> bool:
@@ -32,3 +31,15 @@ def check_noise(noise: Any, num_outputs: int) -> Tensor:
     if value.dim() > 1 or (value.dim() == 1 and len(value) != num_outputs):
         raise ValueError(f"noise must be one number or ({num_outputs},), but got {tuple(value.shape)}.")
     return value
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def positive(name: str, value: Any) -> Tensor:
+    """``value`` as a floating tensor, after a check that all of it is finite and positive."""
+    tensor = torch.as_tensor(value, dtype=value.dtype if _is_floating(value) else torch.float64)
+    if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
+    return tensor.detach().clone()

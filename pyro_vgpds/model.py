@@ -13,14 +13,14 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_noise, is_whole
-from pyro_vgpds.init import Start, start_model
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.start import Start, start_model
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
 from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
-from pyro_vgpds.mapping import SparseGP
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.temporal import TemporalGP, check_structure
-from pyro_vgpds.text import counted
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences, psi
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
+from pyro_vgpds.mapping import psi
 
 LENGTHS = (7, 4, 1, 9)
 

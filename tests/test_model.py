@@ -11,7 +11,7 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP, fit
-from pyro_vgpds.init import kmeans, pca
+from pyro_vgpds.inference.start import kmeans, pca
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
 
 

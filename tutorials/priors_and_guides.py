@@ -46,7 +46,7 @@ from pyro_vgpds import (
     fit,
 )
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, KernelValue, Matern32, White
-from pyro_vgpds.psi import MappingValue, masked_sum
+from pyro_vgpds.mapping.psi import MappingValue, masked_sum
 
 smoke_test = "CI" in os.environ
 assert pyro.__version__.startswith("1.9")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.data.sequences import Sequences
 
 __all__ = ["Gaps", "around", "patterns"]
 

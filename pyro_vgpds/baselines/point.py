@@ -11,14 +11,14 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.mapping import SparseGP
+from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.predictive import InducingPosterior, PosteriorGP
-from pyro_vgpds.reconstruction import nearest_frames
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.temporal import TemporalGP
+from pyro_vgpds.prediction.reconstruction import nearest_frames
+from pyro_vgpds.temporal.distributions import TemporalGP
 
 __all__ = ["MapGPLVM"]
 

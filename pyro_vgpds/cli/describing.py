@@ -16,8 +16,8 @@ from pyro_vgpds.cli.fitting import say
 from pyro_vgpds.cli.reading import select
 from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output
-from pyro_vgpds.files import placed
-from pyro_vgpds.text import counted
+from pyro_vgpds.files.container import placed
+from pyro_vgpds.formatting import counted
 
 __all__ = ["PICTURES", "run_info", "run_plot"]
 

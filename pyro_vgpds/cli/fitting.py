@@ -19,12 +19,12 @@ from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.reading import Layout, Table, read_table
 from pyro_vgpds.cli.trained import Trained, describe
 from pyro_vgpds.cli.writing import check_output
-from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.text import counted
-from pyro_vgpds.training import FitResult, fit
+from pyro_vgpds.training.api import FitResult, fit
 
 __all__ = ["layout_of", "run_fit", "say", "working"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyro_vgpds
 from pyro_vgpds.cli import describing, fitting, others, predicting
 from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_when, count, seed, whole
-from pyro_vgpds.training import METHODS
+from pyro_vgpds.training.api import METHODS
 
 __all__ = ["PROGRAM", "make_parser"]
 

@@ -15,8 +15,8 @@ from pyro_vgpds.cli.fitting import layout_of, say, working
 from pyro_vgpds.cli.reading import Table, read_table, select
 from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
+from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
-from pyro_vgpds.text import counted
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]
 

@@ -16,7 +16,7 @@ from pyro_vgpds.cli.dates import OutOfRangeError, parse_times, to_nanoseconds
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.datasets import load_video
 from pyro_vgpds.datasets.base import DAMAGED
-from pyro_vgpds.film import FILM_SUFFIXES
+from pyro_vgpds.files.film import FILM_SUFFIXES
 
 __all__ = ["Layout", "Table", "read_table", "select"]
 

@@ -20,13 +20,13 @@ from pyro_vgpds.cli.dates import format_duration, format_times, months_to, parse
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.reading import Table
 from pyro_vgpds.cli.writing import Answer
-from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.io import load, load_metadata, save
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.models import load, load_metadata, save
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.posterior import Posterior
-from pyro_vgpds.prediction import Prediction
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.training import FitResult, Record
+from pyro_vgpds.prediction.outputs import Prediction
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.training.api import FitResult, Record
 
 __all__ = ["NEW", "Trained", "describe"]
 

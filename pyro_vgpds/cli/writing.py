@@ -14,8 +14,8 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import format_times
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.files import beside, placed
-from pyro_vgpds.film import FILM_SUFFIXES, write_film
+from pyro_vgpds.files.container import beside, placed
+from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
 
 __all__ = ["Answer", "check_output", "write_answer"]
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from pyro_vgpds.sequences import Sequences
+from pyro_vgpds.data.sequences import Sequences
 
 __all__ = ["DAMAGED", "Dataset", "require"]
 

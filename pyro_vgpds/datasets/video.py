@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
-from pyro_vgpds.sequences import Sequences
 
 __all__ = ["Video", "load_clip", "load_missa", "load_video"]
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyro
 
 from pyro_vgpds.cli.trained import Trained, describe
-from pyro_vgpds.files import placed
-from pyro_vgpds.guides import AutoOpperArchambeau
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.container import placed
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.plotting import plot_plane, plot_relevance
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.training import fit
+from pyro_vgpds.training.api import fit
 
 __all__ = ["learned_picture", "rms", "save_figure", "train"]
 

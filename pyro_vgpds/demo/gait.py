@@ -12,13 +12,13 @@ import numpy as np
 import pyro
 
 from pyro_vgpds.baselines import nearest_neighbour
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, make_gait
 from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, Figure, Table
-from pyro_vgpds.files import placed
+from pyro_vgpds.files.container import placed
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
-from pyro_vgpds.sequences import Sequences
 
 __all__ = ["gait_chapter"]
 

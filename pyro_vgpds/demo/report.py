@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 import pyro_vgpds
-from pyro_vgpds.files import placed
+from pyro_vgpds.files.container import placed
 
 __all__ = ["Chapter", "Figure", "Table", "write_report"]
 

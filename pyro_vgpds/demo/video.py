@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from pyro_vgpds.baselines import nearest_neighbour
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import make_pendulum_video
 from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, Figure, Table
-from pyro_vgpds.files import placed
+from pyro_vgpds.files.container import placed
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
 from pyro_vgpds.plotting import animate_frames, plot_forecast, plot_frames, save_animation
-from pyro_vgpds.sequences import Sequences
 
 __all__ = ["video_chapter"]
 

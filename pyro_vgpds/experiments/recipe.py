@@ -14,15 +14,15 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds.guides import AutoOpperArchambeau
-from pyro_vgpds.io import save
+from pyro_vgpds.data.lags import lagged
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.models import save
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
-from pyro_vgpds.lags import lagged
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.posterior import Posterior
-from pyro_vgpds.prediction import Prediction
-from pyro_vgpds.sequences import Sequences
-from pyro_vgpds.training import fit
+from pyro_vgpds.prediction.outputs import Prediction
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.training.api import fit
 
 __all__ = ["Recipe", "Trained"]
 

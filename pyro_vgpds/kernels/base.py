@@ -14,9 +14,10 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
+from pyro_vgpds.checks import positive
+from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
-from pyro_vgpds.psi import MappingValue, cross_psi2
-from pyro_vgpds.text import describe_prior, numbers
+from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
 __all__ = ["Kernel", "KernelValue", "Product", "ProductValue", "Sum", "SumValue"]
 
@@ -28,8 +29,8 @@ class KernelValue(StateSpace):
 
     Parameters are (..., K): the last axis runs over the latent dimensions, and K is 1 where all share them and Q
     where each has its own. Times ``t`` are (\*b, n) and ``gram(t)`` is (..., K, \*b, n, n), so that sequences go in
-    batches. Kernels of latent points are :class:`~pyro_vgpds.psi.MappingValue`. A Markov kernel has a state-space form
-    too (:class:`~pyro_vgpds.kernels.statespace.StateSpace`), by which everything costs O(N).
+    batches. Kernels of latent points are :class:`~pyro_vgpds.mapping.MappingValue`. A Markov kernel has a state-space
+    form too (:class:`~pyro_vgpds.kernels.statespace.StateSpace`), by which everything costs O(N).
 
     >>> import torch
     >>> from pyro_vgpds.kernels import Matern32
@@ -194,18 +195,6 @@ def _clear(module: PyroModule, name: str) -> None:
         del module._buffers[name]
     elif name in module._pyro_params or name in module._pyro_samples:
         delattr(module, name)
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def positive(name: str, value: Any) -> Tensor:
-    """``value`` as a floating tensor, after a check that all of it is finite and positive."""
-    tensor = torch.as_tensor(value, dtype=value.dtype if _is_floating(value) else torch.float64)
-    if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
-        raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
-    return tensor.detach().clone()
 
 
 class _Combination(Kernel):

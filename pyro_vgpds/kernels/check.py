@@ -7,13 +7,13 @@ import itertools
 from typing import Any
 
 from pyro_vgpds.kernels.base import Kernel, KernelValue, Product, SumValue
-from pyro_vgpds.psi import MappingValue, cross_psi2
+from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
 __all__ = ["check_mapping", "check_temporal"]
 
 _HOW = (
     "ARDRBF, ARDLinear, Bias, White and their sums have analytic Psi statistics. To add another, see "
-    "pyro_vgpds.psi.MappingValue and register_psi2 (docs: 'A mapping kernel of your own')."
+    "pyro_vgpds.mapping.MappingValue and register_psi2 (docs: 'A mapping kernel of your own')."
 )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_vgpds.kernels.base import Kernel, KernelValue
 from pyro_vgpds.kernels.statespace import ConstantState
 from pyro_vgpds.linalg import add_diagonal
-from pyro_vgpds.psi import MappingValue, masked_sum, register_psi2
+from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
 
 __all__ = ["Bias", "White"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.temporal import _Scaled, _ScaledValue
+from pyro_vgpds.kernels.stationary import _Scaled, _ScaledValue
 
 __all__ = ["MarkovRBF"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FuncAnimation
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from pyro_vgpds.film import write_film
+from pyro_vgpds.files.film import write_film
 from pyro_vgpds.plotting.frames import check_films, gray
 from pyro_vgpds.plotting.poses import bone_lines, check_motions, draw_pose, flatten
 
@@ -112,7 +112,7 @@ def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float =
     """Write an animation to a ``.gif``, or with ``pyro_vgpds[video]`` to an ``.mp4``, and close its figure.
 
     :param animation: made by :func:`animate_frames` or :func:`animate_poses`, whose examples show its use.
-    :param path: the file; its ending says what is written. Errors as in :func:`~pyro_vgpds.film.write_film`.
+    :param path: the file; its ending says what is written. Errors as in :func:`~pyro_vgpds.files.write_film`.
     :param fps: frames a second.
     :param dpi: pixels an inch.
     :returns: the path.
@@ -132,7 +132,7 @@ def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float =
 
 
 class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
-    """Takes the frames that matplotlib draws to :func:`~pyro_vgpds.film.write_film`."""
+    """Takes the frames that matplotlib draws to :func:`~pyro_vgpds.files.write_film`."""
 
     def setup(self, fig: Any, outfile: Any, dpi: float | None = None) -> None:
         super().setup(fig, outfile, dpi)

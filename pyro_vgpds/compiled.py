@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled parts of the package: how they are found, and the threads that they run on."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+__all__ = ["open_library", "pool"]
+
+
+def open_library(name: str) -> ctypes.CDLL | None:
+    """The compiled module of this full name; None if it was not built or compiled code is turned off."""
+    if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
+        return None
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        return ctypes.CDLL(spec.origin)
+    except OSError:
+        return None
+
+
+def pool(threads: int) -> ThreadPoolExecutor:
+    """One pool for each size and process: threads do not survive a fork."""
+    return _pool(threads, os.getpid())
+
+
+@functools.cache
+def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="pyro_vgpds")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames to video files: gif with pillow, which matplotlib brings; mp4 and others with ``pyro_vgpds[video]``."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyro_vgpds.datasets.base import require
+
+__all__ = ["FILM_SUFFIXES", "write_film"]
+
+FILM_SUFFIXES = (".gif", ".mp4", ".avi", ".mkv", ".mov")
+
+
+def write_film(path: str | os.PathLike[str], frames: Any, fps: float = 12.0) -> Path:
+    """Write frames to a video file.
+
+    Every frame is written, also one that is as the one before it. A gif keeps time in hundredths of a second, up to
+    655.35 seconds for a frame, so its rate is the nearest of those. Films other than gif need sides of
+    even length: the last row or column is doubled where it has to be.
+
+    :param path: the file; its ending says what is written.
+    :param frames: (T, H, W) of grey or (T, H, W, 3) of colour, from 0 to 255; what lies outside is clipped.
+    :param fps: frames a second.
+    :returns: the path.
+    :raises ValueError: where the frames are not of that shape or hold NaN, the rate is not positive, or the suffix is
+        none of gif, mp4, avi, mkv, mov.
+    :raises ImportError: where the suffix needs ``pyro_vgpds[video]``, and it is not installed.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.files.film import write_film
+    >>> write_film("pendulum.gif", make_pendulum_video(num_frames=5, height=16, width=16).frames).name
+    'pendulum.gif'
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in FILM_SUFFIXES:
+        raise ValueError(f"{path} must end in one of {', '.join(FILM_SUFFIXES)}.")
+    pictures = np.asarray(frames)
+    if not (pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] == 3)) or pictures.size == 0:
+        raise ValueError(f"frames must be (T, H, W) or (T, H, W, 3), but their shape is {pictures.shape}.")
+    if not np.isfinite(pictures).all():
+        raise ValueError("frames must be finite: a film has no way to say that a pixel is missing.")
+    if not 0.0 < fps < np.inf:
+        raise ValueError(f"fps must be positive, but got {fps!r}.")
+    pixels = np.clip(np.round(pictures), 0, 255).astype(np.uint8)
+    if suffix == ".gif":
+        _write_gif(path, pixels, fps)
+    else:
+        _write_video(path, pixels, fps)
+    return path
+
+
+def _write_gif(path: Path, pixels: np.ndarray, fps: float) -> None:
+    """Frame by frame, of each the part that changes: pillow's own ``save_all`` leaves out frames that do not change."""
+    from PIL import GifImagePlugin, Image
+
+    duration = min(max(1, round(100.0 / fps)), 65535) * 10  # milliseconds, whole hundredths of a second
+    grey = pixels.ndim == 3
+    with path.open("wb") as file:
+        for i, frame in enumerate(pixels):
+            rows, columns = _changed(frame, pixels[i - 1]) if i else (slice(None), slice(None))
+            picture = Image.fromarray(np.ascontiguousarray(frame[rows, columns]))
+            picture = picture if grey else picture.convert("P", palette=Image.Palette.ADAPTIVE)
+            if not i:
+                file.writelines(GifImagePlugin.getheader(picture, info={"loop": 0, "duration": duration})[0])
+            corner = (columns.start or 0, rows.start or 0)
+            file.writelines(
+                GifImagePlugin.getdata(picture, corner, duration=duration, include_color_table=not grey and i > 0)
+            )
+        file.write(b";")
+
+
+def _changed(frame: np.ndarray, before: np.ndarray) -> tuple[slice, slice]:
+    """The rows and columns of the smallest rectangle that holds all that is not as before; one pixel at the least."""
+    differs = (frame != before).reshape(*frame.shape[:2], -1).any(-1)
+    rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
+    if not len(rows):
+        return slice(0, 1), slice(0, 1)
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
+def _write_video(path: Path, pixels: np.ndarray, fps: float) -> None:
+    require("av", "video")
+    imageio = require("imageio.v3", "video")
+    odd = [(0, size % 2) for size in pixels.shape[1:3]]
+    colour = pixels if pixels.ndim == 4 else np.repeat(pixels[..., None], 3, -1)
+    colour = np.pad(colour, [(0, 0), *odd, (0, 0)], mode="edge")
+    imageio.imwrite(path, colour, plugin="pyav", codec="libx264", fps=float(_rate(fps)), in_pixel_format="rgb24")
+
+
+def _rate(fps: float) -> Fraction:
+    """As films keep it, a ratio of small whole numbers; 1001 is that of television."""
+    return Fraction(fps).limit_denominator(1001) if fps >= 1.0 else 1 / Fraction(1.0 / fps).limit_denominator(1001)

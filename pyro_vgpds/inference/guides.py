@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide: q(X) in the Opper–Archambeau form, mean field for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide.effect import AutoNormalMessenger
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.inference.natural import NaturalGradient
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+__all__ = ["AutoOpperArchambeau"]
+
+
+class AutoOpperArchambeau(AutoNormalMessenger):
+    r"""Guide for :class:`~pyro_vgpds.VGPDS`: :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
+
+    The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), sequences one after the other, are the paper's
+    :math:`\bar\mu` and :math:`\lambda`. Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``;
+    where they are those of time, see :class:`~pyro_vgpds.NaturalGradient` for the bound over draws of them.
+
+    :param model: a :class:`~pyro_vgpds.VGPDS`, or another Pyro model with a :class:`~pyro_vgpds.TemporalGP` at ``x``.
+    :param mean_bar: start of ``mean_bar``; left out, the model's own start (``VGPDS.from_data``), else zeros.
+    :param lam: start of ``lam``, likewise; else ones.
+    :param options: as for Pyro's ``AutoNormalMessenger``, of latent hyperparameters.
+    :raises ValueError: where a start is not (N, Q), not finite, or ``lam`` not positive.
+
+    >>> from pyro.infer import SVI
+    >>> from pyro.optim import Adam
+    >>> from pyro_vgpds import Collapsed_ELBO
+    >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
+    >>> svi = SVI(new, AutoOpperArchambeau(new), Adam({"lr": 0.01}), Collapsed_ELBO())
+    >>> loss = svi.step(data)  # minus the bound, without a sample
+    >>> guide.mean_bar.shape, guide.lam.shape
+    (torch.Size([48, 3]), torch.Size([48, 3]))
+    """
+
+    mean_bar: Any
+    mean_bar_unconstrained: Any
+    lam: Any
+    lam_unconstrained: Any
+
+    def __init__(
+        self, model: Any, *, mean_bar: Tensor | None = None, lam: Tensor | None = None, **options: Any
+    ) -> None:
+        super().__init__(model, **options)
+        self._natural: NaturalGradient | None = None
+        start = getattr(model, "start", None)
+        if start is not None and (mean_bar is None or lam is None):
+            first_mean_bar, first_lam = start.posterior(model)
+            mean_bar = first_mean_bar if mean_bar is None else mean_bar
+            lam = first_lam if lam is None else lam
+        if mean_bar is not None or lam is not None:
+            self.set(mean_bar, lam)
+
+    def set(self, mean_bar: Tensor | None, lam: Tensor | None) -> None:
+        """Give q(X) these parameters, in place where the guide has some of this shape.
+
+        :param mean_bar: (N, Q); None for zeros.
+        :param lam: (N, Q), positive; None for ones.
+        :raises ValueError: where shapes are not (N, Q), numbers not finite, or ``lam`` not positive.
+        """
+        if mean_bar is None:
+            assert lam is not None
+            mean_bar = torch.zeros_like(lam)
+        if lam is None:
+            lam = torch.ones_like(mean_bar)
+        if mean_bar.dim() != 2 or mean_bar.shape != lam.shape:
+            raise ValueError(
+                f"mean_bar and lam must both be (N, Q), but got {tuple(mean_bar.shape)} and {tuple(lam.shape)}."
+            )
+        if not bool((torch.isfinite(lam) & (lam > 0)).all() and torch.isfinite(mean_bar).all()):
+            raise ValueError("mean_bar must be finite, and lam finite and positive.")
+        if "lam" in self._pyro_params and self.lam_unconstrained.shape == lam.shape:
+            with torch.no_grad():  # in place, so that optimisers that hold these parameters still do
+                self.mean_bar_unconstrained.copy_(mean_bar)
+                self.lam_unconstrained.copy_(lam.log())
+            return
+        self.mean_bar = PyroParam(mean_bar.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
+        self.lam = PyroParam(
+            lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
+        )
+
+    def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
+        """q(X) at the parameters of now, without a sample of it; call it on what the model is called on.
+
+        >>> q = guide.posterior(data)
+        >>> q.mean.shape, q.variance.shape
+        (torch.Size([48, 3]), torch.Size([48, 3]))
+        """
+        with pyro.get_param_store().scope(), IntegrateMessenger():
+            self(*args, **kwargs)
+        q: Any = self.get_traces()[1].nodes["x"]["fn"]
+        return q
+
+    def get_posterior(self, name: str, prior: Any) -> Any:
+        if name == "y":  # no data were given: draw them, and invent no parameters
+            return prior
+        if not isinstance(prior, TemporalGP):
+            return super().get_posterior(name, prior)
+        if not hasattr(self, "lam"):
+            zeros = prior.covariance.diag().new_zeros(prior.event_shape)
+            self.set(zeros, zeros + 1.0)
+        if self.lam.shape != prior.event_shape:
+            raise ValueError(
+                f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
+                f"{tuple(prior.event_shape)}. Make a guide for each data set; to predict, use Posterior."
+            )
+        if self._natural is not None:
+            q = self._natural.posterior(prior)
+        else:
+            q = OpperArchambeau(prior, self.mean_bar, self.lam)
+        return q.mean if self._computing_median else q

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Natural gradients for q(X), by the derivatives of the backward pass that the other parameters need anyway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyro
+import torch
+from torch import Tensor
+
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+if TYPE_CHECKING:
+    from pyro_vgpds.inference.guides import AutoOpperArchambeau
+
+__all__ = ["NaturalGradient"]
+
+_FLOOR = 1e-6  # least λ, in units of the inverse prior variance
+
+
+def least_lam(prior_variance: Tensor) -> Tensor:
+    """The least λ that a natural step goes to: next to nothing beside the prior."""
+    return _FLOOR / prior_variance
+
+
+def natural_step(
+    eta: Tensor, lam: Tensor, mean: Tensor, d_mean: Tensor, d_variance: Tensor, least: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    r"""The next η and λ: a step of length ρ = ``rate`` from q(X) with this mean and these derivatives of F̂."""
+    wanted = torch.maximum(-2.0 * d_variance, least)
+    return (1.0 - rate) * eta + rate * (d_mean + wanted * mean), (1.0 - rate) * lam + rate * wanted
+
+
+class NaturalGradient:
+    r"""Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
+
+    At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
+    :math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 15). Damped in the natural parameters
+    :math:`\eta = S^{-1}\mu` and λ, this fixed point is a natural gradient step of length ρ:
+
+    .. math::
+        \lambda \leftarrow (1-\rho)\,\lambda + \rho\,\lambda^*, \qquad
+        \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
+        \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
+
+    Beside a plain SVI loop::
+
+        svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
+        with NaturalGradient(guide, data) as natural:
+            for _ in range(300):
+                svi.step(data)      # evaluates the bound, and moves everything but q(X)
+                natural.step(0.3)   # moves q(X), by derivatives of the same evaluation
+
+    Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
+    Where hyperparameters of time have priors, ``mean_bar`` suits the K_t of their medians alone, and the mean of q(X)
+    moves with every draw of them; with η and λ held it moves far less. So compute the bound over such draws within a
+    block too, even where no step is taken::
+
+        with NaturalGradient(guide, data):
+            loss = Collapsed_ELBO(num_particles=50).loss(model, guide, data)
+
+    :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
+    :param args: what the model is called on: the data.
+    :param kwargs: likewise.
+    :raises RuntimeError: where the guide has a NaturalGradient already.
+
+    >>> from pyro_vgpds import Collapsed_ELBO, NaturalGradient
+    >>> new = AutoOpperArchambeau(model)
+    >>> with NaturalGradient(new, data) as natural:
+    ...     for _ in range(3):
+    ...         loss = Collapsed_ELBO().loss_and_grads(model, new, data)
+    ...         natural.step(0.5)
+    >>> Collapsed_ELBO().loss(model, new, data) < loss
+    True
+    """
+
+    def __init__(self, guide: AutoOpperArchambeau, *args: Any, **kwargs: Any) -> None:
+        self.guide, self._call = guide, (args, kwargs)
+        self.q: _Tracked | None = None
+        self.eta = self.lam = torch.empty(0)
+
+    def __enter__(self) -> NaturalGradient:
+        if self.guide._natural is not None:
+            raise RuntimeError("this guide already has a NaturalGradient.")
+        q = self._now()
+        self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
+        self.guide._natural = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.write()  # on an error too: what was learned stays with the guide
+        except Exception:
+            if error[0] is None:
+                raise
+        finally:
+            self.guide._natural = None
+            self.q = None
+
+    def _now(self) -> OpperArchambeau:
+        """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
+        args, kwargs = self._call
+        with torch.no_grad(), pyro.get_param_store().scope():
+            self.guide.median(*args, **kwargs)
+            prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
+            if self.guide._natural is self:
+                return self.posterior(prior)
+            return OpperArchambeau(prior, self.guide.mean_bar, self.guide.lam)
+
+    def write(self) -> None:
+        """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""
+        q = self._now()
+        self.guide.set(q.mean_bar, q.lam)
+
+    def posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) on a prior; its mean and variance remember the derivatives of F̂. The guide calls this.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
+        """
+        self.q = _Tracked.from_natural(prior, self.eta, self.lam)
+        return self.q
+
+    def step(self, rate: float) -> None:
+        """One step, by the derivatives of the last backward pass.
+
+        :param rate: its length ρ, in (0, 1].
+        :raises ValueError: where it is not.
+        :raises RuntimeError: where there was no backward pass since the last step.
+        """
+        if not 0.0 < rate <= 1.0:
+            raise ValueError(f"rate must be in (0, 1], but got {rate!r}.")
+        d_mean, d_variance = self.derivatives()
+        q = self.q
+        assert q is not None
+        with torch.no_grad():
+            least = least_lam(q.prior.variance)
+            self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)
+        self.q = None  # its derivatives are used up
+
+    def derivatives(self) -> tuple[Tensor, Tensor]:
+        """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
+        q = self.q
+        if q is None or q.tracked_mean is None or q.tracked_mean.grad is None or q.tracked_variance.grad is None:
+            raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
+        return -q.tracked_mean.grad, -q.tracked_variance.grad
+
+
+class _Tracked(OpperArchambeau):
+    """Hands out one tensor each for mean and variance, which keep the gradient of what is computed from them."""
+
+    tracked_mean: Tensor | None = None
+    tracked_variance: Tensor
+
+    def _track(self) -> None:
+        if self.tracked_mean is None:
+            moments = self._posterior()
+            self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s)
+
+    @property
+    def mean(self) -> Tensor:
+        self._track()
+        assert self.tracked_mean is not None
+        return self.tracked_mean.expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        self._track()
+        return self.tracked_variance.expand(self._extended_shape())
+
+
+def _follow(x: Tensor) -> Tensor:
+    """``x`` with a gradient of its own: as a leaf where nothing before it has one."""
+    if not torch.is_grad_enabled():
+        return x
+    if not x.requires_grad:
+        return x.clone().requires_grad_()
+    x = x.view_as(x)
+    x.retain_grad()
+    return x

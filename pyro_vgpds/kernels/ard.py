@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of latent points, whose expectations under a Gaussian are known in closed form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
+
+__all__ = ["ARDRBF", "ARDLinear"]
+
+
+class ARDRBFValue(MappingValue):
+    def __init__(self, variance: Tensor, weight: Tensor) -> None:
+        self.variance, self.weight = variance[..., 0], weight  # (...), (..., Q)
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.psi1(x, torch.zeros_like(x), z)
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        return self.variance.unsqueeze(-1).expand(torch.broadcast_shapes(self.variance.shape + (1,), x.shape[:-1]))
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        return masked_sum(mean.new_ones(mean.shape[-2], 1), mask)[..., 0] * self.variance.unsqueeze(-1)
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        left, right = self._exponent(mean, variance, z)
+        return torch.exp(left @ right.mT)
+
+    def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
+
+    def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        centre = z.detach().mean(-2, keepdim=True)
+        return _left(mean - centre, variance, self.weight), _right(z - centre, 0.0, self.variance.log())
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        # k(x, z) k(x, z') = σ⁴ exp(−¼ Σ w (z − z')²) exp(−Σ w (x − z̄)²) with z̄ = (z + z')/2
+        centre = z.detach().mean(-2, keepdim=True)
+        mean, z = mean - centre, z - centre
+        w = self.weight.unsqueeze(-2)
+        spread = 1.0 + 2.0 * w * variance
+        sums = midpoint_sum(-0.5 * spread.log().sum(-1), w / spread, mean, z, mask)
+        size = (w * z.square()).sum(-1)
+        apart = size.unsqueeze(-1) + size.unsqueeze(-2) - 2.0 * (w * z) @ z.mT
+        return (self.variance.square()[..., None, None] * torch.exp(-0.25 * apart)).unsqueeze(-3) * sums
+
+
+def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
+    """Points' part of the log of E[exp(−½ Σ w (x − z)²)] = left · right, (..., N, 2Q + 2); the last column is 1.
+
+    The expectation is Π (1 + w s)^−½ exp(−½ Σ r (μ − z)²) with r = w / (1 + w s).
+    """
+    w = w.unsqueeze(-2)
+    spread = 1.0 + w * variance
+    r = w / spread
+    constant = -0.5 * (spread.log() + r * mean.square()).sum(-1, keepdim=True)
+    return torch.cat([constant, r * mean, -0.5 * r, torch.ones_like(constant)], -1)
+
+
+def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
+    """Inducing inputs' part of the same, (..., M, 2Q + 2)."""
+    last = (
+        (offset + log_scale.unsqueeze(-1))
+        .expand(torch.broadcast_shapes(log_scale.shape + (1,), z.shape[:-1]))
+        .unsqueeze(-1)
+    )
+    z = z.expand(last.shape[:-1] + z.shape[-1:])
+    return torch.cat([torch.ones_like(last), z, z.square(), last], -1)
+
+
+class ARDLinearValue(MappingValue):
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight  # (..., Q)
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        return x @ (z * self.weight.unsqueeze(-2)).mT
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        return (x.square() * self.weight.unsqueeze(-2)).sum(-1)
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        second = masked_sum(mean.square() + variance, mask)
+        return (second * self.weight.unsqueeze(-2)).sum(-1)
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        return self.cov(mean, z)
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        return _linear_linear(self, self, mean, variance, z, mask)
+
+
+@register_psi2(ARDRBFValue, ARDRBFValue)
+def _rbf_rbf(
+    first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
+    # With w = w₁ + w₂ and z̄ the mean of z and z' weighted by w₁ and w₂, the product of the two kernels is
+    # σ₁²σ₂² exp(−½ Σ (w₁w₂/w) (z − z')²) exp(−½ Σ w (x − z̄)²): one more squared exponential in x.
+    m = z.shape[-2]
+    centre = z.detach().mean(-2, keepdim=True)
+    w = first.weight + second.weight
+    share = (first.weight / w.clamp_min(torch.finfo(w.dtype).tiny)).unsqueeze(-2)
+    one, other = (z - centre).repeat_interleave(m, -2), (z - centre).repeat((1,) * (z.dim() - 2) + (m, 1))
+    apart = (share * second.weight.unsqueeze(-2) * (one - other).square()).sum(-1)
+    middle = share * one + (1.0 - share) * other
+    scale = first.variance.log() + second.variance.log()
+    pairs = exp_sum(_left(mean - centre, variance, w), _right(middle, -0.5 * apart, scale), mask)
+    return pairs.unflatten(-1, (m, m))
+
+
+@register_psi2(ARDLinearValue, ARDLinearValue)
+def _linear_linear(
+    first: ARDLinearValue, second: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
+    # Σ_n E[x xᵀ] = Σ_n (μ μᵀ + diag s)
+    q = mean.shape[-1]
+    outer = masked_sum((mean.unsqueeze(-1) * mean.unsqueeze(-2)).flatten(-2), mask).unflatten(-1, (q, q))
+    moment = outer + torch.diag_embed(masked_sum(variance, mask))
+    left, right = z * first.weight.unsqueeze(-2), z * second.weight.unsqueeze(-2)
+    return left.unsqueeze(-3) @ moment @ right.mT.unsqueeze(-3)
+
+
+@register_psi2(ARDRBFValue, ARDLinearValue)
+def _rbf_linear(
+    rbf: ARDRBFValue, linear: ARDLinearValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
+) -> Tensor:
+    # Under the tilted Gaussian ∝ k(x, z_m) q(x) the mean of x is (μ + w s z_m) / (1 + w s); its weight is Ψ1(n, m).
+    psi1 = rbf.psi1(mean, variance, z)
+    spread = 1.0 + rbf.weight.unsqueeze(-2) * variance
+    own = _pair_sum(psi1, mean / spread, mask)
+    pull = _pair_sum(psi1, 1.0 - 1.0 / spread, mask)
+    tilted = own + pull * z.unsqueeze(-3)  # (..., C, M, Q)
+    return tilted @ (z * linear.weight.unsqueeze(-2)).mT.unsqueeze(-3)
+
+
+def _pair_sum(a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn a_ni b_nj, (..., C, I, J)."""
+    if mask is None:
+        return (a.mT @ b).unsqueeze(-3)
+    return (a.mT.unsqueeze(-3) * mask.unsqueeze(-2)) @ b.unsqueeze(-3)
+
+
+class ARDRBF(Kernel):
+    r"""Squared exponential with a weight for each latent dimension (the paper's mapping kernel):
+    :math:`\sigma^2 \exp(-\tfrac12 \sum_q w_q (x_q - x'_q)^2)`.
+
+    A weight that training takes to zero switches its dimension off: automatic relevance determination.
+
+    :param variance: :math:`\sigma^2`.
+    :param weight: :math:`w`, (Q,); one number makes the kernel isotropic.
+    :raises ValueError: where a parameter is not positive and finite, or ``variance`` not one number.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import ARDRBF
+    >>> kernel = ARDRBF(variance=1.0, weight=[4.0, 1e-6])  # the second dimension is off
+    >>> x, z = torch.zeros(1, 2).double(), torch.tensor([[0.0, 9.0], [1.0, 0.0]]).double()
+    >>> kernel().cov(x, z).round(decimals=3).tolist()
+    [[1.0, 0.135]]
+    """
+
+    def __init__(self, variance: Any = 1.0, weight: Any = 1.0) -> None:
+        super().__init__()
+        self._add("variance", variance)
+        if "variance" in self._pyro_params and self.variance.dim():
+            raise ValueError(f"ARDRBF.variance must be one number, but its shape is {tuple(self.variance.shape)}.")
+        self._add("weight", weight)
+
+    def forward(self) -> ARDRBFValue:
+        return ARDRBFValue(self._read("variance"), self._read("weight"))
+
+
+class ARDLinear(Kernel):
+    r"""Linear with a weight for each latent dimension: :math:`\sum_q w_q x_q x'_q`.
+
+    :param weight: :math:`w`, (Q,); one number makes it the same for all.
+    :raises ValueError: where a weight is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import ARDLinear
+    >>> ARDLinear([1.0, 2.0])().cov(torch.ones(1, 2).double(), torch.ones(1, 2).double()).item()
+    3.0
+    """
+
+    def __init__(self, weight: Any = 1.0) -> None:
+        super().__init__()
+        self._add("weight", weight)
+
+    def forward(self) -> ARDLinearValue:
+        return ARDLinearValue(self._read("weight"))

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mapping from latent points to outputs: a sparse GP, its collapsed bound, Ψ statistics and q(U)."""
+
+from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
+from pyro_vgpds.mapping.sparse_gp import CollapsedGP, SparseGP
+
+__all__ = [
+    "CollapsedGP",
+    "MappingValue",
+    "SparseGP",
+    "masked_sum",
+    "register_psi2",
+]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optional compiled kernel for the midpoint sums of the expected kernel products.
+
+For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it evaluates
+
+    V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
+
+and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time
+where a C compiler is found; :func:`available` tells whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment turns
+it off.
+"""
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.compiled import open_library, pool
+
+_CHUNK = 64  # rows; a multiple of the rows that the kernel takes at once
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    library = open_library(f"{__package__}._midpoint")
+    if library is None:
+        return None
+    try:
+        for function, outputs in ((library.midpoint_forward, 1), (library.midpoint_backward, 5)):
+            function.argtypes = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
+            function.argtypes += [ctypes.c_void_p] * outputs
+            function.restype = ctypes.c_int
+    except AttributeError:  # built from other sources
+        return None
+    return library
+
+
+def available() -> bool:
+    """Whether the compiled kernel was built and is not turned off."""
+    return _library() is not None
+
+
+def _chunks(rows: int) -> list[tuple[int, int]]:
+    """Split ``rows`` into at most one contiguous range for each torch thread."""
+    blocks = -(-rows // _CHUNK)
+    threads = max(1, min(torch.get_num_threads(), blocks))
+    edges = [min(rows, _CHUNK * (blocks * i // threads)) for i in range(threads + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def _run(
+    name: str,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
+    chunks: list[tuple[int, int]],
+    outputs: Sequence[tuple[Tensor, ...]],
+) -> None:
+    """Call the C function for every chunk of rows, each with its own tuple of ``outputs``."""
+    function = getattr(_library(), name)
+    a, r, mu, z, mask = inputs
+    for x in (*inputs, *outputs[0]):
+        if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
+            raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
+    rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
+    shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
+    sizes = (rows, points, dims, 1 if mask is None else mask.shape[0])
+    if (
+        min(sizes) < 1  # an empty tensor has no address, which the C code would take for no mask
+        or [tuple(x.shape) for x in (a, r, mu, z)] != shapes
+        or (mask is not None and mask.shape[1:] != (rows,))
+    ):
+        raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), and none empty")
+    pointers = [None if x is None else x.data_ptr() for x in inputs]
+
+    def call(chunk: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
+        return function(*sizes, *pointers, *chunk, *(x.data_ptr() for x in tensors))
+
+    each = map if len(chunks) == 1 else pool(len(chunks)).map
+    status = list(each(call, chunks, outputs))
+    if any(status):
+        raise MemoryError("the compiled kernel ran out of memory")
+
+
+def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows where ``mask`` is None."""
+    groups = 1 if mask is None else mask.shape[0]
+    chunks = _chunks(len(a))
+    parts = [(a.new_empty(groups, len(z), len(z)),) for _ in chunks]
+    _run("midpoint_forward", (a, r, mu, z, mask), chunks, parts)
+    return functools.reduce(torch.Tensor.add_, (V for (V,) in parts))  # in the order of the rows
+
+
+def backward(
+    g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of ``sum(g * V)`` in ``a``, ``r``, ``mu`` and ``z``, for ``g (C, M, M)``."""
+    groups = 1 if mask is None else mask.shape[0]
+    if g.shape != (groups, len(z), len(z)):
+        raise ValueError("g must have the shape (C, M, M) of the sums")
+    g, chunks = g.contiguous(), _chunks(len(a))
+    grad_a, grad_r, grad_mu = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
+    parts = [(g, grad_a, grad_r, grad_mu, torch.empty_like(z)) for _ in chunks]
+    _run("midpoint_backward", (a, r, mu, z, mask), chunks, parts)
+    return grad_a, grad_r, grad_mu, functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))

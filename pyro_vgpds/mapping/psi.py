@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The expectations of the mapping kernel under a Gaussian q(X), which are all that the bound needs of it:
+
+.. math:: \Psi_0 = \sum_n E[k(x_n, x_n)], \quad \Psi_1 = E[K_{NM}], \quad \Psi_2 = E[K_{MN} K_{NM}].
+
+Sums over n run over the rows in which a group of outputs was observed. ``mask`` (C, N) holds a 0/1 row for each of C
+groups, and ``None`` stands for one group that has every row. Ψ0 is (..., C), Ψ1 (..., N, M) and Ψ2 (..., C, M, M).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyro_vgpds.mapping import native
+
+__all__ = [
+    "MappingValue",
+    "Psi",
+    "cross_psi2",
+    "exp_sum",
+    "expect",
+    "masked_sum",
+    "midpoint_sum",
+    "observe",
+    "register_psi2",
+]
+
+_TILE = 1 << 17  # numbers in a tile of exp_sum: what stays in cache
+_NATIVE_GROUPS = 16  # column groups up to which the compiled midpoint sums are the faster
+_LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Psi:
+    """Ψ0 (..., C), Ψ1ᵀY (..., M, R), which is all that is ever read of Ψ1, and Ψ2 (..., C, M, M)."""
+
+    psi0: Tensor
+    psi1_y: Tensor
+    psi2: Tensor
+
+
+class MappingValue:
+    """A kernel of latent points with analytic Ψ statistics. A new one needs these methods:
+
+    * ``cov(x, z)``: the covariance (..., n, m) of points x (..., n, Q) and z (..., m, Q), and ``cov_diag(x)``, the
+      diagonal (..., n) of ``cov(x, x)``;
+    * ``psi0(mean, variance, mask)``, ``psi1(mean, variance, z)`` and ``psi2(mean, variance, z, mask)``, for
+      x_n ~ N(mean_n, diag variance_n), shapes as in this module's head. :func:`masked_sum` does the sums over n;
+    * ``inducing_cov(z)`` where K_MM is more than ``cov(z, z)``.
+
+    To stand in a sum it also needs its cross terms with each kind it will meet, by :func:`register_psi2`; ``Bias`` and
+    ``White`` go with every kind already.
+    """
+
+    def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def cov_diag(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def inducing_cov(self, z: Tensor) -> Tensor:
+        return self.cov(z, z)
+
+    def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """Ψ1ᵀ y, (..., M, R), of y (N, R); to be overridden where it can be had without all of Ψ1."""
+        return self.psi1(mean, variance, z).mT @ y
+
+    def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
+    """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
+    return Psi(
+        kernel.psi0(mean, variance, mask),
+        kernel.psi1_y(mean, variance, z, y),
+        kernel.psi2(mean, variance, z, mask),
+    )
+
+
+def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
+    """The same for known x (..., N, Q), where Ψ2 is K_MN K_NM."""
+    k_nm = kernel.cov(x, z)
+    k_mn = k_nm.mT.unsqueeze(-3)
+    psi2 = (k_mn if mask is None else k_mn * mask.unsqueeze(-2)) @ k_nm.unsqueeze(-3)
+    return Psi(masked_sum(kernel.cov_diag(x).unsqueeze(-1), mask)[..., 0], k_nm.mT @ y, psi2)
+
+
+def masked_sum(a: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn a_nj, (..., C, J).
+
+    :param a: (..., N, J).
+    :param mask: (C, N) of 0 and 1; None for one group that has every row.
+
+    >>> import torch
+    >>> from pyro_vgpds.mapping.psi import masked_sum
+    >>> mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    >>> masked_sum(torch.tensor([[1.0], [2.0], [4.0]]), mask).tolist()
+    [[5.0], [6.0]]
+    """
+    return a.sum(-2, keepdim=True) if mask is None else mask @ a
+
+
+_CROSS: dict[tuple[type, type], Callable[..., Tensor]] = {}
+
+
+def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register ``f(first, second, mean, variance, z, mask)``, the cross term of two kinds of kernel in a sum:
+    Σ_n mask_cn E[k_first(z_m, x_n) k_second(x_n, z_m')], (..., C, M, M). The transposed order follows from it.
+
+    :param first: a class derived from :class:`MappingValue`.
+    :param second: another, or the same.
+    :returns: a decorator.
+    """
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _CROSS[first, second] = function
+        return function
+
+    return register
+
+
+def cross_psi2(first: Any, second: Any) -> Callable[..., Tensor] | None:
+    """``f(mean, variance, z, mask)`` for the cross term of two kernel values, or None where none is registered."""
+    for a, b, turned in ((first, second, False), (second, first, True)):
+        for kind_a in type(a).__mro__:
+            for kind_b in type(b).__mro__:
+                if (found := _CROSS.get((kind_a, kind_b))) is not None:
+                    if turned:
+                        return lambda *args, f=found, a=a, b=b: f(a, b, *args).mT
+                    return lambda *args, f=found, a=a, b=b: f(a, b, *args)
+    return None
+
+
+def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn exp(log_scale_n − Σ_q rate_nq (mean_nq − z̄_q)²) for each midpoint z̄ = (z_m + z_m')/2, (..., C, M, M).
+
+    This is where the time goes, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU.
+    With many groups the sums over n outweigh the exponentials, and matrix products do them best.
+
+    :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
+    """
+    plain = max(log_scale.dim() - 1, rate.dim() - 2, mean.dim() - 2, z.dim() - 2) == 0
+    if plain and _is_native(mean) and (mask is None or 0 < len(mask) <= _NATIVE_GROUPS):
+        return _MidpointSum.apply(log_scale, rate, mean, z, mask)
+    m = z.shape[-2]
+    rows, columns = torch.triu_indices(m, m, device=z.device)  # symmetric, so only the pairs m <= m'
+    place = torch.zeros(m, m, dtype=torch.long, device=z.device)
+    place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=z.device)
+    middle = 0.5 * (z.index_select(-2, rows) + z.index_select(-2, columns))
+    constant = log_scale.unsqueeze(-1) - (rate * mean.square()).sum(-1, keepdim=True)
+    left = torch.cat([constant, 2.0 * rate * mean, -rate, torch.ones_like(constant)], -1)
+    ones = torch.ones_like(middle[..., :1])
+    right = torch.cat([ones, middle, middle.square(), torch.zeros_like(ones)], -1)
+    return exp_sum(left, right, mask).index_select(-1, place.flatten()).unflatten(-1, (m, m))
+
+
+def _is_native(x: Tensor) -> bool:
+    return x.dtype == torch.float64 and x.device.type == "cpu" and native.available()
+
+
+class _MidpointSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        inputs = [x.contiguous() for x in (log_scale, rate, mean, z)]
+        ctx.save_for_backward(*inputs, mask)
+        return native.forward(inputs[0], inputs[1], inputs[2], inputs[3], mask)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (*native.backward(grad, *ctx.saved_tensors), None)
+
+
+def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
+
+    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any constant (C, N). The
+    exponentials are made in tiles that stay in cache, and are made again in the backward pass.
+    """
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    if not batch:
+        return _ExpSum.apply(left, right, mask)
+    left, right = left.expand(batch + left.shape[-2:]), right.expand(batch + right.shape[-2:])
+    parts = [_ExpSum.apply(a, b, mask) for a, b in zip(left.flatten(0, -3), right.flatten(0, -3), strict=True)]
+    return torch.stack(parts).unflatten(0, batch)
+
+
+class _ExpSum(torch.autograd.Function):
+    # With E = exp(left rightᵀ) and g the gradient of the result:
+    #   one group:   Eᵀ left has the sums themselves in its last column (where left is 1) and, scaled by g, is the
+    #                gradient of right; so the forward pass makes all of it, and the backward pass only E (g ∘ right);
+    #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right and Hᵀ left.
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            moments = left.new_zeros(left.shape[-1], len(right))
+            for rows, e in _tiles(left, right):
+                moments.addmm_(left[rows].mT, e)
+            ctx.save_for_backward(left, right, moments, None)
+            return moments[-1:].clone()
+        total = left.new_zeros(len(mask), len(right))
+        for rows, e in _tiles(left, right):
+            total.addmm_(mask[:, rows], e)
+        ctx.save_for_backward(left, right, None, mask)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        left, right, moments, mask = ctx.saved_tensors
+        grad_left = left.new_empty(left.shape[::-1]).mT if ctx.needs_input_grad[0] else None
+        grad_right: Tensor | None
+        if moments is not None:
+            grad_right = (moments * grad).mT if ctx.needs_input_grad[1] else None
+            if grad_left is not None:
+                weighted = (grad.mT * right).mT.contiguous()
+                for rows, e in _tiles(left, right):
+                    torch.mm(weighted, e.mT, out=grad_left[rows].mT)
+            return grad_left, grad_right, None
+        grad_right = torch.zeros_like(right) if ctx.needs_input_grad[1] else None
+        for rows, e in _tiles(left, right):
+            e.mul_(mask[:, rows].mT @ grad)
+            if grad_left is not None:
+                torch.mm(e, right, out=grad_left[rows])
+            if grad_right is not None:
+                grad_right.addmm_(e.mT, left[rows])
+        return grad_left, grad_right, None
+
+
+def _tiles(left: Tensor, right: Tensor):  # type: ignore[no-untyped-def]
+    """Rows of left and exp(left rightᵀ) for them, tile by tile; the array is used again for the next tile."""
+    left, right = _LOG2E * left, right.mT.contiguous()
+    step = max(1, _TILE // right.shape[1])
+    buffer = left.new_empty(min(step, len(left)), right.shape[1])
+    for start in range(0, len(left), step):
+        rows = slice(start, min(start + step, len(left)))
+        tile = buffer[: rows.stop - rows.start]
+        torch.mm(left[rows], right, out=tile)
+        yield rows, tile.exp2_()  # a third faster than exp_

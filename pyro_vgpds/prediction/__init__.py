@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prediction with trained models: forecasts, imputation, reconstruction, generation and scores."""
+
+from pyro_vgpds.prediction.classifier import BayesClassifier
+from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
+from pyro_vgpds.prediction.outputs import Latent, Outputs, Prediction, Reconstruction
+from pyro_vgpds.prediction.posterior import Posterior
+
+__all__ = [
+    "BayesClassifier",
+    "Latent",
+    "MixturePrediction",
+    "Outputs",
+    "Posterior",
+    "PosteriorMixture",
+    "Prediction",
+    "Reconstruction",
+]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several trained models as one: a mixture of their predictive distributions, with the moments of a mixture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.outputs import Outputs, Prediction
+from pyro_vgpds.prediction.posterior import Posterior
+
+__all__ = ["MixturePrediction", "PosteriorMixture"]
+
+_BISECTIONS = 60  # halvings of the bracket of a quantile: to the last digit
+
+
+class MixturePrediction(Outputs):
+    r"""Outputs at T times under a mixture of predictions with weights w:
+
+    .. math:: m = \sum_i w_i m_i, \qquad v = \sum_i w_i (v_i + (m_i - m)^2).
+
+    :param components: the :class:`~pyro_vgpds.Prediction` of each model; their ``latent`` paths differ.
+    :param weights: (models,), with sum 1.
+
+    >>> import torch
+    >>> from pyro_vgpds.prediction.mixture import MixturePrediction
+    >>> parts = [post.forecast([2.6], sequence=s) for s in (0, 1)]
+    >>> mixed = MixturePrediction(parts, torch.tensor([0.5, 0.5]).double())
+    >>> torch.allclose(mixed.mean, (parts[0].mean + parts[1].mean) / 2)
+    True
+    """
+
+    def __init__(self, components: Sequence[Prediction], weights: Tensor) -> None:
+        self.components, self.weights = list(components), weights
+        first = self.components[0]
+        self.t, self.noise, self._data = first.t, first.noise, first._data
+
+    def with_noise(self, noise: bool) -> MixturePrediction:
+        """The same with or without the outputs' noise.
+
+        :param noise: with it or not.
+        """
+        return MixturePrediction([part.with_noise(noise) for part in self.components], self.weights)
+
+    def _mix(self, values: Callable[[Prediction], Tensor]) -> Tensor:
+        total = torch.zeros(self.shape, dtype=self.t.dtype, device=self.t.device)
+        for weight, part in zip(self.weights, self.components, strict=True):
+            total += weight * values(part)
+        return total
+
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        mean = self._mix(lambda part: part.mean)
+        return mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends (T, D) of central intervals: quantiles of the mixture of the components' Gaussians.
+
+        :param probability: of each interval.
+        :raises ValueError: where it is not between 0 and 1.
+        """
+        ends = [part.interval(probability) for part in self.components]
+        lower, upper = (torch.stack(side) for side in zip(*ends, strict=True))
+        tail = 0.5 * (1.0 - probability)
+        return self._quantile(tail, lower), self._quantile(1.0 - tail, upper)
+
+    def _quantile(self, probability: float, ends: Tensor) -> Tensor:
+        low, high = ends.amin(0), ends.amax(0)  # the mixture's lies between those of its components
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            below = self._mix(lambda part, x=middle: _cdf(x, part)) < probability  # type: ignore[misc]
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    def sample(self, num_samples: int = 1) -> Tensor:
+        """Joint draws (num_samples, T, D), each from one model.
+
+        :param num_samples: how many.
+        """
+        check_count("num_samples", num_samples)
+        which = torch.multinomial(self.weights, num_samples, replacement=True)
+        draws = torch.empty((num_samples, *self.shape), dtype=self.t.dtype, device=self.t.device)
+        for i, part in enumerate(self.components):
+            mine = which == i
+            if bool(mine.any()):
+                draws[mine] = part.sample(int(mine.sum()))
+        return draws
+
+    def log_prob(self, y: Any) -> Tensor:
+        """Log-density of outputs: that of the mixture of the components' densities of all of them; NaN is left out.
+
+        :param y: (T, D).
+        :raises ValueError: where ``y`` has another shape.
+        """
+        y = self._checked(y)
+        terms = torch.stack([part.log_prob(y) for part in self.components])
+        return torch.logsumexp(terms + self.weights.log(), 0)
+
+
+def _cdf(x: Tensor, part: Prediction) -> Tensor:
+    """Of an output's Gaussian; a step where it was filled in as observed."""
+    return torch.special.ndtr((x - part.mean) / part.stddev.clamp_min(torch.finfo(x.dtype).tiny))
+
+
+class PosteriorMixture:
+    """Models that were trained on the same data from other starts, with other kernels or sizes, as one.
+
+    Where the start matters more than the settings, the average of several models predicts better than each, and its
+    spread over the models is part of its variance. Methods are those of :class:`~pyro_vgpds.Posterior`.
+
+    :param posteriors: trained models of the same outputs and the same training sequences.
+    :param weights: one for each, with sum 1; left out, all are equal.
+    :raises ValueError: where outputs or sequences differ, or weights are no distribution.
+
+    >>> from pyro_vgpds import PosteriorMixture
+    >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise=0.1)])
+    >>> both.forecast([2.6, 2.7], sequence=0)
+    MixturePrediction(2 times from 2.6 to 2.7, 5 outputs)
+    >>> both.generate([0.0, 0.1], num_samples=3).shape
+    torch.Size([3, 2, 5])
+    """
+
+    def __init__(self, posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> None:
+        self.posteriors = list(posteriors)
+        if not self.posteriors or not all(isinstance(p, Posterior) for p in self.posteriors):
+            raise ValueError("posteriors must be a list of at least one Posterior.")
+        shapes = {(p.num_outputs, p.data.lengths, p.data.dtype) for p in self.posteriors}
+        if len(shapes) > 1:
+            raise ValueError(f"the models must have the same outputs, sequences and dtype, but have {shapes}.")
+        count = len(self.posteriors)
+        given = [1.0 / count] * count if weights is None else [float(w) for w in weights]
+        if len(given) != count or any(not w > 0.0 for w in given) or not math.isclose(sum(given), 1.0, rel_tol=1e-6):
+            raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights}.")
+        self.weights = self.posteriors[0].data.times.t.new_tensor(given)
+
+    def _each(self, method: str, *args: Any, **options: Any) -> MixturePrediction:
+        return MixturePrediction([getattr(p, method)(*args, **options) for p in self.posteriors], self.weights)
+
+    def forecast(self, t: Any, *args: Any, **options: Any) -> MixturePrediction:
+        """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
+        return self._each("forecast", t, *args, **options)
+
+    def impute(self, **options: Any) -> MixturePrediction:
+        """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
+        return self._each("impute", **options)
+
+    def reconstruct(self, t: Any, y: Any, *args: Any, **options: Any) -> MixturePrediction:
+        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
+        return self._each("reconstruct", t, y, *args, **options)
+
+    def generate(self, t: Any, num_samples: int = 1, sequence: int | None = None, *, noise: bool = True) -> Tensor:
+        """Draws of whole sequences, (num_samples, T, D), each from one model. Arguments as in :meth:`Posterior.generate
+        <pyro_vgpds.Posterior.generate>`.
+        """
+        return self.forecast(t, sequence, noise=noise).sample(num_samples)
+
+    def log_density(self, t: Any, y: Any, **options: Any) -> Tensor:
+        """A lower bound on the log-density of new sequences under the mixture. Arguments as in
+        :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
+        """
+        terms = torch.stack([p.log_density(t, y, **options) for p in self.posteriors], -1)
+        return torch.logsumexp(terms + self.weights.log(), -1)
+
+    def __repr__(self) -> str:
+        return f"PosteriorMixture({counted(len(self.posteriors), 'model')} of {self.posteriors[0].data})"

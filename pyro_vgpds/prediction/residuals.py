@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""What the mapping leaves unexplained, carried over a sequence.
+
+The model takes the noise of an output to be white. Real residuals y − f are often not: a walker's knee bends a little
+more than the mapping says in the whole of one recording. With a kernel of time k, the noise of an output in a sequence
+is
+
+.. math:: e_d(t) \sim GP\big(0, σ_d^2 ρ(t, t')\big), \qquad ρ(t, t') = k(t, t') / \sqrt{k(t, t)\, k(t', t')},
+
+of the same variance as before. Given residuals r at the frames O of the sequence in which the output was seen,
+
+.. math:: E\, e_d(t_*) = ρ_{*O} ρ_{OO}^{-1} r_O, \qquad V e_d(t_*) = σ_d^2 (1 - ρ_{*O} ρ_{OO}^{-1} ρ_{O*}).
+
+q(X) and q(U) are those of white noise: this is a second step after them and not a part of the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import solve_triangular
+
+from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.mapping.inducing import InducingPosterior
+
+__all__ = ["Correlation", "Residuals"]
+
+
+class Correlation:
+    """ρ of a kernel of time whose parameters are single numbers."""
+
+    def __init__(self, kernel: KernelValue) -> None:
+        self.kernel = kernel
+
+    @classmethod
+    def read(cls, kernel: Any, t: Tensor) -> Correlation:
+        """Of a kernel module, at its parameters of now.
+
+        :raises TypeError: where it is no kernel of time.
+        :raises ValueError: where a parameter differs from one latent dimension to the next.
+        """
+        value = kernel() if isinstance(kernel, Kernel) else None
+        if not isinstance(value, KernelValue):
+            raise TypeError(f"residual must be a kernel of time such as Bias() + White(), but got {kernel!r:.80}.")
+        if value.diag(t[:1]).numel() != 1:
+            raise ValueError(f"residual must have one number for each parameter, but got {kernel}.")
+        return cls(value)
+
+    def of(self, t: Tensor) -> Tensor:
+        """(n, n), with the white part on the diagonal."""
+        return self._scaled(self.kernel.gram(t), t, t)
+
+    def between(self, a: Tensor, b: Tensor) -> Tensor:
+        """(n, m), of different frames."""
+        return self._scaled(self.kernel.gram(a, b), a, b)
+
+    def _scaled(self, gram: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        left, right = (self.kernel.diag(t).to(t).reshape(-1).rsqrt() for t in (a, b))
+        return left.unsqueeze(-1) * gram.to(a).reshape(len(a), len(b)) * right
+
+
+class Residuals:
+    """Residuals at frames of the data, and what they say of new frames in the same sequences.
+
+    :param correlation: ρ.
+    :param inducing: q(U), with the data.
+    :param t_new: times of the frames that are predicted, (T,).
+    :param sequences: for each sequence the rows of the data that belong to it (n,), and its new frames.
+    """
+
+    def __init__(
+        self,
+        correlation: Correlation,
+        inducing: InducingPosterior,
+        t_new: Tensor,
+        sequences: Sequence[tuple[Tensor, Tensor]],
+    ) -> None:
+        self.correlation, self.inducing, self.t_new = correlation, inducing, t_new
+        self.sequences = list(sequences)
+
+    def _parts(self, index: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """New frames (T,), outputs (d,) seen in the same n frames of their sequence, E e (T, d), and H (n, T) by which
+        Cov e / σ² = ρ_{**} − HᵀH.
+        """
+        data, first = self.inducing.data, int(index.min())
+        y = data.read(first, int(index.max()) + 1)[:, index - first] - self.inducing.output_mean[index]
+        for rows, target in self.sequences:
+            t, left = data.times.t[rows], y[rows] - self.inducing.at_data(rows) @ v
+            for seen, outputs in _patterns(torch.isfinite(left)):
+                factor = self._factor(t[seen])
+                told = solve_triangular(factor, left[seen][:, outputs], upper=False)
+                cross = self.correlation.between(t[seen], self.t_new[target])
+                h = solve_triangular(factor, cross, upper=False)
+                yield target, outputs, h.mT @ told, h
+
+    def _factor(self, t: Tensor) -> Tensor:
+        return cholesky(self.correlation.of(t), "the correlation of residuals") if len(t) else t.new_zeros(0, 0)
+
+    def moments(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """E e and V e / σ², (T, d) each, of the outputs ``index`` (d,), whose q(V) has the mean ``v`` (M, d)."""
+        mean = v.new_zeros(len(self.t_new), len(index))
+        share = torch.ones_like(mean)
+        for target, outputs, part, h in self._parts(index, v):
+            mean[target.unsqueeze(-1), outputs] = part
+            share[target.unsqueeze(-1), outputs] = (1.0 - h.square().sum(0)).clamp_min(0.0).unsqueeze(-1)
+        return mean, share
+
+    def sample(self, num_samples: int) -> Tensor:
+        """Draws of e, (num_samples, T, D), coherent in time."""
+        draws = self.t_new.new_empty(num_samples, len(self.t_new), self.inducing.num_outputs)
+        for part in self.inducing.columns():
+            scale = self.inducing.noise_of(part.outputs).sqrt()
+            for target, outputs, mean, h in self._parts(part.outputs, part.mean):
+                covariance = self.correlation.of(self.t_new[target]) - h.mT @ h
+                root = cholesky(covariance, "the correlation of new residuals")
+                noise = root @ torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+                draws[:, target.unsqueeze(-1), part.outputs[outputs]] = mean + scale[outputs] * noise
+        return draws
+
+
+def _patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The different columns (n,) of a mask (n, d), and which columns of it each of them is."""
+    if not len(seen):
+        yield seen[:, 0], torch.arange(seen.shape[1], device=seen.device)
+        return
+    patterns, member = seen.unique(dim=1, return_inverse=True)
+    for p in range(patterns.shape[1]):
+        yield patterns[:, p], (member == p).nonzero().squeeze(-1)

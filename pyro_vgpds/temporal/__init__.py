@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The latent path: its Gaussian process prior and posterior, and the covariances that they compute with."""
+
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+__all__ = [
+    "OpperArchambeau",
+    "TemporalGP",
+]

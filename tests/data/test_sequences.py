@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyro_vgpds import Sequences
+from pyro_vgpds.data import sequences
+
+
+def check_groups(data: Sequences, y: np.ndarray, mean: torch.Tensor, columns: bool = False) -> None:
+    """Every group's Gram matrix, counts and mask against the columns themselves."""
+    groups = data.groups(mean, columns=columns)
+    seen = ~np.isnan(y)
+    patterns = {}
+    for d in range(y.shape[1]):
+        if seen[:, d].any():
+            patterns.setdefault(tuple(seen[:, d]), []).append(d)
+    assert groups.num_groups == len(patterns)
+    assert list(groups.widths) == sorted(groups.widths)
+    centred = torch.nan_to_num(torch.from_numpy(y).double() - mean)
+    mask = torch.ones(1, len(y)) if groups.mask is None else groups.mask
+    start = 0
+    for c, width in enumerate(groups.widths):
+        of_group = patterns.pop(tuple(mask[c].bool().tolist()))
+        part, factor = centred[:, of_group], groups.factor[:, start : start + width]
+        scale = float(part.abs().max()) ** 2 * len(of_group) + 1e-300
+        torch.testing.assert_close(factor @ factor.mT, part @ part.mT, rtol=1e-9, atol=1e-12 * scale)
+        assert groups.columns[c] == len(of_group)
+        assert groups.rows[c] == mask[c].sum()
+        torch.testing.assert_close(groups.square[c], part.square().sum(), rtol=1e-10, atol=1e-12 * scale)
+        if columns:
+            assert groups.order[start : start + width].tolist() == of_group
+            torch.testing.assert_close(factor, part)
+        else:
+            assert width == min(len(of_group), int(mask[c].sum()))
+        start += width
+    assert not patterns
+    runs = list(groups.runs())
+    assert sum((r[0].stop - r[0].start) * r[2] for r in runs) == groups.factor.shape[1]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n=st.integers(1, 8),
+    d=st.integers(1, 25),
+    kinds=st.integers(1, 5),
+    rate=st.floats(0, 1),
+    columns=st.booleans(),
+    block=st.sampled_from([1, 30, 1 << 21]),
+    seed=st.integers(0, 1000),
+)
+def test_groups_of_any_pattern(n, d, kinds, rate, columns, block, seed, monkeypatch):
+    monkeypatch.setattr(sequences, "_BLOCK", block)
+    rng = np.random.default_rng(seed)
+    y = rng.standard_normal((n, d)) + 3
+    masks = rng.random((kinds, n)) < rate
+    y[masks[rng.integers(kinds, size=d)].T] = np.nan
+    data = Sequences(np.arange(n), y)
+    mean = torch.nan_to_num(data.output_means)
+    check_groups(data, y, mean, columns)
+    assert data.num_missing == np.isnan(y).sum()
+    assert torch.equal(data.mask(), torch.from_numpy(~np.isnan(y)))
+    observed = (~np.isnan(y)).any(0)
+    np.testing.assert_allclose(data.output_means.numpy()[observed], np.nanmean(y[:, observed], 0))
+    np.testing.assert_allclose(data.output_variances.numpy()[observed], np.nanvar(y[:, observed], 0), atol=1e-12)
+
+
+def test_many_columns_become_a_factor_of_the_gram():
+    y = np.random.default_rng(0).standard_normal((6, 500))
+    data = Sequences(np.arange(6), y)
+    groups = data.groups(data.output_means)
+    assert groups.factor.shape == (6, 6)
+    assert groups.mask is None
+    check_groups(data, y, data.output_means)
+
+
+def test_groups_are_kept_until_the_mean_changes():
+    data = Sequences(np.arange(5), np.random.default_rng(0).standard_normal((5, 3)))
+    mean = torch.zeros(3)
+    first = data.groups(mean)
+    assert data.groups(mean) is first
+    mean += 1.0
+    assert data.groups(mean) is not first
+    assert data.groups(torch.zeros(3)) is not first
+    with pytest.raises(ValueError, match=r"mean must be \(3,\), one for each output, but got \(2,\)"):
+        data.groups(torch.zeros(2))
+
+
+Y = np.arange(12.0).reshape(4, 3)
+T = np.array([0.0, 0.5, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("t", "y"),
+    [
+        (T, Y),
+        (T.tolist(), Y.tolist()),
+        (torch.tensor(T), torch.tensor(Y)),
+        (T.astype(np.float32), Y.astype(np.float32)),
+        (2 * T.astype(int) + [0, 1, 0, 0], Y.astype(np.int16)),
+        (torch.tensor(T), Y.astype(bool)),
+        (pd.Series(T), pd.DataFrame(Y)),
+        (pd.Index(T), pd.DataFrame(Y.astype(int))),
+        ([T, T], [Y, Y + 1]),
+        ((T, T), (torch.tensor(Y, dtype=torch.float32), Y)),
+        (T, pd.DataFrame(Y).astype("Float64")),
+    ],
+)
+def test_what_can_be_given(t, y):
+    data = Sequences(t, y)
+    several = isinstance(y, (list, tuple)) and np.ndim(y[0]) > 1
+    first = y[0] if several else y
+    expected = np.asarray(first, dtype=float) if not isinstance(first, torch.Tensor) else first.double().numpy()
+    assert data.y.dtype == data.times.t.dtype == torch.float64
+    assert data.lengths == ((4, 4) if several else (4,))
+    np.testing.assert_array_equal(data.y[:4].numpy(), expected)
+    assert len(data) == data.num_sequences == (2 if several else 1)
+
+
+def test_other_dtypes_are_asked_for():
+    data = Sequences(T, Y, dtype=torch.float32)
+    assert data.y.dtype == data.times.t.dtype == data.groups(data.output_means).factor.dtype == torch.float32
+
+
+def test_one_column_may_be_a_vector():
+    assert Sequences(T, Y[:, 0]).y.shape == (4, 1)
+    assert Sequences([T, T[:2]], [Y[:, 0], pd.Series(Y[:2, 0])]).y.shape == (6, 1)
+
+
+def test_times_alone():
+    data = Sequences(T)
+    assert data.y is None
+    assert data.num_outputs == 0
+    assert repr(data) == "Sequences(1 sequence, 4 frames)"
+    assert repr(Sequences([0.0], [[1.0]])) == "Sequences(1 sequence, 1 frame, 1 output)"
+    assert repr(Sequences([T, T], [Y, np.full_like(Y, np.nan)])) == (
+        "Sequences(2 sequences, 8 frames, 3 outputs, 50 % missing)"
+    )
+
+
+def test_dates_become_seconds():
+    dates = pd.date_range("2024-01-01", periods=4, freq="D")
+    for t in (dates, pd.Series(dates), dates.to_numpy()):
+        data = Sequences(t, Y)
+        assert data.times.t.tolist() == [0.0, 86400.0, 172800.0, 259200.0]
+        assert data.time_origin == np.datetime64("2024-01-01")
+    data = Sequences([dates, dates + pd.Timedelta("1s")], [Y, Y])
+    assert data.times.t[4] == 1.0
+
+
+def test_frames():
+    frame = pd.DataFrame(
+        {"when": [0.0, 1.0, 0.0, 1.0, 2.0], "who": list("aabbb"), "u": range(5), "v": [1, None, 2, 3, 4]}
+    )
+    data = Sequences.from_frame(frame, time="when", sequence="who")
+    assert data.lengths == (2, 3)
+    assert data.columns == ["u", "v"]
+    assert data.num_missing == 1
+    single = Sequences.from_frame(frame.iloc[2:].drop(columns="who").set_index("when"))
+    assert single.columns == ["u", "v"]
+    assert single.times.t.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="time='t' is not a column; the columns are"):
+        Sequences.from_frame(frame, time="t")
+
+
+def test_masked_arrays_are_missing_data():
+    assert Sequences(T, np.ma.masked_array(Y.astype(int), mask=Y > 6)).num_missing == 5
+
+
+def test_rows_of_no_sequence_are_refused():
+    frame = pd.DataFrame({"t": [0.0, 1.0, 2.0], "s": ["a", "a", None], "y": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="sequence='s' has rows that name no sequence"):
+        Sequences.from_frame(frame, "t", "s")
+
+
+def test_memmaps_of_another_byte_order(tmp_path):
+    Y.astype(">f8").tofile(tmp_path / "y")
+    data = Sequences(T, np.memmap(tmp_path / "y", dtype=">f8", mode="r", shape=Y.shape))
+    np.testing.assert_array_equal(data.read().numpy(), Y)
+    check_groups(data, Y, data.output_means)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
+def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, dtype):
+    full = np.random.default_rng(0).integers(0, 200, (5, 3000)).astype(dtype)
+    path = tmp_path / "y.dat"
+    full.tofile(path)
+    y = np.memmap(path, dtype=dtype, mode=mode, shape=full.shape)
+    monkeypatch.setattr(sequences, "_BLOCK", 1000)
+    sizes = []
+    original = sequences._to_tensor
+    monkeypatch.setattr(sequences, "_to_tensor", lambda a, d: sizes.append(a.size) or original(a, d))
+    data = Sequences(np.arange(5), y)
+    check_groups(data, full, data.output_means)
+    assert max(sizes) <= 1000
+    assert np.shares_memory(data.y.numpy(), y)
+    two = Sequences([np.arange(5), np.arange(5)], [y, y])
+    assert two.y.shape == (10, 3000)
+    assert two.y.untyped_storage().nbytes() <= 8
+    assert max(sizes) <= 1000
+    check_groups(two, np.concatenate([full, full]), two.output_means)
+
+
+@pytest.mark.parametrize(
+    ("t", "y", "error", "message"),
+    [
+        (T, Y[:3], ValueError, "y has 3 rows, but its times are 4"),
+        ([T, T], [Y, Y[:2]], ValueError, r"y\[1\] has 2 rows, but its times are 4"),
+        ([T, T], [Y], ValueError, "t has 2 sequences, but y has 1"),
+        ([T, T], Y, ValueError, "t is a list of 2 sequences, so y must be a list of as many, but got ndarray"),
+        ([T, T], [Y, Y[:, :2]], ValueError, r"y\[1\] has 2 columns, but the sequences before it have 3"),
+        (T[:, None], Y, ValueError, r"t must have one dimension, \(N,\), but its shape is \(4, 1\)"),
+        (T, Y[None], ValueError, r"y must be \(N, D\), frames by outputs, but its shape is \(1, 4, 3\)"),
+        (T, Y[:, :0], ValueError, "y has no columns"),
+        ([0.0, 1.0, 1.0, 2.0], Y, ValueError, r"t must increase, but it repeats 1\.0 at index 2\. Sort t and y"),
+        ([0.0, 2.0, 1.0, 3.0], Y, ValueError, r"t must increase, but it goes back from 2\.0 to 1\.0 at index 2"),
+        ([T, T[::-1]], [Y, Y], ValueError, r"t\[1\] must increase, but it goes back"),
+        ([0.0, np.nan, 1.0, 3.0], Y, ValueError, r"t must be finite, but t\[1\] is nan"),
+        ([0.0, 0.5, 1.0, np.inf], Y, ValueError, r"t must be finite, but t\[3\] is inf"),
+        (T, np.where(Y == 7, -np.inf, Y), ValueError, "y must be finite or NaN .* row 2, column 1 is infinite"),
+        ([], Y, ValueError, "t is empty"),
+        ([T, []], [Y, Y[:0]], ValueError, r"t\[1\] is empty: a sequence needs at least one time"),
+        (np.array([]), Y[:0], ValueError, "t is empty"),
+        (T, Y.astype(str), TypeError, "y must be real numbers, but its dtype is <U"),
+        (T, Y + 1j, TypeError, "y must be real numbers, but its dtype is complex128"),
+        (T, torch.tensor(Y) + 1j, TypeError, r"y must be real numbers, but its dtype is torch\.complex128"),
+        (T, Y.astype(object).tolist()[:3] + [["a", 1, 2]], TypeError, "y must be real numbers"),
+        (T, pd.DataFrame(Y).astype(object).replace(7.0, "x"), TypeError, "y must be numbers, but holds objects"),
+        (T.astype(str), Y, TypeError, "t must be numbers or dates, but its dtype is"),
+        (["2024-01-01"], Y, TypeError, r"Dates in words become dates by np\.array\(t, 'datetime64\[s\]'\)"),
+        (Y, None, ValueError, r"its shape is \(4, \d\)\. Times come first, then outputs: Sequences\(t, y\)"),
+        (T, Y.T, ValueError, r"its times are 4: each frame needs one time\. y\.T has as many rows as there are times"),
+        ([T, pd.date_range("2024", periods=4)], [Y, Y], TypeError, "dates in some sequences and numbers in others"),
+        ([T, T], [pd.DataFrame(Y), Y], ValueError, r"y\[1\] has columns None, but the sequences before it have"),
+        (T + 1e9 + np.array([0, 1e-9, 2e-9, 3e-9]) - T, Y, ValueError, "repeats"),
+    ],
+)
+def test_bad_input(t, y, error, message):
+    with pytest.raises(error, match=message):
+        Sequences(t, y)
+
+
+def test_bad_options():
+    with pytest.raises(ValueError, match="columns has 2 names, but y has 3 columns"):
+        Sequences(T, Y, columns=["a", "b"])
+    with pytest.raises(TypeError, match=r"dtype must be torch\.float64 or torch\.float32, but got torch\.int64"):
+        Sequences(T, Y, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"times of sequence 0 are too close together for torch\.float32"):
+        Sequences(1e6 + 1e-3 * T, Y, dtype=torch.float32)
+
+
+def test_what_was_given_is_not_changed():
+    t, y = T.copy(), Y.copy()
+    y[1, 1] = np.nan
+    kept = y.copy()
+    data = Sequences(t, y)
+    data.groups(data.output_means)
+    data.y.add_(1.0)
+    y[0, 0] = 50.0  # nor does the data follow what is done to it later
+    assert data.read()[0, 0] == 0.0
+    y[0, 0] = 0.0
+    np.testing.assert_array_equal(y, kept)
+    np.testing.assert_array_equal(t, T)

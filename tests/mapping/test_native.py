@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled midpoint sums against the naive formula."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyro_vgpds.mapping import native
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled kernel was not built")
+
+
+def naive(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+    middle = (z[:, None] + z) / 2
+    E = (a[:, None, None] - (r[:, None, None] * (mu[:, None, None] - middle) ** 2).sum(-1)).exp()
+    return E.sum(0)[None] if mask is None else torch.einsum("cn,nij->cij", mask, E)
+
+
+def data(N: int, M: int, Q: int, C: int | None, scale: float = 1.0) -> tuple:
+    gen = torch.Generator().manual_seed(N + 100 * M + 10000 * Q)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=gen, dtype=torch.float64)
+
+    mask = None if C is None else (rand(C, N) > 0).double()
+    return rand(N), scale * (rand(N, Q).sigmoid() / 2 + 0.05), rand(N, Q), rand(M, Q), mask
+
+
+def close(value: Tensor, target: Tensor, tol: float = 1e-12) -> None:
+    assert (value - target).norm() <= tol * target.norm() + 1e-300
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("C", [None, 1, 5])
+@pytest.mark.parametrize("Q", [1, 2, 3, 4, 5, 9, 12])
+@pytest.mark.parametrize(("N", "M"), [(1, 1), (3, 2), (50, 20), (200, 7), (13, 103)])
+def test_against_autograd(N, M, Q, C, threads):
+    *x, mask = data(N, M, Q, C)
+    g = torch.randn(C or 1, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    leaves = [t.clone().requires_grad_() for t in x]
+    V = naive(*leaves, mask)
+    value = native.forward(*x, mask)
+    close(value, V.detach())
+    assert torch.equal(value, value.mT)
+    for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
+        close(grad, target)
+
+
+def test_finite_differences():
+    *x, mask = data(9, 6, 3, 2)
+    g = torch.randn(2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def loss() -> Tensor:
+        return (g * native.forward(*x, mask)).sum()
+
+    for t, grad in zip(x, native.backward(g, *x, mask), strict=True):
+        for i in range(t.numel()):
+            flat, step = t.view(-1), 1e-5
+            flat[i] += step
+            up = loss()
+            flat[i] -= 2 * step
+            down = loss()
+            flat[i] += step
+            torch.testing.assert_close((up - down) / (2 * step), grad.view(-1)[i], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [20.0, 100.0, 1000.0])
+def test_underflow(scale):
+    """Exponents far below -708 give zeros rather than garbage."""
+    *x, mask = data(40, 21, 5, None, scale)
+    V = naive(*x, mask)
+    torch.testing.assert_close(native.forward(*x, mask), V, rtol=1e-10, atol=1e-300)
+    assert all(t.isfinite().all() for t in native.backward(torch.ones_like(V), *x, mask))
+
+
+def test_exp():
+    """With r = 0 the sum over one row is exp(a)."""
+    a = torch.cat([torch.linspace(-745, 709, 20001, dtype=torch.float64), torch.tensor([1e-17, 0.0, -1e-17]).double()])
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    value = torch.stack([native.forward(t[None], zero, zero, zero)[0, 0, 0] for t in a])
+    # an exponent is rounded a few times in units of log2, hence an error in proportion to it
+    error = (value / a.exp() - 1).abs() / (1 + a.abs())
+    assert error[a > -708].max() < 4e-16
+    assert value[a > -708].min() > 0
+    assert value[a < -709].max() < 1e-307
+
+
+def test_special_values():
+    *x, mask = data(6, 5, 2, None)
+    x[0][2] = -torch.inf
+    close(native.forward(*x, mask), naive(*x, mask))
+    assert native.backward(torch.ones(1, 5, 5, dtype=torch.float64), *x, mask)[1][2].abs().max() == 0
+    x[0][2] = torch.inf
+    assert native.forward(*x, mask).isinf().all()
+    x[0][2] = torch.nan
+    assert native.forward(*x, mask).isnan().all()
+    x[0][2] = 0
+    x[3][1, 0] = torch.nan
+    nan = native.forward(*x, mask).isnan()[0]
+    assert nan[1].all()
+    assert nan[:, 1].all()
+    assert nan.sum() == 9
+
+
+def test_rejects_other_tensors():
+    *x, mask = data(6, 5, 2, None)
+    with pytest.raises(ValueError, match="float64"):
+        native.forward(x[0].float(), *x[1:], mask)
+    with pytest.raises(ValueError, match="must be"):
+        native.forward(x[0][:5].clone(), *x[1:], mask)
+    with pytest.raises(ValueError, match="none empty"):
+        native.forward(*x, torch.zeros(0, 6, dtype=torch.float64))
+    with pytest.raises(ValueError, match="none empty"):
+        native.forward(*[t[:0] for t in x[:3]], x[3], None)
+    with pytest.raises(ValueError, match="shape"):
+        native.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)
+
+
+def test_switch():
+    code = "from pyro_vgpds.mapping import native; raise SystemExit(native.available())"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYRO_VGPDS_NATIVE": "0"}, check=True)
