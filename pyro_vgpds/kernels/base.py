@@ -78,6 +78,8 @@ class Kernel(PyroModule):
     RBF(variance=1 (fixed), lengthscale~LogNormal(loc=0, scale=1))
     """
 
+    #: parameters in which the bound has many peaks, such as a period: training moves them slowly
+    slow_parameters: ClassVar[frozenset[str]] = frozenset()
     #: names of settings that the constructor takes besides parameters
     _options: ClassVar[tuple[str, ...]] = ()
 

@@ -193,6 +193,8 @@ class Periodic(Kernel):
     >>> drifting = Periodic(period=24.0) * RBF(lengthscale=100.0)  # a cycle that changes slowly
     """
 
+    slow_parameters = frozenset({"period"})
+
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = None) -> None:
         super().__init__()
         self._add("variance", variance)

@@ -246,7 +246,7 @@ class SparseGP(Expandable):
 
 
 class CollapsedGP(SparseGP):
-    r"""``log_prob`` is :math:`\hat F`: the bound of :class:`~pyro_vgpds.SparseGP` with x integrated over a Gaussian q(x).
+    r"""``log_prob`` is :math:`\hat F`: the bound of :class:`~pyro_vgpds.SparseGP` with x integrated over q(x).
 
     It optimises q(U) after the integration over x, so it is a lower bound on E_q[SparseGP.log_prob], equal for a
     point q. It depends on q only through its marginal means and variances.

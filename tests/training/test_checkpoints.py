@@ -89,7 +89,7 @@ SCRIPT = textwrap.dedent(
     """
     import sys, torch
     torch.set_default_dtype(torch.float64); torch.set_num_threads(1)
-    sys.path.insert(0, {tests!r})
+    sys.path[:0] = {tests!r}
     from test_checkpoints import make
     from pyro_vgpds import fit
     import os
@@ -103,7 +103,7 @@ SCRIPT = textwrap.dedent(
 
 def test_killed_at_any_moment_the_file_is_a_complete_one(tmp_path):
     path = tmp_path / "checkpoint"
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), path=str(path))
+    script = SCRIPT.format(tests=[str(folder) for folder in Path(__file__).parents[:2]], path=str(path))
     seen = []
     for i in range(6):
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

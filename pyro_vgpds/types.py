@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names for the kinds of arguments that many functions take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ArrayLike", "DataLike", "PathLike"]
+
+#: numbers or dates of one sequence: numpy, torch, pandas, or (nested) lists
+ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series | pandas.Index | Sequence[object]"
+#: the same for one sequence, or a list with one entry for each of several
+DataLike: TypeAlias = "ArrayLike | Sequence[ArrayLike]"
+#: the name of a file
+PathLike: TypeAlias = "str | os.PathLike[str]"
