@@ -24,9 +24,7 @@ from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 
-# marks for Collapsed_ELBO; every other algorithm ignores them
-_INTEGRATED: Any = {"integrated": True}
-_INTEGRATE: Any = {"integrate": "x"}
+_INTEGRATE: Any = {"integrate": "x"}  # a mark for Collapsed_ELBO; every other algorithm ignores it
 
 
 class Relevance(NamedTuple):
@@ -243,7 +241,7 @@ class VGPDS(PyroModule):
                 f"data is {data.dtype}, but the model is {self.inducing_unconstrained.dtype}; make them alike."
             )
         k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure), infer=_INTEGRATED)
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
         likelihood = SparseGP(
             x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, event_dim(self, "noise")
         )

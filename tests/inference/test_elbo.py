@@ -76,12 +76,42 @@ def test_a_guide_written_by_hand_gives_the_same():
         prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
         pyro.sample("x", OpperArchambeau(prior, auto.mean_bar, auto.lam))
 
-    elbo = Collapsed_ELBO()
-    loss = elbo.loss(model, guide, data)
-    assert loss == pytest.approx(Collapsed_ELBO().loss(model, auto, data), rel=1e-12)
     state = torch.get_rng_state()
-    assert elbo.loss(model, guide, data) == loss
-    assert torch.equal(torch.get_rng_state(), state)  # once the mark is known, no sample is drawn
+    loss = Collapsed_ELBO().loss(model, guide, data)
+    assert torch.equal(torch.get_rng_state(), state)  # no sample is drawn
+    assert loss == pytest.approx(Collapsed_ELBO().loss(model, auto, data), rel=1e-12)
+
+
+def test_an_opper_archambeau_site_that_nothing_integrates_over_is_refused():
+    """Its value would be its mean, and its density zero: the loss would be no bound."""
+    data = make_data((4, 2))
+    _, guide = make_model(data)
+
+    def unmarked(data):
+        x = pyro.sample("x", TemporalGP(guide.model.temporal(), data.times, 2))
+        pyro.sample("y", dist.Normal(x.sum(-1, keepdim=True), 1.0).expand(data.y.shape).to_event(2), obs=data.y)
+
+    q = AutoOpperArchambeau(unmarked, mean_bar=guide.mean_bar, lam=guide.lam)
+    message = "site 'x' is an OpperArchambeau, but no observed site .* is marked infer={'integrate': 'x'}"
+    with pytest.raises(ValueError, match=message):
+        Collapsed_ELBO().loss(unmarked, q, data)
+
+
+def test_validation_of_pyro_stays_on():
+    """The loss goes through Pyro's own checks of traces."""
+    data = make_data((4, 2))
+    model, guide = make_model(data)
+
+    def extra(data):
+        guide_x = TemporalGP(model.temporal(), data.times, 2)
+        pyro.sample("x", OpperArchambeau(guide_x, guide.mean_bar, guide.lam))
+        pyro.sample("unknown", dist.Normal(0.0, 1.0))
+
+    with (
+        pytest.warns(UserWarning, match="Found non-auxiliary vars in guide but not model"),
+        pytest.raises(AssertionError),
+    ):
+        Collapsed_ELBO().loss(model, extra, data)
 
 
 def test_any_guide_with_mean_and_variance_works():
@@ -132,7 +162,7 @@ def test_a_guide_without_moments_is_refused():
         pyro.sample("x", dist.TransformedDistribution(base, [dist.transforms.AffineTransform(0.0, 2.0)]))
 
     with pytest.raises(
-        TypeError, match="'y' is integrated over 'x', so the guide's distribution there must have a mean"
+        TypeError, match="'y' is integrated over 'x', so the guide's distribution of 'x' must have a mean"
     ):
         Collapsed_ELBO().loss(model, guide, data)
 
@@ -337,7 +367,9 @@ def test_predictive_with_a_guide(parallel):
 def test_a_guide_for_other_frames_is_refused():
     data = make_data((4, 2))
     _, guide = make_model(data)
-    with pytest.raises(ValueError, match=r"this guide is for \(6, 2\) = .* run on \(3, 2\).*a guide for each data set"):
+    with pytest.raises(
+        ValueError, match=r"this guide is for \(6, 2\) = .* on \(3, 2\). Make one guide for each data set"
+    ):
         guide(Sequences(torch.arange(3.0)))
 
 
