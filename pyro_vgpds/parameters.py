@@ -59,9 +59,9 @@ class ParameterModule(PyroModule):
         :raises TypeError: if the value is neither.
         :raises ValueError: if the value is not positive and finite.
 
-        >>> kernel.assign("variance", 2.0)
-        >>> kernel.variance.item()
-        2.0
+        >>> kernel.assign("variance", [2.0, 1.0])
+        >>> kernel.variance.tolist()
+        [2.0, 1.0]
         """
         if is_prior(value):
             value = value if isinstance(value, PyroSample) else PyroSample(value)

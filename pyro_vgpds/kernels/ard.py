@@ -14,7 +14,10 @@ __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
 
 class ARDRBFValue(MappingValue):
-    """The value of :class:`ARDRBF`, with attributes ``variance`` (...) and ``weight`` (..., Q).
+    """The value of :class:`ARDRBF`.
+
+    :param variance: (..., 1); its attribute is (...).
+    :param weight: (..., Q), also an attribute.
 
     >>> from pyro_vgpds.kernels import ARDRBF
     >>> ARDRBF(weight=[1.0, 2.0])().weight.shape
@@ -22,7 +25,7 @@ class ARDRBFValue(MappingValue):
     """
 
     def __init__(self, variance: Tensor, weight: Tensor) -> None:
-        self.variance, self.weight = variance[..., 0], weight  # (...), (..., Q)
+        self.variance, self.weight = variance[..., 0], weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return self.psi1(x, torch.zeros_like(x), z)
@@ -80,7 +83,9 @@ def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
 
 
 class ARDLinearValue(MappingValue):
-    """The value of :class:`ARDLinear`, with the attribute ``weight`` (..., Q).
+    """The value of :class:`ARDLinear`.
+
+    :param weight: (..., Q), also an attribute.
 
     >>> from pyro_vgpds.kernels import ARDLinear
     >>> ARDLinear([1.0, 2.0])().weight.shape
@@ -88,7 +93,7 @@ class ARDLinearValue(MappingValue):
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight = weight  # (..., Q)
+        self.weight = weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return x @ (z * self.weight.unsqueeze(-2)).mT

@@ -91,7 +91,8 @@ class Kernel(ParameterModule):
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the kernel's own parameters; a sum or product has none besides those of its :meth:`leaves`.
 
-        >>> kernel.parameter_names
+        >>> from pyro_vgpds.kernels import RBF
+        >>> RBF().parameter_names
         ('variance', 'lengthscale')
         """
         return self._names

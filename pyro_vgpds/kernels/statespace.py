@@ -28,7 +28,7 @@ class StateSpace:
 
     >>> import torch
     >>> from pyro_vgpds.kernels import Matern32
-    >>> Matern32(variance=[1.0, 2.0])().transition_matrix(torch.ones(5)).shape  # (K, n, d, d)
+    >>> Matern32(lengthscale=[1.0, 2.0])().transition_matrix(torch.ones(5)).shape  # (K, n, d, d)
     torch.Size([2, 5, 2, 2])
     """
 
