@@ -115,7 +115,7 @@ class ParameterModule(PyroModule):
         """
         prior = self.prior(name)
         if prior is None:
-            return int(getattr(self, f"{name}_unconstrained" if self.is_learned(name) else name).dim())
+            return int(getattr(self, name).dim())
         value = prior(self) if callable(prior) and not hasattr(prior, "sample") else prior
         return int(getattr(value, "event_dim", 0))  # a function may also return a tensor
 

@@ -108,7 +108,8 @@ class Kernel(ParameterModule):
         (torch.Size([1]), torch.Size([3]))
         """
         value = getattr(self, name)
-        return value if self.event_dim(name) else value.unsqueeze(-1)
+        own_dim = value.dim() if self.prior(name) is None else self.event_dim(name)
+        return value if own_dim else value.unsqueeze(-1)
 
     def set(self: K, name: str, value: ParameterLike) -> K:
         """Give a parameter another value or a prior, and return the kernel.
