@@ -9,6 +9,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroParam, PyroSample
 
 from pyro_vgpds import VGPDS
+from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Kernel, MarkovRBF, Periodic, White, from_pyro
 from pyro_vgpds.parameters import is_prior
 
@@ -105,6 +106,16 @@ def test_one_value_for_each_latent_dimension():
         kernel.per_dimension(3, "variance")
 
 
+def test_what_was_set_is_not_chosen_from_the_data():
+    prior = dist.LogNormal(0.0, 1.0)
+    data = make_sequences(num_outputs=4, seed=0).sequences()
+    kernel = RBF().set("lengthscale", prior) + Periodic().set("period", 7.0) + RBF()
+    temporal = VGPDS.from_data(data, 2, 5, kernel).temporal
+    assert temporal[0].prior("lengthscale") is prior
+    assert temporal[1].period.item() == pytest.approx(7.0)
+    assert temporal[2].lengthscale.item() != 1.0
+
+
 class Growth(Kernel):
     def __init__(self, name="rate", value=None, default=None):
         super().__init__()
@@ -115,7 +126,8 @@ def test_a_parameter_that_was_not_given_has_its_default_and_is_unset():
     kernel = Growth(default=2.0)
     assert (kernel.rate.item(), kernel.unset, kernel.parameter_names) == (2.0, {"rate"}, ("rate",))
     assert Growth(value=3.0, default=2.0).unset == set()
-    kernel.add_parameter("order", 4.0)
+    assert kernel.set("rate", 3.0).unset == set()
+    kernel.set("rate", 2.0).add_parameter("order", 4.0)
     assert repr(kernel) == "Growth(rate=2, order=4)"
 
 

@@ -112,7 +112,7 @@ class Kernel(ParameterModule):
         return value if own_dim else value.unsqueeze(-1)
 
     def set(self: K, name: str, value: ParameterLike) -> K:
-        """Give a parameter another value or a prior, and return the kernel.
+        """Give a parameter another value or a prior, and return the kernel. ``VGPDS.from_data`` then keeps it.
 
         :param name: the parameter.
         :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior).
@@ -121,6 +121,7 @@ class Kernel(ParameterModule):
         """
         self._check_names((name,))
         self.assign(name, value)
+        self.unset.discard(name)
         return self
 
     def fix(self: K, *names: str) -> K:
@@ -151,7 +152,8 @@ class Kernel(ParameterModule):
     def per_dimension(self: K, latent_dim: int, *names: str) -> K:
         """Give learned parameters that are one number a value for each latent dimension, and return the kernel.
 
-        Each starts from the shared value. Vectors, fixed parameters and those with a prior do not change.
+        Each starts from the shared value. Vectors, fixed parameters and those with a prior do not change. Call it after
+        ``VGPDS.from_data``, which chooses one value for a parameter that was not given.
 
         :param latent_dim: Q.
         :param names: the parameters. Default: all.

@@ -138,7 +138,6 @@ class _Reader:
             if not 0.0 < value < float("inf"):
                 raise self.error(f"{name} must be a positive number, but got {value:g}", at)
             kernel.set(name, value)
-            kernel.unset.discard(name)
             if self.peek() == "fixed":
                 self.next += 1
                 kernel.fix(name)
