@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.distributions import constraints
-from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_noise, is_whole
@@ -17,9 +16,9 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.start import Start, start_model
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
-from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.parameters import ParameterModule, is_prior
 from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
 
 __all__ = ["VGPDS", "Relevance"]
@@ -39,7 +38,7 @@ class Relevance(NamedTuple):
     active: Tensor  #: (Q,) of bool
 
 
-class VGPDS(PyroModule):
+class VGPDS(ParameterModule):
     r"""Variational Gaussian process dynamical system (Damianou, Titsias and Lawrence 2011) as a Pyro model.
 
     .. math::
@@ -100,10 +99,10 @@ class VGPDS(PyroModule):
         if jitter is not None and not (jitter >= 0.0):
             raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
         for name, kernel in (("temporal", temporal), ("mapping", mapping)):
-            if kernel._pyro_name:
+            if kernel.is_attached:
                 raise ValueError(f"{name} is part of another model already; make a new kernel, or copy.deepcopy it.")
         for leaf in mapping.leaves():
-            if "weight" in leaf._pyro_params and leaf.weight.numel() not in (1, inducing.shape[1]):
+            if leaf.is_learned("weight") and leaf.weight.numel() not in (1, inducing.shape[1]):
                 raise ValueError(
                     f"the mapping's weight must be one number or {inducing.shape[1]}, one for each latent dimension, "
                     f"but it has {leaf.weight.numel()}."
@@ -126,12 +125,7 @@ class VGPDS(PyroModule):
         >>> small.noise.shape
         torch.Size([3])
         """
-        if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
-            prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
-        else:
-            value = check_noise(noise, self.num_outputs)
-            prior = PyroParam(value, constraints.positive, event_dim=value.dim())
-        self.noise = prior
+        self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
     def from_data(
@@ -243,7 +237,7 @@ class VGPDS(PyroModule):
         k_x, k_f = self.temporal(), self.mapping()
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
         likelihood = SparseGP(
-            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, event_dim(self, "noise")
+            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, self.event_dim("noise")
         )
         return pyro.sample("y", likelihood, obs=data.y, infer=_INTEGRATE)
 
@@ -262,7 +256,7 @@ class VGPDS(PyroModule):
         >>> model.relevance(guide, data).value.argsort(descending=True).shape  # the most relevant first
         torch.Size([3])
         """
-        leaves = [leaf for leaf in self.mapping.leaves() if "weight" in leaf._names]
+        leaves = [leaf for leaf in self.mapping.leaves() if "weight" in leaf.parameter_names]
         if not leaves:
             raise ValueError(f"the mapping kernel has no weights of latent dimensions: {self.mapping}.")
         with torch.no_grad():
@@ -272,7 +266,7 @@ class VGPDS(PyroModule):
                 q = guide.posterior(data)
                 spread = q.mean.var(0, correction=0) + q.variance.mean(0)
             # a random weight counts by the mean of its prior: reading it would draw it
-            means: list[Any] = [getattr(leaf._pyro_samples.get("weight"), "mean", None) for leaf in leaves]
+            means: list[Any] = [getattr(leaf.prior("weight"), "mean", None) for leaf in leaves]
             weights = [leaf.weight if w is None else w for w, leaf in zip(means, leaves, strict=True)]
             value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
         return Relevance(value, value >= 0.05 * value.max())

@@ -194,6 +194,12 @@ def parameters_elsewhere(text: str, member: Any) -> str:
     return "\n".join(texts)
 
 
+def is_documented_by_base(kind: type, attribute: str) -> bool:
+    """Whether a method overrides one that has a docstring, or that the docstring of its class describes."""
+    bases = [base for base in kind.__mro__[1:] if attribute in vars(base)]
+    return any(vars(base)[attribute].__doc__ or f"``{attribute}(" in (base.__doc__ or "") for base in bases)
+
+
 def undocumented(name: str, value: Any) -> list[str]:
     """What the docstrings of a name do not say."""
     faults = []
@@ -201,7 +207,8 @@ def undocumented(name: str, value: Any) -> list[str]:
     for part, member in parts.items():
         text = member.__doc__
         if not text:
-            if part == name or part.rpartition(".")[2] not in OF_OTHERS:
+            attribute = part.rpartition(".")[2]
+            if part == name or not (attribute in OF_OTHERS or is_documented_by_base(value, attribute)):
                 faults.append(f"{part} has no docstring")
         elif not isinstance(member, property):
             faults += [f"{part} does not say what {p} is" for p in parameters(member) if not says(text, member, p)]

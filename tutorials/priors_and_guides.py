@@ -117,10 +117,10 @@ class Swing(Kernel):
     def __init__(self, variance=1.0, lengthscale=1.0, omega=1.0):
         super().__init__()
         for name, value in (("variance", variance), ("lengthscale", lengthscale), ("omega", omega)):
-            self._add(name, value)
+            self.add_parameter(name, value)
 
     def forward(self):
-        return SwingValue(self._read("variance"), self._read("lengthscale"), self._read("omega"))
+        return SwingValue(self.read("variance"), self.read("lengthscale"), self.read("omega"))
 
 
 # %% [markdown]
@@ -559,11 +559,11 @@ class AnglesValue(MappingValue):
 class Angles(Kernel):
     def __init__(self, variance=1.0, omega=1.0):
         super().__init__()
-        self._add("variance", variance)
-        self._add("omega", omega)
+        self.add_parameter("variance", variance)
+        self.add_parameter("omega", omega)
 
     def forward(self):
-        return AnglesValue(self._read("variance"), self._read("omega"))
+        return AnglesValue(self.read("variance"), self.read("omega"))
 
 
 # %% [markdown]

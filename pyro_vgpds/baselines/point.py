@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -110,7 +109,7 @@ class MapGPLVM:
 
 
 def _likelihood(model: VGPDS, x: Tensor, data: Sequences) -> SparseGP:
-    k_f, each = model.mapping(), event_dim(model, "noise")
+    k_f, each = model.mapping(), model.event_dim("noise")
     return SparseGP(x, k_f, model.inducing, model.noise, model.output_mean, data, model.jitter, each)
 
 

@@ -61,8 +61,8 @@ def _facts(trained: Trained) -> dict[str, Any]:
         facts["durations"] = {
             f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
             for leaf in model.temporal.leaves()
-            for name in leaf._names
-            if name in ("lengthscale", "period") and name not in leaf._pyro_samples
+            for name in leaf.parameter_names
+            if name in ("lengthscale", "period") and leaf.prior(name) is None
         }
     relevance = model.relevance(trained.guide, data)
     facts["relevance"] = relevance.value.tolist()

@@ -126,9 +126,9 @@ def _data(table: Table, scaled: bool) -> tuple[Sequences, torch.Tensor | None]:
 def _hold(model: VGPDS, names: str | None) -> None:
     """Keep parameters of the temporal kernel where the data have put them."""
     for name in (names or "").split(","):
-        leaves = [leaf for leaf in model.temporal.leaves() if name.strip() in leaf._names]
+        leaves = [leaf for leaf in model.temporal.leaves() if name.strip() in leaf.parameter_names]
         if names and not leaves:
-            known = sorted({own for leaf in model.temporal.leaves() for own in leaf._names})
+            known = sorted({own for leaf in model.temporal.leaves() for own in leaf.parameter_names})
             raise UsageError(f"--hold: no kernel of --temporal has {name.strip()!r}; they have {', '.join(known)}.")
         for leaf in leaves:
             leaf.fix(name.strip())

@@ -74,7 +74,7 @@ class Recipe:
             noise_per_output=self.noise_per_output,
         )
         if self.per_dimension:
-            _spread_over_dimensions(model)
+            model.temporal.per_dimension(model.latent_dim)
         guide = AutoOpperArchambeau(model)
         result = fit(model, guide, data, self.num_steps, progress=progress)
         if result.stopped == "interrupted":
@@ -86,13 +86,6 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _spread_over_dimensions(model: VGPDS) -> None:
-    """Give each latent dimension temporal parameters of its own, where they are learned."""
-    for leaf in model.temporal.leaves():
-        for name in list(leaf._pyro_params):
-            leaf.set(name, getattr(leaf, name).detach().expand(model.latent_dim))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from pyro_vgpds import kernels
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels.base import Kernel, Product, Sum
+from pyro_vgpds.kernels import Kernel, Product, Sum
 from pyro_vgpds.model import VGPDS
+from pyro_vgpds.parameters import ParameterModule
 
 __all__ = ["FileFormatError", "load", "load_metadata", "save"]
 
@@ -185,18 +186,18 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
         )
     about = {
         "kind": type(kernel).__name__,
-        "parameters": {name: _describe_parameter(kernel, name) for name in kernel._names},
+        "parameters": {name: _describe_parameter(kernel, name) for name in kernel.parameter_names},
     }
-    options = {name: getattr(kernel, name) for name in kernel._options}
+    options = {name: getattr(kernel, name) for name in kernel.option_names}
     return {**about, "options": options} if options else about
 
 
-def _describe_parameter(module: Any, name: str) -> Any:
-    if name in module._buffers:
+def _describe_parameter(module: ParameterModule, name: str) -> Any:
+    if module.is_fixed(name):
         return "fixed"
-    if name not in module._pyro_samples:
+    prior, event_dim = module.prior(name), 0
+    if prior is None:
         return "learned"
-    prior, event_dim = module._pyro_samples[name], 0
     while isinstance(prior, dist.Independent):
         event_dim, prior = event_dim + prior.reinterpreted_batch_ndims, prior.base_dist
     kind = type(prior).__name__

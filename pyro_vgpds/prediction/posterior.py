@@ -19,7 +19,7 @@ from pyro_vgpds.checks import check_count, check_noise, is_whole
 from pyro_vgpds.data.sequences import Sequences, is_list, read_times
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP

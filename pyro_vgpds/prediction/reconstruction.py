@@ -21,7 +21,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import least_lam, natural_step
-from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP, collapsed_bound

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.paths import GaussianPath
 

@@ -17,7 +17,7 @@ from torch.distributions import Independent, Normal, register_kl
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.dense import DenseCovariance, DiagonalCovariance, Moments
 from pyro_vgpds.temporal.markov import MarkovCovariance

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.dense import DenseCovariance, Moments

@@ -200,11 +200,11 @@ class CosineValue(MappingValue):
 class Cosine(Kernel):
     def __init__(self, variance=1.0, omega=1.0):
         super().__init__()
-        self._add("variance", variance)
-        self._add("omega", omega)
+        self.add_parameter("variance", variance)
+        self.add_parameter("omega", omega)
 
     def forward(self):
-        return CosineValue(self._read("variance"), self._read("omega"))
+        return CosineValue(self.read("variance"), self.read("omega"))
 
 
 def test_a_mapping_kernel_of_ones_own():
@@ -230,7 +230,7 @@ def test_mapping_kernels_without_statistics_are_refused():
         VGPDS(RBF(), "rbf", **parts)
     with pytest.raises(TypeError, match=r"temporal must be a kernel of pyro_vgpds.kernels, but got str"):
         VGPDS("rbf", ARDRBF(), **parts)
-    with pytest.raises(TypeError, match="temporal holds ARDRBF, which is a kernel of latent points"):
+    with pytest.raises(TypeError, match="temporal contains ARDRBF, a kernel of latent points"):
         VGPDS(ARDRBF() + White(), ARDRBF(), **parts)
 
 
@@ -240,7 +240,7 @@ def test_registering_a_cross_term_opens_the_sum():
 
     class TwinKernel(Cosine):
         def forward(self):
-            return Twin(self._read("variance"), self._read("omega"))
+            return Twin(self.read("variance"), self.read("omega"))
 
     @register_psi2(Twin, psi.MappingValue)
     def zero(first, second, mean, variance, z, mask):

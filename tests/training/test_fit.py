@@ -409,9 +409,9 @@ def test_what_is_held_and_left_open_is_chosen_and_stays_held():
     model = VGPDS.from_data(Sequences(t, y), 2, 20, Periodic().fix("period") + RBF().fix() + White(1e-2))
     periodic, smooth, _ = model.temporal
     assert periodic.period.item() == pytest.approx(2.4, rel=0.05)
-    assert "period" in periodic._buffers
-    assert "lengthscale" in smooth._buffers
-    assert "lengthscale" in periodic._pyro_params
+    assert periodic.is_fixed("period")
+    assert smooth.is_fixed("lengthscale")
+    assert periodic.is_learned("lengthscale")
 
 
 def test_natural_gradient_keeps_q_where_hyperparameters_are_random():
