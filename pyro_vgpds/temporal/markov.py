@@ -153,9 +153,7 @@ class MarkovCovariance(TemporalCovariance):
     def _predict(self, old: Tensor, mean_bar: Tensor, lam: Tensor, t: Tensor) -> GaussianPath:
         """The new times as frames without sites among those of the sequence."""
         merged, order = torch.cat([old, t]).sort(stable=True)
-        mean_bar, lam = (
-            torch.nn.functional.pad(x, (0, 0, 0, len(t))).index_select(-2, order) for x in (mean_bar, lam)
-        )
+        mean_bar, lam = (torch.nn.functional.pad(x, (0, 0, 0, len(t))).index_select(-2, order) for x in (mean_bar, lam))
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
         joint = MarkovCovariance(self.kernel, Times(merged), self.jitter)
