@@ -19,7 +19,8 @@ from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
-from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
+from pyro_vgpds.temporal.distributions import TemporalGP
+from pyro_vgpds.temporal.structure import check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 

@@ -150,7 +150,7 @@ class _Tracked(OpperArchambeau):
 
     def _track(self) -> None:
         if self.tracked_mean is None:
-            moments = self._posterior()
+            moments = self.moments
             self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s)
 
     @property

@@ -26,7 +26,7 @@ from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP, collapsed_bound
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.paths import GaussianPath, Rows
+from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["Joint", "Solution", "Training", "nearest_frames", "nearest_starts"]
 
@@ -95,7 +95,7 @@ class Joint:
         if factorised and any(k is not None for k in belongs):
             self.prior, self.shift, self.kl_rest = _conditional(q, times, belongs)
         else:
-            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.asked)
+            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
         groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
@@ -194,7 +194,7 @@ class Joint:
         place[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
         if isinstance(self.shift, Tensor):
             return GaussianPath(self.shift + q.mean, q.variance, lambda: q.covariance_matrix)
-        return Rows(q, place)
+        return q.frames(place)
 
     def moments(self, solution: Solution) -> tuple[Tensor, Tensor]:
         """Means and variances of q(X, X*) for training and new frames, (N + T, Q)."""
@@ -267,7 +267,7 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
                       for i, s in enumerate(times.slices()) if i in chosen])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])
-    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.asked)
+    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.requested_structure)
     return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))
 
 
