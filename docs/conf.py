@@ -51,7 +51,7 @@ nitpick_ignore_regex = [
 
 
 class Help(SphinxDirective):
-    """``.. command-help:: fit`` shows the output of ``pyro-vgpds fit --help``; without an argument, of ``pyro-vgpds --help``."""
+    """``.. command-help:: fit`` shows the output of ``pyro-vgpds fit --help``; the argument is optional."""
 
     optional_arguments = 1
 

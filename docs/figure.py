@@ -3,7 +3,7 @@
 
 PYRO_VGPDS_DATA=... python docs/figure.py
 
-The settings are those of the motion capture tutorial. Data: mocap.cs.cmu.edu, created with funding from NSF EIA-0196217.
+Settings are those of the motion capture tutorial. Data: mocap.cs.cmu.edu, created with funding from NSF EIA-0196217.
 """
 
 from __future__ import annotations

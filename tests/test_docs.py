@@ -125,7 +125,9 @@ def prose(path: Path) -> str:
 
 
 def test_prose_has_no_archaic_phrases(tmp_path):
-    (tmp_path / "sample.py").write_text('"""Left\n    out."""\nx = 1  # of\n# now\nraise ValueError(f"{x} is " "said")\n')
+    (tmp_path / "sample.py").write_text(
+        '"""Left\n    out."""\nx = 1  # of\n# now\nraise ValueError(f"{x} is " "said")\n'
+    )
     sample = prose(tmp_path / "sample.py")
     assert sum(len(re.findall(phrase, sample, re.IGNORECASE)) for phrase in PHRASES) == 3
     files = [path for pattern in WRITTEN for path in ROOT.glob(pattern) if path.name != "extending.md"]

@@ -382,7 +382,7 @@ def train(learning_rate, natural_rate=None):
 
 
 curves = {f"Adam, rate {rate}": train(rate) for rate in (0.01, 0.03, 0.1)}
-curves |= {f"natural gradients for q(X), Adam at {rate} for the rest": train(rate, natural_rate=0.5) for rate in (0.01, 0.03, 0.1)}
+curves |= {f"natural gradients and Adam, rate {rate}": train(rate, natural_rate=0.5) for rate in (0.01, 0.03, 0.1)}
 
 # %%
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
