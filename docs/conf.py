@@ -45,8 +45,12 @@ python_use_unqualified_type_names = True
 # every reference must resolve, except those to other packages
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
     ("py:class", r"Start|Tensor|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
+    (
+        "py:class",
+        r"(Array|Data|Path)Like|Axes|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path|StationaryKernel|TrainingRun",
+    ),
 ]
 
 

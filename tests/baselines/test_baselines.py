@@ -79,11 +79,11 @@ def test_single_frames(impute):
 def test_refuses(impute):
     with pytest.raises(ValueError, match="column 1 of y was never observed"):
         impute([0.0, 1.0], [[1.0, np.nan], [2.0, np.nan]])
-    with pytest.raises(ValueError, match="nothing to fill in times alone"):
+    with pytest.raises(ValueError, match="y is required: these data have times only"):
         impute([0.0, 1.0])
     with pytest.raises(ValueError, match="y has 3 rows, but its times are 2"):
         impute([0.0, 1.0], np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="either Sequences alone or t and y"):
+    with pytest.raises(ValueError, match="either Sequences alone, or t and y"):
         impute(Sequences([0.0, 1.0], np.zeros((2, 1))), np.zeros((2, 1)))
 
 
@@ -146,9 +146,9 @@ def test_period_of_generated_data():
 
 def test_period_refuses():
     t = np.arange(20.0)
-    with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: give the period"):
+    with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: pass period="):
         baselines.estimate_period(t, t[:, None])
-    with pytest.raises(ValueError, match="no sequence has four frames that are half observed: give the period"):
+    with pytest.raises(ValueError, match="no sequence has four frames with half of the outputs observed: pass period="):
         baselines.estimate_period(t[:3], np.zeros((3, 1)))
     for period in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="period must be positive and finite"):
@@ -188,7 +188,9 @@ def test_nearest_neighbour_refuses():
         baselines.nearest_neighbour(train, np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"train must be frames \(N, D\), but its shape is \(4,\)"):
         baselines.nearest_neighbour(np.zeros(4), test)
-    with pytest.raises(ValueError, match=r"train has sequences of different widths: \[3, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"
+    ):
         baselines.nearest_neighbour([train, np.zeros((2, 2))], test)
 
 

@@ -87,7 +87,7 @@ def test_training_curve_leaves_a_bad_start_below():
     assert high > 29
     flat = FitResult(1.0, [Record(0, 0.0, 1.0), Record(1, 0.0, 1.0)], "steps", 0, "adam")
     assert plot_training(flat).get_title() == "adam: 1"
-    with pytest.raises(ValueError, match="no history"):
+    with pytest.raises(ValueError, match="history must have at least one step"):
         plot_training(FitResult(0.0, [], "steps", 0, "adam"))
 
 
@@ -99,7 +99,7 @@ def test_relevance_bars(trained):
     np.testing.assert_allclose([bar.get_height() for bar in late], [1.0, 0.5, 0.05])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "0"]
     assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
-    assert ax.get_title() == "2 of 3 dimensions are on"
+    assert ax.get_title() == "2 of 3 dimensions are active"
     assert len(plot_relevance([3.0, 1.0]).containers) == 1
     plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
 
@@ -109,7 +109,7 @@ def test_relevance_bars(trained):
     [
         (([1.0, 2.0], [1.0]), r"must be \(Q,\), but got \(2,\) and \(1,\)"),
         (([[1.0]],), r"must be \(Q,\), but got \(1, 1\)\."),
-        (([0.0, 0.0],), "after must be finite with something positive"),
+        (([0.0, 0.0],), "after must be finite with at least one positive value"),
         (([1.0, 1.0], [np.nan, 1.0]), "before must be finite"),
     ],
 )
@@ -135,9 +135,9 @@ def test_latent_paths(trained):
     assert len(plot_latent(trained.post)) == 3
     own = plt.subplots(1, 2)[1]
     assert plot_latent(trained.post, [0, 1], own)[1] is own[1]
-    with pytest.raises(ValueError, match="some of 0 to 2, but got"):
+    with pytest.raises(ValueError, match="dimensions must be indices from 0 to 2, but got"):
         plot_latent(trained.post, [3])
-    with pytest.raises(ValueError, match="one for each of the 3 dimensions, but there are 2"):
+    with pytest.raises(ValueError, match="one entry for each of the 3 dimensions, but got 2"):
         plot_latent(trained.post, axes=own)
 
 
@@ -162,7 +162,7 @@ def test_plane(trained):
     for (low, high), q in ((ax.get_xlim(), 1), (ax.get_ylim(), 2)):  # no ellipse is cut
         assert low <= (mean - sd)[:, q].min()
         assert (mean + sd)[:, q].max() <= high
-    with pytest.raises(ValueError, match="dimensions must be 2"):
+    with pytest.raises(ValueError, match=r"dimensions must have 2 entries, but got \[1\]"):
         plot_plane(trained.post, (1,))
 
 
@@ -173,7 +173,7 @@ def test_forecast_fan():
     mean = guess.mean[:, 1].numpy()
     np.testing.assert_allclose(line(ax, "forecast").get_ydata(), mean)
     np.testing.assert_allclose(line(ax, "history").get_xydata(), np.stack([history[0], np.ones(5)], 1))
-    np.testing.assert_allclose(line(ax, "what came").get_ydata(), 2.0)
+    np.testing.assert_allclose(line(ax, "truth").get_ydata(), 2.0)
     np.testing.assert_allclose(band(ax, "95 %"), [mean - 0.5 * 1.959964, mean + 0.5 * 1.959964], rtol=1e-6)
     np.testing.assert_allclose(band(ax, "50 %"), [mean - 0.5 * 0.67449, mean + 0.5 * 0.67449], rtol=1e-4)
     assert ax.get_ylabel() == "b"
@@ -264,7 +264,7 @@ def test_forecast_at_dates(dated, tmp_path, kind):
     y = dated.data.read()
     times = {"seconds": dated.data.times.t, "dates": dated.t, "objects": dated.t.astype("datetime64[us]").tolist()}
     ax = plot_forecast(dated.ahead, history=(times[kind], y), truth=(times[kind], y))
-    for label in ("history", "what came"):
+    for label in ("history", "truth"):
         np.testing.assert_array_equal(line(ax, label).get_xdata().astype("datetime64[D]"), dated.t)
     ax.figure.savefig(tmp_path / "dates.png")
     low, high = ax.get_xlim()  # in days
@@ -295,21 +295,21 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plot_forecast(prediction(), 3), "output must be 0 to 2, but got 3"),
-        (lambda: plot_forecast(prediction(), "x"), "output 'x' is unknown; the outputs are 0 to 2"),
+        (lambda: plot_forecast(prediction(), 3), "output must be from 0 to 2, but got 3"),
+        (lambda: plot_forecast(prediction(), "x"), "output must be one of 0 to 2, but got 'x'"),
         (lambda: plot_forecast(prediction(), levels=(1.0,)), "levels must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), level=0.0), "level must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), truth=np.ones((2, 3))), r"truth must be \(10, 3\)"),
-        (lambda: plot_frames({}), "all of one shape, but got none"),
+        (lambda: plot_frames({}), "all of the same shape, but got none"),
         (lambda: plot_frames({"a": np.ones((2, 3, 3)), "b": np.ones((3, 3, 3))}), r"a \(2, 3, 3\), b \(3, 3, 3\)"),
-        (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be some of 0 to 1, but got \[2\]"),
+        (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be indices from 0 to 1, but got \[2\]"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 3, 3))), r"positions \(T, 18, 3\).*motion \(2, 3, 3\)"),
         (lambda: plot_poses(stick_figure(), np.full((2, 18, 3), np.nan)), "motions must have joints that are not NaN"),
         (
             lambda: animate_poses(stick_figure(), np.full((2, 18, 3), np.nan)),
             "motions must have joints that are not NaN",
         ),
-        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be some of 0 to 1"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be indices from 0 to 1"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
     ],
 )
