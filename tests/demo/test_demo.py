@@ -19,7 +19,7 @@ from pyro_vgpds import FitResult, demo
 from pyro_vgpds.cli import main
 from pyro_vgpds.demo.common import rms
 from pyro_vgpds.demo.gait import gait_chapter
-from pyro_vgpds.demo.report import Chapter, Table, write_report
+from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -151,7 +151,7 @@ def test_root_mean_square():
 
 
 def test_report_escapes(tmp_path):
-    chapter = Chapter("<b>", ["a & b", Table(["<i>"], [["1"], ["2"]], "c > d")], ["run <x>"])
+    chapter = Chapter("<b>", ["a & b", ReportTable(["<i>"], [["1"], ["2"]], "c > d")], ["run <x>"])
     text = write_report(tmp_path / "r.html", [chapter], 1, 0, 1.0).read_text()
     assert "&lt;b&gt;" in text
     assert "a &amp; b" in text
