@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command from end to end, on small files; what goes in and comes out, in the units of the data."""
+"""Every command from end to end, on small files, in the units of the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ["a", "b", "c", "d"]
 
 
 def values(count, shift=0.0, seed=0):
-    """Four outputs of very different size that follow one path."""
+    """Four outputs of very different scale that follow one latent path."""
     x = np.arange(count) / 3.0 + shift
     clean = np.stack([1000 * np.sin(x), np.cos(x), 0.01 * np.sin(x + 1), np.sin(x) * np.cos(x)], 1)
     return clean * (1 + 0.02 * np.random.default_rng(seed).standard_normal(clean.shape))
@@ -71,7 +71,7 @@ def walks(folder):
 
 @pytest.fixture(scope="module")
 def plain(folder):
-    """One sequence, numbers for times, nothing missing, as npz, and a model without scaling."""
+    """One sequence with numbers as times and no missing values, as npz, and a model without scaling."""
     path = folder / "plain.npz"
     np.savez(path, t=np.arange(20) / 2, y=values(20)[:, 1:])
     model = folder / "plain.safetensors"
@@ -94,7 +94,7 @@ def film(folder):
 # fit
 
 
-def test_fit_says_what_it_did(walks, folder, capsys):
+def test_fit_prints_a_summary(walks, folder, capsys):
     model = folder / "again.safetensors"
     arguments = ["fit", str(walks.csv), "-o", str(model), "--latent-dim", "2", "--steps", "3", "--num-inducing", "6"]
     assert main(arguments) == 0
@@ -111,7 +111,7 @@ def test_fit_says_what_it_did(walks, folder, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_fitted_model_is_one_that_load_reads(walks):
+def test_load_reads_a_fitted_model(walks):
     model, guide, data = load(walks.model)
     assert data.columns == COLUMNS
     assert data.lengths == (16, 16)
@@ -162,7 +162,7 @@ def test_times_may_be_negative(plain, times, count, capsys):
     lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == count
     assert float(lines[0].split(",")[0]) == float(times.split(",")[0].split(":")[0])
-    assert main(["forecast", plain.model, "--times", "-q"]) == 2  # an option is not taken for times
+    assert main(["forecast", plain.model, "--times", "-q"]) == 2  # an option is not parsed as times
 
 
 def test_forecast_in_the_units_of_the_data(walks, folder):
@@ -177,7 +177,7 @@ def test_forecast_in_the_units_of_the_data(walks, folder):
     got = numbers(rows, 2)
     np.testing.assert_allclose(got[:, ::3], wanted.mean.numpy() * scale, rtol=1e-8)
     np.testing.assert_allclose(got[:, 2::3], wanted.interval(0.95)[1].numpy() * scale, rtol=1e-8)
-    assert np.abs(got[:, 0]).max() > 20  # of a size with a, which was divided by 700
+    assert np.abs(got[:, 0]).max() > 20  # the scale of a is about 700
 
 
 def test_forecast_to_the_standard_output(plain, capsys):
@@ -238,7 +238,7 @@ def test_reconstruct_takes_columns_in_any_order(walks, folder, capsys):
     assert header == ["time", *(name + end for name in COLUMNS for end in ("", " lower", " upper"))]
     got = numbers(rows, 1)
     np.testing.assert_allclose(got[:, 0], y[:, 0], rtol=1e-8)
-    np.testing.assert_array_equal(got[:, 1], got[:, 2])  # what was seen has no interval
+    np.testing.assert_array_equal(got[:, 1], got[:, 2])  # observed values have no interval
     assert (got[:, 4] < got[:, 5]).all()
     assert np.corrcoef(got[:, 3], y[:, 1])[0, 1] > 0.8
 
@@ -261,7 +261,7 @@ def test_frames_of_a_training_sequence(plain, folder):
     out = folder / "between.out.npz"
     assert main(["reconstruct", plain.model, str(path), "--sequence", "0", "-o", str(out), "-q"]) == 0
     with np.load(out) as arrays:
-        assert arrays["stddev"][0, 1] < arrays["stddev"][1, 1]  # beside training frames; far from all
+        assert arrays["stddev"][0, 1] < arrays["stddev"][1, 1]  # between training frames, and far from all of them
         np.testing.assert_array_equal(arrays["y"][:, 0], 0.5)
 
 
@@ -332,7 +332,7 @@ def test_generate(walks, folder):
     assert rows == read_csv(out[1])[1]
     assert rows != read_csv(out[2])[1]
     assert np.abs(numbers(rows, 2)[:, 0]).max() > 20
-    # and what comes out can be trained on
+    # the output is valid input of fit
     assert main(["fit", str(out[0]), "-o", str(folder / "made.safetensors"), "--steps", "1", "-q"]) == 0
 
 
@@ -340,7 +340,7 @@ def test_generate_from_the_end_of_a_sequence(plain, capsys):
     assert main(["generate", plain.model, "--sequence", "0", "--until", "10.6", "--no-noise"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[1] for line in lines] == ["time", "10", "10.5"]
-    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts as the first did
+    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts at the first one's start
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
 
 
@@ -388,14 +388,14 @@ def test_plot_of_outputs(walks, film, tmp_path):
     assert main(["plot", film.model, "--what", "fit", "-o", str(tmp_path / "c.png"), "-q"]) == 0
     assert main(["plot", film.model, "-q"]) == 0
     assert Path(film.model).with_suffix(".png").is_file()
-    assert main(["plot", film.model, "--what", "relevance", "-q"]) == 0  # one name for each kind, so none is in the way
+    assert main(["plot", film.model, "--what", "relevance", "-q"]) == 0  # each figure has its own default name
     assert Path(film.model).with_name(f"{Path(film.model).stem}_relevance.png").is_file()
 
 
-def test_plot_says_which_sequence_and_what_it_shows(walks, tmp_path):
+def test_plot_names_the_sequence_and_the_data(walks, tmp_path):
     for arguments in (["--what", "fit"], ["--what", "forecast", "--until", "2024-03-20"]):
         path = tmp_path / f"{arguments[1]}.svg"
-        with plt.rc_context({"svg.fonttype": "none"}):  # letters stay letters
+        with plt.rc_context({"svg.fonttype": "none"}):  # text stays text
             assert main(["plot", walks.model, *arguments, "--sequence", "run", "-o", str(path), "-q"]) == 0
         assert "sequence run" in path.read_text()
     text = (tmp_path / "fit.svg").read_text()
@@ -403,7 +403,7 @@ def test_plot_says_which_sequence_and_what_it_shows(walks, tmp_path):
     assert ">truth<" not in text
 
 
-def test_a_model_saved_from_python_will_do(folder, plain, capsys):
+def test_models_saved_from_python(folder, plain, capsys):
     from pyro_vgpds import save
 
     path = folder / "python.safetensors"
@@ -479,7 +479,7 @@ def test_examples_agree(capsys):
                 (single if args.sequence is None else several).add(args.model)
     assert single
     assert several
-    assert not single & several  # a model of several sequences has to be told which
+    assert not single & several  # --sequence is required for several sequences
 
 
 def test_entry_point():

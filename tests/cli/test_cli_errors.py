@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong on the command line: a message that names what is wrong, an exit code, no trace, no half a file."""
+"""Errors of the command line: a message that names the cause, an exit code, no traceback and no partial file."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_usage_with_a_model(models, model, arguments, message, capsys):
     assert message in text
 
 
-def test_what_is_read_is_not_replaced(models, capsys):
+def test_inputs_are_not_replaced(models, capsys):
     data = models.folder / "plain.npz"
     for arguments in (["fit", data], ["reconstruct", models.plain, data]):
         code, text = error_of(capsys, *arguments, "-o", data, "--force")
@@ -141,7 +141,7 @@ def test_what_is_read_is_not_replaced(models, capsys):
     assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
-def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
+def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
     data, other, out = tmp_path / "x.csv", tmp_path / "other.csv", tmp_path / "m.safetensors"
     rows = "t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n"
     for path in (data, other):
@@ -157,7 +157,7 @@ def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
         f"--checkpoint: {other} is there already. Choose another name, or pass --resume to continue from it or --force"
         in text
     )
-    code, text = error_of(capsys, *fit, other, "--resume")  # which is no checkpoint
+    code, text = error_of(capsys, *fit, other, "--resume")  # not a checkpoint
     assert (code, other.read_text()) == (1, rows)
     code, text = error_of(capsys, *fit, out)
     assert code == 2
@@ -167,11 +167,11 @@ def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
     assert other.read_bytes()[:1] != b"t"
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, capsys, monkeypatch):
+def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
     monkeypatch.setattr(predicting, "write_answer", None)
-    long = tmp_path / ("m" * 240 + ".safetensors")  # a name that fits, but that of the file beside it does not
-    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where root cannot write either
+    long = tmp_path / ("m" * 240 + ".safetensors")  # valid, but its temporary name is too long
+    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where even root cannot write
     for target in targets:
         for arguments in (
             ["fit", models.folder / "plain.npz", "-o", target],
@@ -188,7 +188,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, cap
     assert not os.listdir(tmp_path)
 
 
-def test_wide_answers_need_a_file(models, capsys, monkeypatch):
+def test_many_outputs_require_a_file(models, capsys, monkeypatch):
     monkeypatch.setattr(predicting, "_WIDEST", 10)
     code, text = error_of(capsys, "forecast", models.film, "--until", "15")
     assert code == 2
@@ -314,7 +314,7 @@ def test_bad_arrays(tmp_path, arrays, message, capsys):
     assert message in text
 
 
-def test_files_that_are_none(tmp_path, models, capsys):
+def test_files_of_the_wrong_kind(tmp_path, models, capsys):
     out = tmp_path / "m"
     assert error_of(capsys, "fit", tmp_path / "no.csv", "-o", out) == (
         1, f"pyro-vgpds fit: error: file {tmp_path / 'no.csv'} does not exist.\n")  # fmt: skip
@@ -362,7 +362,7 @@ def test_suffixes_may_be_upper_case(tmp_path):
     assert read_table(tmp_path / "X.CSV", Layout()).columns == ["a"]
 
 
-def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
+def test_videos_require_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     (tmp_path / "x.mp4").write_bytes(b"film")
     code, text = error_of(capsys, "fit", tmp_path / "x.mp4", "-o", tmp_path / "m")
@@ -393,10 +393,10 @@ def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content,
     assert message in text
 
 
-# what cannot be foreseen
+# unexpected errors
 
 
-def test_unexpected_errors_have_a_name_and_with_debug_a_trace(models, capsys, monkeypatch):
+def test_unexpected_errors(models, capsys, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
@@ -438,7 +438,7 @@ def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
         assert out.is_file()
 
 
-def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
+def test_a_terminal_shows_the_elapsed_time(models, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     data = str(models.folder / "plain.npz")
     assert main(["reconstruct", str(models.plain), data, "--hide", "a", "--steps", "1"]) == 0
@@ -446,7 +446,7 @@ def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
     assert re.search(r"12 of 36 values are missing; reconstructing \.\.\. \d+\.\d s\n", text)
 
 
-def test_no_half_a_file(tmp_path):
+def test_no_partial_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("old")
     with suppress(RuntimeError), placed(path) as part:
@@ -464,7 +464,7 @@ def test_no_half_a_file(tmp_path):
         part.write_text("nowhere")
 
 
-# reading and times, in detail
+# details of reading and times
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_sequences_of_a_table_may_be_mixed(tmp_path):
     assert [part.ravel().tolist() for part in table.y] == [[1, 3], [2, 4]]
     assert [part.tolist() for part in table.t] == [[0, 1], [0, 2]]
     path.write_text("sequence,when,a\nv,5,1\nv,6,2\n")
-    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first column is taken
+    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first other column
     path.write_text("sequence,a,b\nv,1,1\nu,2,2\nv,3,3\n")
     table = read_table(path, Layout(no_time=True))
     assert [part.tolist() for part in table.t] == [[0, 1], [0]]
@@ -540,7 +540,7 @@ def test_dates(text, date):
 
 
 @pytest.mark.parametrize("text", ["03/02/2024", "2024-13-01", "2024-2-3", "today", ""])
-def test_what_is_no_date(text):
+def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
 
@@ -564,7 +564,11 @@ def test_decimal_commas(tmp_path, capsys):
     table = read_table(path, Layout())
     np.testing.assert_array_equal(table.t[0], [0.5, 1.5, 2.5])
     np.testing.assert_array_equal(table.y[0], [[-1.25, 2], [0.5, 0.35], [np.nan, -4]])
-    for bad in ("time;a\n0;1,234\n1;1.5\n", "time;a\n0;1,234.5\n1;2\n", "time\ta\n0\t1,5\n"):  # may be thousands
+    for bad in (
+        "time;a\n0;1,234\n1;1.5\n",
+        "time;a\n0;1,234.5\n1;2\n",
+        "time\ta\n0\t1,5\n",
+    ):  # could be thousands separators
         path.write_text(bad)
         with pytest.raises(CommandError, match="is not a number"):
             read_table(path, Layout())
@@ -582,7 +586,7 @@ def test_decimal_commas(tmp_path, capsys):
         (["2015-06-01", "2015-06-08", "2015-06-15"], "2015-08-01", None),
     ],
 )
-def test_months_go_on_as_months(known, until, wanted):
+def test_monthly_dates_continue_monthly(known, until, wanted):
     got = months_to(np.array(known, "datetime64[ns]"), np.datetime64(until, "ns"))
     assert (got if got is None else format_times(got)) == wanted
 
