@@ -118,7 +118,7 @@ def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
 
 
 def test_interruption_ends_the_demo(tmp_path, monkeypatch, capsys):
-    """fit returns normally after Ctrl-C, but the report would state steps that were not taken."""
+    """Training returns normally after Ctrl-C, but the report would state steps that were not taken."""
     monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
     monkeypatch.setattr("pyro_vgpds.demo.common.fit", interrupted_fit)
     assert main(["demo", "--output", str(tmp_path), "--steps", "3"]) == 130
