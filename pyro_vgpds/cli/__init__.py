@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line ``pyro-vgpds``, which is also ``python -m pyro_vgpds``."""
+"""The command line ``pyro-vgpds``; ``python -m pyro_vgpds`` is the same."""
 
 from pyro_vgpds.cli.run import main
 

@@ -1,79 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that several commands have, and the kinds of values that arguments take."""
+"""Arguments that several commands share, and the types of argument values."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 __all__ = ["add_answer", "add_layout", "add_machine", "add_when", "count", "seed", "whole"]
 
 
-def add_layout(parser: Any, *also: str, shrink: int | None = 1) -> None:
+def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None = 1) -> None:
     """
     :param also: other names of ``--sequence-column``.
-    :param shrink: where it is left out; None for what the model was trained with.
+    :param shrink: the default of ``--shrink``; None for the value of training.
     """
     group = parser.add_argument_group("the data")
     group.add_argument(
         "--time",
         metavar="NAME",
-        help="the column of times; left out, one called time, t, date, datetime or timestamp, or the first",
+        help="column of the times. Default: a column called time, t, date, datetime or timestamp, else the first",
     )
-    group.add_argument("--no-time", action="store_true", help="there are no times: number the rows")
+    group.add_argument("--no-time", action="store_true", help="the file has no times: number the rows 0, 1, 2, ...")
     group.add_argument(
         "--sequence-column",
         *also,
         dest="sequence_column",
         metavar="NAME",
-        help="the column that says which sequence a row is of; left out, one called sequence, if any",
+        help="column with the name of each row's sequence. Default: a column called sequence, if any",
     )
     group.add_argument(
-        "--columns", metavar="NAMES", help="the outputs, by name or number (3, 10:20); left out, the rest"
+        "--columns", metavar="NAMES", help="outputs, by name or number (3, 10:20). Default: all other columns"
     )
-    usual = "as in training, where the frames are of that size" if shrink is None else shrink
+    usual = "as in training, if that gives frames of the model's size" if shrink is None else shrink
     group.add_argument(
-        "--shrink", type=count, default=shrink, metavar="N", help=f"of videos: one pixel from N x N ({usual})"
+        "--shrink",
+        type=count,
+        default=shrink,
+        metavar="N",
+        help=f"video: average blocks of N x N pixels to one pixel. Default: {usual}",
     )
 
 
-def add_answer(parser: Any, interval: float | None) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a file that fit wrote")
+def add_answer(parser: argparse.ArgumentParser, interval: float | None) -> None:
+    """:param interval: the default of ``--interval``; None for no such argument."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="model file, written by fit")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="csv, npz, or of a video gif, mp4, avi, mkv, mov"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file: csv, npz, or for a video gif, mp4, avi, mkv, mov. Default: csv to the standard output",
     )
-    parser.add_argument("--no-noise", action="store_true", help="of the function, without the outputs' noise")
-    parser.add_argument("--fps", type=positive, metavar="RATE", help="frames a second of a film")
+    parser.add_argument(
+        "--no-noise", action="store_true", help="predict the noise-free function instead of noisy outputs"
+    )
+    parser.add_argument(
+        "--fps", type=positive, metavar="RATE", help="video: frames per second. Default: as in training, else 12"
+    )
     if interval is not None:
         parser.add_argument(
             "--interval",
             type=share,
             default=interval,
             metavar="P",
-            help=f"probability of the intervals beside the means; 0 for none ({interval:g})",
+            help=f"probability of the prediction intervals; 0 for no intervals. Default: {interval:g}",
         )
 
 
-def add_when(parser: Any, sequence: str, default: str | None = None) -> None:
-    group = parser.add_argument_group("when")
-    group.add_argument("--until", metavar="TIME", help="up to this time or date, from the end of the sequence")
+def add_when(parser: argparse.ArgumentParser, sequence: str, default: str | None = None) -> None:
+    """
+    :param sequence: the help text of ``--sequence``.
+    :param default: its default.
+    """
+    group = parser.add_argument_group("times of the prediction")
+    group.add_argument("--until", metavar="TIME", help="last time or date; the times start at the sequence's end")
     group.add_argument(
         "--step",
         metavar="STEP",
-        help="with --until: time between frames, as 0.5 or for dates 1d, 2h, "
-        "30min; left out, the usual one of the sequence",
+        help="with --until: time between frames, such as 0.5, or for dates 1d, 2h, 30min. "
+        "Default: the median step of the sequence",
     )
-    group.add_argument("--times", metavar="TIMES", help="instead: 1,2,3.5, or dates, or START:STOP:STEP")
+    group.add_argument("--times", metavar="TIMES", help="instead of --until: 1,2,3.5, or dates, or START:STOP:STEP")
     group.add_argument("--sequence", metavar="NAME", default=default, help=sequence)
 
 
-def add_machine(parser: Any) -> None:
+def add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the machine")
     group.add_argument(
-        "--threads", type=count, default=1, metavar="N", help="threads; more than one helps with large data only (1)"
+        "--threads",
+        type=count,
+        default=1,
+        metavar="N",
+        help="number of threads; more than one helps with large data only. Default: 1",
     )
-    group.add_argument("--force", action="store_true", help="replace files that are there already")
+    group.add_argument("--force", action="store_true", help="replace existing files")
 
 
 def whole(text: str, least: int = 0) -> int:
@@ -94,7 +114,7 @@ def seed(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    """The number that is written there; NaN, which is in no range, where there is none."""
+    """The number, or NaN, which is in no range, if ``text`` is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -111,5 +131,5 @@ def positive(text: str) -> float:
 def share(text: str) -> float:
     value = _number(text)
     if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to below 1, but got {text!r}.")
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, but got {text!r}.")
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times as people write them: numbers, dates, ranges and steps."""
+"""Times written as text: numbers, dates, ranges and steps."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _DATE = re.compile(
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
 _UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-_MOST = 10_000_000  # times that a range may have: more is a slip of the pen
-_YEARS = 1678, 2261  # of which all days can be counted in nanoseconds from 1970
+_MOST = 10_000_000  # times in a range; more is a typing error
+_YEARS = 1678, 2261  # that datetime64[ns] covers completely
 
 
 class OutOfRangeError(ValueError):
-    """A date that is one, but before or after those that can be told in nanoseconds."""
+    """A date outside the range of datetime64[ns]."""
 
 
 def to_nanoseconds(dates: np.ndarray) -> np.ndarray:
-    """Dates (N,) of any unit as datetime64[ns], which numpy does without a word where they do not fit.
+    """Dates (N,) of any unit as datetime64[ns]. numpy does not check their range.
 
-    :raises OutOfRangeError: where one does not; its second argument is the index.
+    :raises OutOfRangeError: if one is out of range; the error's second argument is the index.
     """
     years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
     odd = np.flatnonzero(((years < _YEARS[0]) | (years > _YEARS[1])) & ~np.isnat(dates))
     if len(odd):
         raise OutOfRangeError(
-            f"dates must be of the years {_YEARS[0]} to {_YEARS[1]}, but got {dates[odd[0]]}", int(odd[0])
+            f"dates must be in the years {_YEARS[0]} to {_YEARS[1]}, but got {dates[odd[0]]}", int(odd[0])
         )
     return dates.astype("datetime64[ns]")
 
@@ -45,8 +45,8 @@ def to_nanoseconds(dates: np.ndarray) -> np.ndarray:
 def parse_date(text: str) -> np.datetime64:
     """A date such as 2024-01, 2024-01-31, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00, which becomes UTC.
 
-    :raises ValueError: where it is none.
-    :raises OutOfRangeError: where it is not of the years 1678 to 2261.
+    :raises ValueError: if it is not a date.
+    :raises OutOfRangeError: if it is not in the years 1678 to 2261.
     """
     match = _DATE.fullmatch(text.strip())
     if match is None:
@@ -61,9 +61,9 @@ def parse_date(text: str) -> np.datetime64:
 
 
 def parse_times(cells: Sequence[str]) -> np.ndarray:
-    """Numbers, or where the first is none dates, as (N,) of float64 or datetime64[ns].
+    """Numbers, or dates if the first is not a number, as (N,) of float64 or datetime64[ns].
 
-    :raises ValueError: where one is neither, or is out of range; its second argument is the index.
+    :raises ValueError: if one is neither, or is out of range; the error's second argument is the index.
     """
     kind = "number" if _is_number(cells[0]) else "date"
     times: list[float | np.datetime64] = []
@@ -73,15 +73,15 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
         except OutOfRangeError as error:
             raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
-            wanted = "a number as before" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
+            wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
             raise ValueError(f"{cell!r} is not {wanted}", i) from None
     return np.array(times, dtype=np.float64 if kind == "number" else "datetime64[ns]")
 
 
 def parse_range(text: str, argument: str) -> np.ndarray:
-    """``1,2,3.5``, ``0:10:0.5`` (to 10, and 10 itself where the step meets it), or dates with commas.
+    """``1,2,3.5``, ``0:10:0.5`` (including 10), or dates separated by commas.
 
-    :raises UsageError: which names the argument.
+    :raises UsageError: that names the argument.
     """
     parts = [part.strip() for part in text.split(":")]
     if len(parts) == 3 and all(map(_is_number, parts)):
@@ -93,7 +93,7 @@ def parse_range(text: str, argument: str) -> np.ndarray:
         times = parse_times([part.strip() for part in text.split(",")])
     except ValueError as error:
         raise UsageError(
-            f"{argument}: {error.args[0]}. Give times with commas (1,2,3.5 or dates) or START:STOP:STEP."
+            f"{argument}: {error.args[0]}. Give times separated by commas (1,2,3.5 or dates) or START:STOP:STEP."
         ) from None
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         raise UsageError(f"{argument} must be finite, but got {text!r}.")
@@ -101,7 +101,7 @@ def parse_range(text: str, argument: str) -> np.ndarray:
 
 
 def format_duration(seconds: float) -> str:
-    """``90.0`` as ``1.5 min``, in the greatest of days, hours, minutes and seconds that it has one of.
+    """``90.0`` as ``1.5 min``: in the largest of the units d, h, min and s that gives at least 1.
 
     >>> from pyro_vgpds.cli.dates import format_duration
     >>> format_duration(90.0), format_duration(0.25), format_duration(6.048e5)
@@ -115,21 +115,21 @@ def steps_to(start: float, stop: float, step: float, argument: str, include: boo
     """Times after ``start`` (or from it) up to ``stop``."""
     count = int(np.floor((stop - start) / step + 1e-9))
     if count > _MOST:
-        raise UsageError(f"{argument} asks for {count} times; that is more than {_MOST}. Give a longer step.")
+        raise UsageError(f"{argument} gives {count} times, but the maximum is {_MOST}. Use a longer step.")
     times: np.ndarray = start + step * np.arange(0 if include else 1, count + 1)
     return times
 
 
 def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> np.ndarray | None:
-    """Dates that go on, up to ``stop``, as ``dates`` do: by the month, on one day of it or on its last, or None.
+    """Continue monthly ``dates`` up to ``stop``; None if they are not on one day, or the last day, of each month.
 
-    Months, quarters and years have no length in seconds. The step is the median of those in ``dates``.
+    Months, quarters and years have no fixed length in seconds. The step is the median number of months.
 
-    :param include: start again from the first date, and do not go on from the last.
+    :param include: start at the first date instead of after the last one.
     """
     if len(dates) < 2:
         return None
-    for shift in (np.timedelta64(0, "D"), np.timedelta64(1, "D")):  # the day after the last of a month is the first
+    for shift in (np.timedelta64(0, "D"), np.timedelta64(1, "D")):  # the day after the last of a month is a first
         months = (dates + shift).astype("datetime64[M]")
         into = (dates + shift) - months
         if (into == into[0]).all() and into[0] < np.timedelta64(28 if shift == np.timedelta64(0, "D") else 1, "D"):
@@ -137,7 +137,7 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
             count = max(0, int((stop.astype("datetime64[M]") - months[0]).astype(int)) // step + 2)
             start = months[0] if include else months[-1]
             ahead = start + step * np.arange(0 if include else 1, count + 1)
-            ahead = ahead[ahead <= (stop + shift).astype("datetime64[M]")]  # those after may be beyond nanoseconds
+            ahead = ahead[ahead <= (stop + shift).astype("datetime64[M]")]  # later ones may be out of range
             ahead = ahead.astype(dates.dtype) + into[0] - shift
             kept: np.ndarray = ahead[ahead <= stop]
             return kept
@@ -145,16 +145,18 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
 
 
 def parse_step(text: str, argument: str) -> float:
-    """A positive number; with a unit s, min, h, d or w it is in seconds, as dates are."""
+    """A positive number, in seconds if it has a unit s, min, h, d or w."""
     match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([a-z]*)\s*", text)
     if match and _is_number(match[1]) and match[2] in _UNITS and 0.0 < float(match[1]) < float("inf"):
         return float(match[1]) * _UNITS[match[2]]
     units = ", ".join(unit for unit in _UNITS if unit)
-    raise UsageError(f"{argument} must be a positive number, with one of {units} for dates, but got {text!r}.")
+    raise UsageError(
+        f"{argument} must be a positive number, for dates with one of the units {units}, but got {text!r}."
+    )
 
 
 def format_times(times: np.ndarray) -> list[str]:
-    """Numbers in all the digits that they are sure of; dates as short as they all allow."""
+    """Numbers with 15 significant digits; dates in the coarsest unit that is exact for all of them."""
     if times.dtype.kind != "M":
         return [f"{t:.15g}" for t in times]
     for unit in ("D", "s", "ms", "ns"):

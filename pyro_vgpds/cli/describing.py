@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds info`` and ``plot``: what a trained model has learned."""
+"""``pyro-vgpds info``: a description of a trained model."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import json
 from typing import Any
 
 import numpy as np
-import torch
 
 from pyro_vgpds.cli.dates import format_duration, format_times
-from pyro_vgpds.cli.errors import OK, CommandError, UsageError
-from pyro_vgpds.cli.fitting import say
-from pyro_vgpds.cli.reading import select
-from pyro_vgpds.cli.trained import NEW, Trained
-from pyro_vgpds.cli.writing import Answer, check_output
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.cli.errors import OK
+from pyro_vgpds.cli.trained import ModelFile
 from pyro_vgpds.formatting import counted
 
-__all__ = ["PICTURES", "run_info", "run_plot"]
-
-PICTURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast")
-_SUFFIXES = (".png", ".pdf", ".svg")
+__all__ = ["run_info"]
 
 
 def run_info(args: argparse.Namespace) -> int:
-    trained = Trained.read(args.model)
+    trained = ModelFile.read(args.model)
     facts = _facts(trained)
     print(json.dumps(facts, indent=2) if args.json else _text(facts))
     return OK
 
 
-def _facts(trained: Trained) -> dict[str, Any]:
+def _facts(trained: ModelFile) -> dict[str, Any]:
     model, data = trained.model, trained.data
     noise = np.sqrt(model.noise.detach().cpu().numpy()) * trained.scale
     facts: dict[str, Any] = {
@@ -112,10 +104,10 @@ def _text(facts: dict[str, Any]) -> str:
             f"stopped: {done['stopped']}"
         )
     relevance = np.array(facts["relevance"])
-    lines.append(f"relevance  {len(facts['active'])} of {len(relevance)} latent dimensions are on")
+    lines.append(f"relevance  {len(facts['active'])} of {len(relevance)} latent dimensions are active")
     for q in np.argsort(-relevance, kind="stable"):
         share = relevance[q] / relevance.max()
-        state = "on" if q in facts["active"] else "off"
+        state = "active" if q in facts["active"] else "inactive"
         lines.append(f"           {q:3d}  {share:6.4f}  {'#' * round(30 * share):30}  {state}")
     return "\n".join(lines)
 
@@ -125,178 +117,4 @@ def _numbers(values: np.ndarray) -> str:
         return f"{values[0]:.4g}"
     if len(values) <= 6:
         return ", ".join(f"{value:.4g}" for value in values)
-    return f"{values.min():.4g} to {values.max():.4g}, median {np.median(values):.4g}, one for each output"
-
-
-# pictures
-
-
-def run_plot(args: argparse.Namespace) -> int:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    torch.set_num_threads(args.threads)
-    kind = "" if args.what == "overview" else f"_{args.what}"
-    target = args.output or args.model.with_name(f"{args.model.stem}{kind}.png")
-    check_output(target, args.force, _SUFFIXES, inputs=(args.model,))
-    trained = Trained.read(args.model)
-    draw = {"training": _training, "relevance": _relevance, "latent": _latent, "plane": _plane, "fit": _fit,
-            "forecast": _forecast, "overview": _overview}[args.what]  # fmt: skip
-    try:
-        figure = draw(trained, args)
-        with placed(target) as part:
-            figure.savefig(part, dpi=args.dpi)
-    finally:
-        plt.close("all")
-    say(args, f"picture: {target}")
-    return OK
-
-
-def _overview(trained: Trained, args: argparse.Namespace) -> Any:
-    import matplotlib.pyplot as plt
-
-    from pyro_vgpds.plotting import plot_latent, plot_plane, plot_relevance, plot_training
-
-    order, names = _order(trained), trained.metadata.get("names")
-    figure = plt.figure(figsize=(11, 7.2), layout="constrained")
-    places = figure.subplot_mosaic(
-        [["relevance", "first"], ["relevance", "second"], ["plane", "last"], ["plane", "last"]]
-    )
-    plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained), places["relevance"])
-    leading = order[:2] if len(order) > 1 else order * 2
-    plot_latent(trained.posterior, leading, [places["first"], places["second"]], names=names)
-    plot_plane(trained.posterior, leading, places["plane"], names=names)
-    if trained.result is not None:
-        plot_training(trained.result, places["last"])
-    else:
-        said = trained.answer(trained.posterior.impute(fill=False), 0)
-        _draw_fit(trained, said, _widest(trained, 1)[0], places["last"])
-    return figure
-
-
-def _training(trained: Trained, args: argparse.Namespace) -> Any:
-    from pyro_vgpds.plotting import plot_training
-
-    if trained.result is None:
-        raise CommandError(f"{trained.path} does not say how it was trained; models written by `pyro-vgpds fit` do.")
-    return plot_training(trained.result).figure
-
-
-def _relevance(trained: Trained, args: argparse.Namespace) -> Any:
-    from pyro_vgpds.plotting import plot_relevance
-
-    return plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained)).figure
-
-
-def _latent(trained: Trained, args: argparse.Namespace) -> Any:
-    from pyro_vgpds.plotting import plot_latent
-
-    active = int(trained.model.relevance(trained.guide, trained.data).active.sum())
-    names = trained.metadata.get("names")
-    return plot_latent(trained.posterior, _order(trained)[: max(1, active)], names=names)[0].figure
-
-
-def _plane(trained: Trained, args: argparse.Namespace) -> Any:
-    from pyro_vgpds.plotting import plot_plane
-
-    order = _order(trained)
-    if len(order) < 2:
-        raise CommandError(f"{trained.path} has one latent dimension: there is no plane to draw.")
-    return plot_plane(trained.posterior, order[:2], names=trained.metadata.get("names")).figure
-
-
-def _fit(trained: Trained, args: argparse.Namespace) -> Any:
-    import matplotlib.pyplot as plt
-
-    from pyro_vgpds.plotting import plot_frames
-
-    which = 0 if args.sequence is None else trained.sequence(args.sequence)
-    if which is None:
-        raise UsageError(
-            f"--sequence must be one of training with --what fit, but got {NEW!r}; --what forecast draws a new one."
-        )
-    if trained.shape is not None and args.outputs is None:
-        function = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
-        films = {"data": trained.outputs(), "model": function}
-        labels = format_times(trained.times(0))
-        frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}
-        return plot_frames(frames, labels=labels)[0, 0].figure
-    chosen = _outputs(trained, args)
-    size = (7.5, 2.4 * len(chosen))
-    figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
-    said = trained.answer(trained.posterior.impute(fill=False), 0)
-    for ax, output in zip(axes[:, 0], chosen, strict=True):
-        _draw_fit(trained, said, output, ax, which)
-    return _stacked(figure, axes[:, 0])
-
-
-def _draw_fit(trained: Trained, said: Answer, output: int, ax: Any, which: int = 0) -> None:
-    """What the model says of the training frames, ``said``, beside what it was given."""
-    from pyro_vgpds.plotting import plot_reconstruction
-
-    rows = trained.data.times.slices()[which]
-    assert said.stddev is not None
-    one = type(said)(said.t[rows], said.mean[rows], said.stddev[rows], said.columns)
-    data = trained.outputs()[rows]
-    plot_reconstruction(one, output, ax, truth=data, seen=data)
-    _name_sequence(trained, which, ax)
-
-
-def _name_sequence(trained: Trained, which: int, ax: Any) -> None:
-    if trained.data.num_sequences > 1:
-        ax.set_title(f"sequence {trained.names[which]}", loc="right", fontsize="small")
-
-
-def _forecast(trained: Trained, args: argparse.Namespace) -> Any:
-    import matplotlib.pyplot as plt
-
-    from pyro_vgpds.plotting import plot_forecast
-
-    sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
-    said = trained.answer(trained.posterior.forecast(times, sequence), 0)
-    history = None
-    if sequence is not None:
-        history = trained.times(sequence), trained.outputs()[trained.data.times.slices()[sequence]]
-    chosen = _outputs(trained, args)
-    size = (7.5, 2.4 * len(chosen))
-    figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
-    for ax, output in zip(axes[:, 0], chosen, strict=True):
-        plot_forecast(said, output, ax, history=history)
-        if sequence is not None:
-            _name_sequence(trained, sequence, ax)
-    return _stacked(figure, axes[:, 0])
-
-
-def _stacked(figure: Any, axes: Any) -> Any:
-    """Panels that share a time axis say once what all of them show."""
-    for ax in axes[:-1]:
-        ax.set_xlabel("")
-    for ax in axes[1:]:
-        ax.get_legend().remove()
-        ax.set_title("", loc="right")
-    return figure
-
-
-def _order(trained: Trained) -> list[int]:
-    relevance = trained.model.relevance(trained.guide, trained.data).value
-    return relevance.argsort(descending=True).tolist()
-
-
-def _before(trained: Trained) -> Any:
-    before = trained.metadata.get("relevance_before")
-    return None if before is None else np.array(before)
-
-
-def _outputs(trained: Trained, args: argparse.Namespace) -> list[int]:
-    if args.outputs is None:
-        return _widest(trained, 4)
-    return select(args.outputs, trained.data.columns, trained.model.num_outputs, "--outputs")
-
-
-def _widest(trained: Trained, count: int) -> list[int]:
-    """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances.cpu().numpy() * np.square(trained.scale)
-    return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
+    return f"{values.min():.4g} to {values.max():.4g}, median {np.median(values):.4g}, one per output"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong on the command line, with the exit code that says whose fault it is."""
+"""Exit codes of the command line, and the errors that lead to them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class CommandError(Exception):
-    """A command cannot do what was asked: a file is missing or holds the wrong thing."""
+    """A command failed, for example because a file is missing or has the wrong content."""
 
     code = FAILURE
 
 
 class UsageError(CommandError):
-    """An argument is wrong, whatever the files hold."""
+    """An argument is wrong."""
 
     code = USAGE

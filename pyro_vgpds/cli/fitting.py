@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds fit``: from a file of data to a file of a trained model."""
+"""``pyro-vgpds fit``: train a model on a data file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pyro
 import torch
 
 from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
-from pyro_vgpds.cli.reading import Layout, Table, read_table
-from pyro_vgpds.cli.trained import Trained, describe
+from pyro_vgpds.cli.layout import InputTable, Layout
+from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.reading import read_table
+from pyro_vgpds.cli.trained import ModelFile
 from pyro_vgpds.cli.writing import check_output
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -25,59 +23,26 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.training.api import FitResult, fit
+from pyro_vgpds.training.metadata import describe
 
-__all__ = ["layout_of", "run_fit", "say", "working"]
+__all__ = ["run_fit"]
 
-_LATENT = 9  # dimensions to begin with, where the data have as many
-
-
-def say(args: argparse.Namespace, text: str) -> None:
-    """To the standard error, which leaves the standard output to the answer."""
-    if not args.quiet:
-        print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def working(args: argparse.Namespace, text: str) -> Iterator[None]:
-    """Say what is being done; on a terminal, the seconds that it takes are counted."""
-    if args.quiet or not sys.stderr.isatty():
-        say(args, text)
-        yield
-        return
-    done, start = threading.Event(), time.monotonic()
-
-    def count() -> None:
-        while not done.wait(0.5):
-            print(f"\r{text} {time.monotonic() - start:.0f} s ", end="", file=sys.stderr, flush=True)
-
-    print(text, end="", file=sys.stderr, flush=True)
-    ticker = threading.Thread(target=count, daemon=True)
-    ticker.start()
-    try:
-        yield
-    finally:
-        done.set()
-        ticker.join()
-        print(f"\r{text} {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
-
-
-def layout_of(args: argparse.Namespace) -> Layout:
-    return Layout(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1)
+_LATENT = 9  # initial dimensions, if there are as many outputs
 
 
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, (), inputs=(args.file,))
     if args.resume and args.checkpoint is None:
-        raise UsageError("--resume needs --checkpoint FILE, the file to go on from.")
+        raise UsageError("--resume requires --checkpoint FILE, the file to continue from.")
     if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
-        raise UsageError(f"--checkpoint must be another file than -o/--output, but both are {args.output}.")
+        raise UsageError(f"--checkpoint and -o/--output must be different files, but both are {args.output}.")
     check_output(
         args.checkpoint, args.force or args.resume, (), "--checkpoint", inputs=(args.file,),
-        instead="Give another name, --resume to go on from it, or --force to replace it.",
+        instead="Choose another name, or pass --resume to continue from it or --force to replace it.",
     )  # fmt: skip
     kernel = _temporal(args.temporal)
     torch.set_num_threads(args.threads)
-    table = read_table(args.file, layout_of(args))
+    table = read_table(args.file, Layout.of(args))
     data, scale = _data(table, args.scale)
     say(args, f"{args.file}: {data}")
     pyro.clear_param_store()
@@ -95,12 +60,12 @@ def run_fit(args: argparse.Namespace) -> int:
         result, before, source=args.file.name, scale=scale, names=table.names, shape=table.shape, fps=table.fps,
         seed=args.seed, shrink=args.shrink,
     )  # fmt: skip
-    trained = Trained(args.output, model, guide, data, about)
-    trained.write()
-    if result.stopped == "interrupted":  # not done, so it is said with --quiet too, and `fit && forecast` stops
-        print(_summary(trained, result), file=sys.stderr, flush=True)
+    model_file = ModelFile(args.output, model, guide, data, about)
+    model_file.write()
+    if result.stopped == "interrupted":  # printed even with --quiet; the exit code stops `fit && forecast`
+        print(_summary(model_file, result), file=sys.stderr, flush=True)
         return INTERRUPTED
-    say(args, _summary(trained, result))
+    say(args, _summary(model_file, result))
     return OK
 
 
@@ -111,54 +76,57 @@ def _temporal(text: str) -> Kernel:
         raise UsageError(f"--temporal: {error}") from None
 
 
-def _data(table: Table, scaled: bool) -> tuple[Sequences, torch.Tensor | None]:
+def _data(table: InputTable, scaled: bool) -> tuple[Sequences, torch.Tensor | None]:
     try:
         data = Sequences(table.t, table.y, columns=table.columns)
     except (ValueError, TypeError) as error:
         raise CommandError(f"{table.path}: {error}") from None
     if not scaled:
         return data, None
-    scale = Trained.scale_of(data)
+    scale = ModelFile.scale_of(data)
     parts = [part / scale.numpy() for part in table.y]
     return Sequences(table.t, parts, columns=table.columns), scale
 
 
 def _hold(model: VGPDS, names: str | None) -> None:
-    """Keep parameters of the temporal kernel where the data have put them."""
+    """Fix parameters of the temporal kernel at their initial values."""
     for name in (names or "").split(","):
         leaves = [leaf for leaf in model.temporal.leaves() if name.strip() in leaf.parameter_names]
         if names and not leaves:
             known = sorted({own for leaf in model.temporal.leaves() for own in leaf.parameter_names})
-            raise UsageError(f"--hold: no kernel of --temporal has {name.strip()!r}; they have {', '.join(known)}.")
+            raise UsageError(
+                f"--hold: no kernel of --temporal has a parameter {name.strip()!r}; known: {', '.join(known)}."
+            )
         for leaf in leaves:
             leaf.fix(name.strip())
 
 
-def _resume(args: argparse.Namespace) -> Any:
+def _resume(args: argparse.Namespace) -> Path | None:
     if not args.resume:
         return None
-    if not args.checkpoint.is_file():
-        say(args, f"there is no checkpoint {args.checkpoint} yet: training begins at the start.")
+    path: Path = args.checkpoint
+    if not path.is_file():
+        say(args, f"checkpoint {path} does not exist yet: training starts from the beginning.")
         return None
-    return args.checkpoint
+    return path
 
 
-def _summary(trained: Trained, result: FitResult) -> str:
-    active = int(trained.model.relevance(trained.guide, trained.data).active.sum())
+def _summary(model_file: ModelFile, result: FitResult) -> str:
+    active = int(model_file.model.relevance(model_file.guide, model_file.data).active.sum())
     stopped = {
-        "steps": "after all steps; the bound may still rise with more --steps",
-        "converged": "as the bound no longer changed",
-        "interrupted": "by Ctrl-C; the model of the best step so far was saved",
-        "stuck": "as no step raised the bound any more",
+        "steps": "all steps done; more --steps may raise the bound further",
+        "converged": "converged: the bound no longer changed",
+        "interrupted": "interrupted by Ctrl-C; the best model so far was saved",
+        "stuck": "no further step raised the bound",
     }[result.stopped]
-    noise = np.sqrt(trained.model.noise.detach().numpy()).mean()
-    of = " of each output's standard deviation" if trained.metadata["scale"] is not None else ""
+    noise = np.sqrt(model_file.model.noise.detach().numpy()).mean()
+    of = " of each output's standard deviation" if model_file.metadata["scale"] is not None else ""
     steps = counted(result.num_steps, "step")
-    latent, outputs = trained.model.latent_dim, trained.model.num_outputs
-    more = "all latent dimensions are on: with a greater --latent-dim the model may do better\n"
+    latent, outputs = model_file.model.latent_dim, model_file.model.num_outputs
+    more = "all latent dimensions are active: a larger --latent-dim may give a better model\n"
     return (
-        f"bound {result.bound:,.6g} after {steps} in {result.seconds:.1f} s; ended {stopped}\n"
-        f"{active} of {latent} latent dimensions are on; noise sd {noise:.4g}{of}\n"
+        f"bound {result.bound:,.6g} after {steps} in {result.seconds:.1f} s; {stopped}\n"
+        f"{active} of {latent} latent dimensions are active; noise sd {noise:.4g}{of}\n"
         f"{more if active == latent < outputs else ''}"
-        f"model: {trained.path}"
+        f"model: {model_file.path}"
     )

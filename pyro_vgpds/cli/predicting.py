@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds forecast``, ``reconstruct`` and ``generate``: answers of a trained model."""
+"""``pyro-vgpds forecast``, ``reconstruct`` and ``generate``: predictions of a trained model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pyro
 import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
-from pyro_vgpds.cli.fitting import layout_of, say, working
-from pyro_vgpds.cli.reading import Table, read_table, select
-from pyro_vgpds.cli.trained import NEW, Trained
+from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.cli.progress import say, working
+from pyro_vgpds.cli.reading import read_table
+from pyro_vgpds.cli.trained import NEW, ModelFile
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]
 
-_WIDEST = 1000  # columns that make sense on a terminal or in a pipe
+_WIDEST = 1000  # outputs that are printed to the standard output
 
 
 def run_forecast(args: argparse.Namespace) -> int:
@@ -54,7 +55,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     pyro.set_rng_seed(args.seed)
     if args.file is None:
         if args.hide:
-            raise UsageError("--hide needs a FILE to hide columns of.")
+            raise UsageError("--hide requires FILE, the data whose columns to hide.")
         filled = trained.posterior.impute(fill=not args.smooth, noise=not args.no_noise)
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
         _write(args, trained.answer(filled, args.interval, labels if trained.data.num_sequences > 1 else None))
@@ -68,7 +69,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     ends = np.cumsum([len(t) for t in table.t])[:-1]
     several = len(table.t) > 1
     parts = np.split(seen / trained.scale, ends)
-    note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} numbers are hidden; looking for them ..."
+    note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} values are missing; reconstructing ..."
     try:
         with working(args, note):
             found = trained.posterior.reconstruct(
@@ -91,9 +92,9 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     return OK
 
 
-def _read(args: argparse.Namespace, trained: Trained) -> Table:
-    """The file; where --shrink is left out, shrunk as in training if that makes frames of the model's size."""
-    layout = layout_of(args)
+def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:
+    """The data file. By default frames are shrunk as in training, if that gives frames of the model's size."""
+    layout = Layout.of(args)
     table = read_table(args.file, layout)
     if args.shrink is None and trained.shape is not None and table.shape not in (None, trained.shape):
         assert table.shape is not None
@@ -103,19 +104,19 @@ def _read(args: argparse.Namespace, trained: Trained) -> Table:
 
 
 def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> None:
-    """How well what --hide took away was found again."""
+    """Print the error on the values that --hide removed."""
     if np.isfinite(hidden).any():
         root, absolute = np.sqrt(mse(hidden, mean)), mae(hidden, mean)
-        say(args, f"error on what was hidden: root mean square {root:.6g}, mean absolute {absolute:.6g}")
+        say(args, f"error on the hidden values: root mean square {root:.6g}, mean absolute {absolute:.6g}")
 
 
-def _open(args: argparse.Namespace) -> Trained:
+def _open(args: argparse.Namespace) -> ModelFile:
     torch.set_num_threads(args.threads)
     check_output(args.output, args.force, (), inputs=(args.model, getattr(args, "file", None)))
-    trained = Trained.read(args.model)
+    trained = ModelFile.read(args.model)
     check_output(args.output, True, film_suffixes(trained.shape))
     if args.output is None and trained.model.num_outputs > _WIDEST:
-        raise UsageError(f"-o/--output is needed: {trained.model.num_outputs} outputs are too many to print.")
+        raise UsageError(f"-o/--output is required: {trained.model.num_outputs} outputs are too many to print.")
     return trained
 
 

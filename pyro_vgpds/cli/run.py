@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From arguments to a command, and from what goes wrong to a message and an exit code."""
+"""Run a command from its arguments, and turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import sys
 import traceback
 import warnings
-from typing import Any
 
 from pyro_vgpds.cli.errors import FAILURE, INTERRUPTED, OK, CommandError
 from pyro_vgpds.cli.parser import PROGRAM, make_parser
@@ -17,15 +16,15 @@ from pyro_vgpds.linalg import NumericalError
 
 __all__ = ["main"]
 
-#: what the library raises to say that an argument or a file is not what it should be
+#: errors that say what is wrong with an argument or a file
 _KNOWN = (CommandError, ValueError, TypeError, OSError, ImportError, NumericalError, MemoryError)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
-    :param argv: the arguments; left out, those of the process.
-    :returns: 0 where it was done, 1 where it failed, 2 where an argument is wrong, 130 after Ctrl-C.
+    :param argv: the arguments. Default: those of the process.
+    :returns: the exit code: 0 success, 1 failure, 2 wrong argument, 130 Ctrl-C.
 
     >>> from pyro_vgpds.cli import main
     >>> from pyro_vgpds import save
@@ -36,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     try:
         args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
-    except SystemExit as done:  # --help, --version, or an argument that argparse refuses
+    except SystemExit as done:  # --help, --version, or an argument that argparse rejects
         return int(done.code or OK)
     name = f"{PROGRAM} {args.command}"
     with warnings.catch_warnings():
@@ -46,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _joined(argv: list[str]) -> list[str]:
-    """``--times -1,0`` as ``--times=-1,0``: argparse takes what begins with - for an option, if it is no one number."""
+    """Join ``--times -1,0`` to ``--times=-1,0``, because argparse takes ``-1,0`` for an option."""
     joined: list[str] = []
     for text in argv:
         if joined and joined[-1] in ("--times", "--until") and re.match(r"-[\d.]", text):
@@ -57,15 +56,14 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _run(args: argparse.Namespace, name: str) -> int:
-    command: Any = args.run
     try:
-        code = int(command(args))
+        code: int = args.run(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         print(f"{name}: interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # of `| head`: nobody reads on, and nothing more is to be said
+    except BrokenPipeError:  # of `| head`, for example: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:
@@ -75,13 +73,13 @@ def _run(args: argparse.Namespace, name: str) -> int:
             print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
         else:
             kind = type(error).__name__
-            print(f"{name}: error: {kind}: {_one_line(error)} (--debug shows where)", file=sys.stderr)
+            print(f"{name}: error: {kind}: {_one_line(error)} (--debug prints the traceback)", file=sys.stderr)
         return error.code if isinstance(error, CommandError) else FAILURE
 
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
-        return "there is not enough memory for this."
+        return "out of memory."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     return str(error) or type(error).__name__

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model with what the command line keeps beside it: the outputs' scale, names, and how it was trained.
+"""A model file with its metadata: the outputs' scale, names, and the record of training.
 
-A model that was trained with ``--scale`` has outputs of unit variance. Its predictions are put back into the units of
-the data here, and what is read is divided; the file stays one that ``load`` reads.
+A model that was trained with ``--scale`` has outputs of unit variance. Data are divided by the scale here, and
+predictions multiplied by it. :func:`~pyro_vgpds.load` reads such files too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from pyro_vgpds.cli.dates import format_duration, format_times, months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.cli.reading import Table
+from pyro_vgpds.cli.layout import InputTable
 from pyro_vgpds.cli.writing import Answer
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import load, load_metadata, save
@@ -26,29 +26,32 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.training.api import FitResult, Record
+from pyro_vgpds.training.api import FitResult
+from pyro_vgpds.training.metadata import read_result
 
-__all__ = ["NEW", "Trained", "describe"]
+__all__ = ["NEW", "ModelFile"]
 
-NEW = "new"  # the name of a sequence that is none of training
-_HISTORY = 2000  # records that are kept for the plot of training
+NEW = "new"  # the name of a sequence that is not a training sequence
 
 
 @dataclass
-class Trained:
-    """Model, guide, data, and the rest of the file."""
+class ModelFile:
+    """The content of a model file."""
 
     path: Path
     model: VGPDS
     guide: AutoOpperArchambeau
-    data: Sequences  #: as trained on: divided by the scale, where there is one
+    data: Sequences  #: of training, divided by the scale, if any
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Trained:
-        """Raises a FileFormatError or FileNotFoundError as :func:`~pyro_vgpds.load`."""
+    def read(cls, path: Path) -> ModelFile:
+        """
+        :raises CommandError: if the file does not exist.
+        :raises FileFormatError: as :func:`~pyro_vgpds.load`.
+        """
         if not path.is_file():
-            raise CommandError(f"there is no model {path}.")
+            raise CommandError(f"model file {path} does not exist.")
         return cls(path, *load(path), load_metadata(path))
 
     def write(self) -> None:
@@ -68,7 +71,7 @@ class Trained:
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """(H, W) of the frames, where the data are a video."""
+        """(H, W) of the frames, if the data are a video."""
         held = self.metadata.get("shape")
         return None if held is None else (int(held[0]), int(held[1]))
 
@@ -78,7 +81,7 @@ class Trained:
 
     @property
     def shrink(self) -> int:
-        """Pixels of the file, along a side, that were made one for training."""
+        """``--shrink`` of training."""
         return int(self.metadata.get("shrink") or 1)
 
     @property
@@ -88,20 +91,16 @@ class Trained:
 
     @property
     def result(self) -> FitResult | None:
-        """How training went, where the file says so."""
-        about = self.metadata.get("training")
-        if not about:
-            return None
-        history = [Record(int(step), seconds, bound) for step, seconds, bound in about["history"]]
-        return FitResult(about["bound"], history, about["stopped"], about["num_undone"], about["method"])
+        """The record of training, if the file has one."""
+        return read_result(self.metadata)
 
     def outputs(self) -> np.ndarray:
-        """The training outputs (N, D) in their own units."""
+        """The training outputs (N, D) in the units of the data."""
         scaled: np.ndarray = self.data.read().cpu().numpy() * self.scale
         return scaled
 
     def times(self, sequence: int) -> np.ndarray:
-        """Of a training sequence: numbers or dates."""
+        """Times of a training sequence: numbers or dates."""
         return self.dated(self.data.times.t[self.data.times.slices()[sequence]].cpu().numpy())
 
     def dated(self, t: np.ndarray) -> np.ndarray:
@@ -114,12 +113,12 @@ class Trained:
     def sequence(self, text: str | None) -> int | None:
         """The number of the sequence of this name or number; None for ``new``.
 
-        :raises UsageError: where it is unknown, or left out though there are several.
+        :raises UsageError: if it is unknown, or None although there are several sequences.
         """
         known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
         if text is None:
             if len(self.names) > 1:
-                raise UsageError(f"--sequence must be said: one of {known}, or {NEW} for a new sequence.")
+                raise UsageError(f"--sequence is required: one of {known}, or {NEW} for a new sequence.")
             return 0
         if text in self.names:
             return self.names.index(text)
@@ -130,27 +129,27 @@ class Trained:
         raise UsageError(f"--sequence must be one of {known}, or {NEW} for a new sequence, but got {text!r}.")
 
     def horizon(self, sequence: int | None, times: str | None, until: str | None, step: str | None) -> np.ndarray:
-        """The times that ``--times``, or ``--until`` and ``--step``, ask for; a new sequence starts as the first did.
+        """The times of ``--times``, or of ``--until`` and ``--step``. A new sequence starts at the first one's start.
 
-        :raises UsageError: where they cannot be read, do not fit the model's times, or are none.
+        :raises UsageError: if they cannot be read, do not fit the model's times, or are empty.
         """
         dates = self.data.time_origin is not None
         if times is not None:
             if until is not None or step is not None:
-                raise UsageError("--times says all; leave out --until and --step.")
+                raise UsageError("--times cannot be combined with --until or --step.")
             return self._same_kind(parse_range(times, "--times"), "--times")
         known = self.data.times.t[self.data.times.slices()[sequence or 0]].cpu().numpy()
         if until is None:
             if sequence is not None:
-                raise UsageError("one of --until and --times is needed.")
+                raise UsageError("--until or --times is required.")
             if step is not None:
-                raise UsageError("--step goes with --until.")
+                raise UsageError("--step requires --until.")
             return self.dated(known)
         end = self._same_kind(parse_range(until, "--until"), "--until")
         if len(end) != 1:
             raise UsageError(f"--until must be one time, but got {until!r}.")
         if step is None and len(known) < 2:
-            raise UsageError("--step is needed, as the sequence has one frame only.")
+            raise UsageError("--step is required because the sequence has only one frame.")
         monthly = months_to(self.dated(known), end[0], sequence is None) if step is None and dates else None
         if monthly is not None and len(monthly):
             return monthly
@@ -161,13 +160,13 @@ class Trained:
         if not len(ahead) or monthly is not None:
             first = format_times(self.dated(np.array([start])))[0] if dates else start
             steps = format_duration(width) if dates else f"{width:g}"
-            raise UsageError(f"--until {until} leaves nothing to do: times begin after {first}, in steps of {steps}.")
+            raise UsageError(f"--until {until} gives no times: they start after {first}, in steps of {steps}.")
         return self.dated(ahead)
 
     def _same_kind(self, t: np.ndarray, argument: str) -> np.ndarray:
         dates = self.data.time_origin is not None
         if (t.dtype.kind == "M") != dates:
-            raise UsageError(f"{argument} must be {'dates' if dates else 'numbers'}, as the times of {self.path} are.")
+            raise UsageError(f"{argument} must be {'dates' if dates else 'numbers'}, like the times of {self.path}.")
         return t
 
     # answers
@@ -185,10 +184,10 @@ class Trained:
         times = self.dated(prediction.t.cpu().numpy())
         return Answer(times, mean, sd, self.data.columns, sequence, ends, self.shape, self.fps)
 
-    def fitting(self, table: Table) -> list[np.ndarray]:
-        """The outputs of a file as the model wants them: columns in its order, those that are not there hidden.
+    def fitting(self, table: InputTable) -> list[np.ndarray]:
+        """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks.
 
-        :raises CommandError: where the file has other columns, sizes or times than the model.
+        :raises CommandError: if the file does not fit the model's columns, frame size or kind of times.
         """
         wanted, count = self.data.columns, self.model.num_outputs
         dates = self.data.time_origin is not None
@@ -201,14 +200,14 @@ class Trained:
             trained = f", after --shrink {self.shrink}" if self.shrink > 1 else ""
             raise CommandError(
                 f"{table.path}: frames are {table.shape}, but those of {self.path} are {self.shape}{trained}. "
-                "--shrink N makes one pixel from N x N."
+                "--shrink N averages N x N pixels to one."
             )
         if wanted and table.columns:
             odd = [name for name in table.columns if name not in wanted]
             if odd:
                 raise CommandError(
-                    f"{table.path}: column {odd[0]!r} is not one of {self.path}; its columns are {', '.join(wanted)}. "
-                    "Name the columns to take by --columns."
+                    f"{table.path}: column {odd[0]!r} is not an output of {self.path}, whose outputs are "
+                    f"{', '.join(wanted)}. Select columns with --columns."
                 )
             at = [wanted.index(name) for name in table.columns]
             full = [np.full((len(part), count), np.nan) for part in table.y]
@@ -221,45 +220,7 @@ class Trained:
 
     @staticmethod
     def scale_of(data: Sequences) -> torch.Tensor:
-        """Standard deviations (D,) of the outputs, 1 for those that are constant."""
+        """Standard deviations (D,) of the outputs, 1 for constant ones."""
         sd = data.output_variances.sqrt()
         rounding = 8.0 * torch.finfo(data.dtype).eps * data.output_means.abs()
         return torch.where(sd > rounding, sd, torch.ones_like(sd))
-
-
-def describe(
-    result: FitResult,
-    before: torch.Tensor,
-    *,
-    source: str,
-    scale: torch.Tensor | None = None,
-    names: list[str] | None = None,
-    shape: tuple[int, int] | None = None,
-    fps: float | None = None,
-    seed: int = 0,
-    shrink: int = 1,
-) -> dict[str, Any]:
-    """The metadata of a model file.
-
-    :param before: relevance of the latent dimensions before training, (Q,).
-    :param scale: what the outputs were divided by, (D,).
-    :param shrink: of the frames of a video, as ``--shrink``.
-    """
-    every = -(-len(result.history) // _HISTORY)
-    return {
-        "source": source,
-        "scale": scale,
-        "names": names,
-        "shape": shape,
-        "fps": fps,
-        "shrink": shrink,
-        "relevance_before": before.tolist(),
-        "training": {
-            "history": [[record.step, record.seconds, record.bound] for record in result.history[::every]],
-            "bound": result.bound,
-            "stopped": result.stopped,
-            "num_undone": result.num_undone,
-            "method": result.method,
-            "seed": seed,
-        },
-    }

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: two kinds of movement, made on the spot, learned, completed and continued, with a report.
-
-It needs no download. ``pyro-vgpds demo`` runs it.
-"""
+"""The demo, ``pyro-vgpds demo``: train on a synthetic video and a synthetic gait, predict, and write a report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,15 +17,15 @@ __all__ = ["run"]
 
 
 def run(
-    output: Path, *, steps: int = 150, seed: int = 0, say: Callable[[str], Any] = print, progress: bool | None = None,
-    small: bool = False,
+    output: Path, *, steps: int = 150, seed: int = 0, say: Callable[[str], object] = print,
+    progress: bool | None = None, small: bool = False,
 ) -> Path:  # fmt: skip
-    """Make the data, train both models, and leave pictures, animations, models and ``report.html`` in ``output``.
+    """Make the data, train both models, and write figures, animations, models and ``report.html`` to ``output``.
 
-    :param output: the folder; it is made where it is not there, and files of an earlier run are replaced.
-    :param steps: of training, for each model.
-    :param say: is told what is being done.
-    :param progress: show progress bars; left out, on a terminal only.
+    :param output: the folder. It is created if necessary; files of an earlier run are replaced.
+    :param steps: training steps of each model.
+    :param say: called with a message for each stage.
+    :param progress: show progress bars. Default: on a terminal only.
     :param small: shorter data, for tests.
     :returns: the path of the report.
     """
@@ -38,7 +34,7 @@ def run(
     matplotlib.use("Agg")
     output.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # faster than many, for problems this small
+    torch.set_num_threads(1)  # faster than several for problems of this size
     start = time.perf_counter()
     try:
         chapters = [chapter(output, steps, seed, say, progress, small) for chapter in (video_chapter, gait_chapter)]

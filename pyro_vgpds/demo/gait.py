@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second chapter: several walks of a stick figure, one with a leg that nobody measured."""
+"""The second chapter: walks of a stick figure, one of them with a missing leg."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyro
@@ -14,29 +13,29 @@ import pyro
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, make_gait
-from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
-from pyro_vgpds.demo.report import Chapter, Figure, Table
+from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
+from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
 from pyro_vgpds.files.container import placed
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
 
 __all__ = ["gait_chapter"]
 
-_JOINT = "left_knee.rx"  # the angle that is drawn against time
+_JOINT = "left_knee.rx"  # the angle that is plotted over time
 _LEG = ("left_hip", "left_knee", "left_ankle", "left_toe")  # the joints between the bones of the hidden leg
 
 
 def gait_chapter(
-    output: Path, steps: int, seed: int, say: Callable[[str], Any], progress: bool | None, small: bool
+    output: Path, steps: int, seed: int, say: Callable[[str], object], progress: bool | None, small: bool
 ) -> Chapter:
-    """Train on all walks but one, find its missing leg, go on with another, and make up a new one."""
+    """Train on all walks except one; reconstruct its leg, forecast another walk, and generate new ones."""
     count, length, cut, lost = (4, (30, 40), 8, 10) if small else (7, (70, 110), 30, 20)
     motion = make_gait(count, length, styles=("walk", "march"), seed=seed)
     clean = make_gait(count, length, styles=("walk", "march"), noise=0.0, seed=seed)
     names = [f"{style} {i}" for i, style in enumerate(motion.names or [])]
     t, y = list(motion.t), list(motion.y)
     train_t, train_y = t[:-1], y[:-1]
-    train_t[0], train_y[0] = t[0][:-cut], y[0][:-cut]  # the first walk is cut short: its end is to be forecast
+    train_t[0], train_y[0] = t[0][:-cut], y[0][:-cut]  # the end of the first walk is to be forecast
     leg = [i for i, name in enumerate(motion.columns or []) if name.startswith(("left_knee", "left_ankle", "left_toe"))]
     partly = y[-1].copy()
     partly[lost:, leg] = np.nan
@@ -45,9 +44,10 @@ def gait_chapter(
     say(f"gait: training on {len(train_t)} walks, {frames} frames of {len(motion.columns or [])} angles ...")
     data = Sequences(train_t, train_y, columns=motion.columns)
     kernel = Periodic() * RBF(lengthscale=2.0).fix() + White(1e-3) + Bias(0.1)
-    about = {"source": "make_gait", "names": names[:-1]}
-    path = output / "gait.safetensors"
-    trained = train(path, data, kernel, 8, min(50, data.num_frames), steps, seed, say, progress, **about)
+    trained = train(
+        output / "gait.safetensors", data, kernel, 8, min(50, data.num_frames), steps, seed, say, progress,
+        source="make_gait", names=names[:-1],
+    )  # fmt: skip
     posterior = trained.posterior
     say("gait: reconstructing, forecasting and generating ...")
     found = posterior.reconstruct(t[-1], partly)
@@ -55,12 +55,12 @@ def gait_chapter(
     forecast = posterior.forecast(t[0][-cut:], 0)
     pyro.set_rng_seed(seed)
     fresh = np.arange(0.0, 2.0, 1.0 / 30.0)
-    made_up = posterior.generate(fresh, 2, noise=False).numpy()
+    generated = posterior.generate(fresh, 2, noise=False).numpy()
     _write_files(output, motion, names, train_t, train_y, partly)
 
     joints, skeleton = motion.skeleton.positions, motion.skeleton
     truth, guess = clean.y[-1], found.mean.numpy()
-    limb = joints(near)  # all but the leg was seen, and would cover the other figures
+    limb = joints(near)  # only the leg; the rest would cover the other figures
     limb[:, [i for i, joint in enumerate(skeleton.joints) if joint not in _LEG]] = np.nan
     both = {"truth": joints(truth), "model": joints(guess), "nearest pose": limb}
     times = [f"{time:.2f} s" for time in t[-1]]
@@ -72,49 +72,47 @@ def gait_chapter(
     gif = save_animation(animate_poses(skeleton, moving, fps=15), output / "gait.gif", fps=15, dpi=72)
     fan = plot_forecast(forecast, _JOINT, history=(train_t[0], train_y[0]), truth=(t[0][-cut:], y[0][-cut:]))
     fan.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
-    invented = save_animation(
-        animate_poses(skeleton, {"made up": joints(made_up[0]), "another": joints(made_up[1])}, fps=15),
+    new = save_animation(
+        animate_poses(skeleton, {"first": joints(generated[0]), "second": joints(generated[1])}, fps=15),
         output / "gait_new.gif", fps=15, dpi=72,
     )  # fmt: skip
 
     hidden = np.isnan(partly)
     ahead, last = clean.y[0][-cut:], np.broadcast_to(train_y[0][-1], (cut, y[0].shape[1]))
     mean = np.concatenate(train_y).mean(0)
-    relevance = trained.model.relevance(trained.guide, data)
     return Chapter(
         "A walk with a missing leg",
         [
-            f"The second data are {count} walks and marches of a stick figure, of unequal length, each in its own time "
-            f"and size of step; {y[0].shape[1]} angles move together. The model was trained on {count - 1} of them. Of "
-            f"the one left over it was given {lost / 30.0:.1f} seconds, and from then on everything but the left leg.",
-            Figure(gif, "Left: the walk that was left over. Right: what the model makes of it; the left leg is its "
-                   "own guess."),
-            Figure(save_figure(still, output / "gait_poses.png"),
+            f"The second data set has {count} walks and marches of a stick figure with {y[0].shape[1]} joint angles, "
+            f"of different length, pace and step size. The model was trained on {count - 1} of them. Of the last one "
+            f"it was given {lost / 30.0:.1f} seconds, and after that everything except the left leg.",
+            ReportFigure(gif, "Left: the held-out walk. Right: its reconstruction; the left leg is predicted."),
+            ReportFigure(save_figure(still, output / "gait_poses.png"),
                    "Poses with the left leg hidden. Grey: the truth. Blue: the model. Orange: the left leg of the "
-                   "training pose that is most alike."),
-            Figure(save_figure(line, output / "gait_reconstruction.png"),
-                   "The angle of the left thigh. It was hidden in the shaded part; the band should hold 95 per cent of "
-                   "the dots."),
-            f"The walks share one space of hidden dimensions, of which {int(relevance.active.sum())} are on: the phase "
-            "of the step goes round a circle, and walks and marches go round at different places.",
-            Figure(learned_picture(trained, output / "gait_learned.png"),
-                   "Left: how much each hidden dimension matters, before and after training. Right: the walks in the "
+                   "most similar training pose."),
+            ReportFigure(save_figure(line, output / "gait_reconstruction.png"),
+                   "The angle of the left thigh, hidden in the shaded part. The band should contain 95 per cent of the "
+                   "dots."),
+            f"All walks share one latent space, of which {int(trained.relevance.active.sum())} dimensions are active. "
+            "The phase of the step runs around a circle; walks and marches are at different places.",
+            ReportFigure(learned_figure(trained, output / "gait_learned.png", names[:-1]),
+                   "Left: the relevance of each latent dimension before and after training. Right: the walks in the "
                    "plane of the leading two."),
-            f"The last second of the first walk was kept from the model ({cut} frames). It was told only that steps "
-            "repeat, and that they drift over seconds:",
-            Figure(save_figure(fan, output / "gait_forecast.png"),
-                   "A forecast of the left thigh's angle. The bands widen with time, as they should."),
-            "And it can make up movement that nobody made, drawn from all that it holds possible:",
-            Figure(invented, "Two generated sequences."),
-            Table(
-                ["root mean square error, degrees", "hidden leg", f"{cut} frames ahead"],
+            f"The last second of the first walk ({cut} frames) was held out. The kernel states that steps repeat and "
+            "that they drift over seconds:",
+            ReportFigure(save_figure(fan, output / "gait_forecast.png"),
+                   "A forecast of the left thigh's angle. The uncertainty grows with time."),
+            "The model also generates new movements, as samples of its predictive distribution:",
+            ReportFigure(new, "Two generated sequences."),
+            ReportTable(
+                ["root mean squared error, degrees", "hidden leg", f"{cut} frames ahead"],
                 [
                     ["the model", f"{rms(truth, guess, hidden):.2f}", f"{rms(ahead, forecast.mean.numpy()):.2f}"],
                     ["nearest pose / last pose", f"{rms(truth, near, hidden):.2f}", f"{rms(ahead, last):.2f}"],
                     ["mean pose", f"{rms(truth, np.broadcast_to(mean, truth.shape), hidden):.2f}",
                      f"{rms(ahead, np.broadcast_to(mean, ahead.shape)):.2f}"],
                 ],
-                "Against the walks without their noise of one degree. Lower is better.",
+                "Compared with the walks without their noise of one degree. Lower is better.",
             ),
         ],
         ["pyro-vgpds plot gait.safetensors -o gait_model.png",
@@ -127,7 +125,7 @@ def gait_chapter(
 def _write_files(
     output: Path, motion: Motion, names: list[str], t: list[np.ndarray], y: list[np.ndarray], partly: np.ndarray
 ) -> None:
-    """The training walks, and the one with the missing leg, for the command line."""
+    """The training walks and the one with the missing leg, as csv for the command line."""
     tables = {"gait.csv": (names[:-1], t, y), "gait_partly.csv": (names[-1:], motion.t[-1:], [partly])}
     for name, (labels, times, outputs) in tables.items():
         with placed(output / name) as part, part.open("w", encoding="utf-8", newline="") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page of HTML that stands alone: the pictures are in it, and nothing is fetched."""
+"""The report: one self-contained HTML page with its figures embedded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyro_vgpds
 from pyro_vgpds.files.container import placed
 
-__all__ = ["Chapter", "Figure", "Table", "write_report"]
+__all__ = ["Chapter", "ReportFigure", "ReportTable", "write_report"]
 
 _KINDS = {".png": "image/png", ".gif": "image/gif"}
 _STYLE = """
@@ -36,16 +36,16 @@ pre { background: #f6f5f0; padding: .8rem 1rem; overflow-x: auto; font-size: .92
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A picture with what it shows."""
+class ReportFigure:
+    """A picture with its caption."""
 
     path: Path
     caption: str
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of texts below a head; the first row is ours."""
+class ReportTable:
+    """A table whose first row, the model's, is printed bold."""
 
     head: list[str]
     rows: list[list[str]]
@@ -54,15 +54,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Chapter:
-    """Paragraphs, pictures and tables, in the order to be read, and commands to go on with."""
+    """Paragraphs, figures and tables in reading order, and commands to try next."""
 
     title: str
-    parts: list[str | Figure | Table]
+    parts: list[str | ReportFigure | ReportTable]
     commands: list[str] = field(default_factory=list)
 
 
 def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, seconds: float) -> Path:
-    """Write the page; it is complete or not there."""
+    """Write the page."""
     body = "\n".join(_chapter(chapter) for chapter in chapters)
     commands = "\n".join(escape(command) for chapter in chapters for command in chapter.commands)
     page = f"""<!DOCTYPE html>
@@ -76,12 +76,12 @@ def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, sec
 <body>
 <h1>A pendulum and a walk</h1>
 <p>This page was made by <code>pyro-vgpds demo</code> (version {pyro_vgpds.__version__}) in {seconds:.0f} seconds, with
-{steps} training steps for each model and seed {seed}. A <em>variational Gaussian process dynamical system</em> looks at
-many numbers that change together in time, and finds the few hidden ones that drive them. Knowing those, it can fill in
-what nobody saw, go on where the data end, and make up new data of the same kind; and it says how sure it is.</p>
+{steps} training steps for each model and seed {seed}. A <em>variational Gaussian process dynamical system</em> learns
+a few latent variables that explain how many observed outputs change together over time. With these it reconstructs
+missing values, forecasts beyond the end of the data and generates new data, with a measure of uncertainty.</p>
 {body}
-<h2>Go on from here</h2>
-<p>The models and the data of this page lie beside it. In this folder, try:</p>
+<h2>Next steps</h2>
+<p>The models and the data of this page are in the same folder. Try there:</p>
 <pre>{commands}</pre>
 </body>
 </html>
@@ -95,13 +95,13 @@ def _chapter(chapter: Chapter) -> str:
     return "\n".join([f"<h2>{escape(chapter.title)}</h2>", *map(_part, chapter.parts)])
 
 
-def _part(part: str | Figure | Table) -> str:
-    if isinstance(part, Figure):
+def _part(part: str | ReportFigure | ReportTable) -> str:
+    if isinstance(part, ReportFigure):
         content = base64.b64encode(part.path.read_bytes()).decode("ascii")
         source = f"data:{_KINDS[part.path.suffix]};base64,{content}"
         caption = escape(part.caption)
         return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
-    if isinstance(part, Table):
+    if isinstance(part, ReportTable):
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in part.head)
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in part.rows]
         rows = [f'<tr class="ours">{rows[0]}</tr>', *(f"<tr>{row}</tr>" for row in rows[1:])]

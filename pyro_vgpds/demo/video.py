@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first chapter: a video of a pendulum, half of some frames hidden, and what comes after it."""
+"""The first chapter: a video of a pendulum, with half of some frames hidden, and its continuation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import make_pendulum_video
-from pyro_vgpds.demo.common import learned_picture, rms, save_figure, train
-from pyro_vgpds.demo.report import Chapter, Figure, Table
+from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
+from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
 from pyro_vgpds.files.container import placed
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
@@ -23,9 +22,9 @@ __all__ = ["video_chapter"]
 
 
 def video_chapter(
-    output: Path, steps: int, seed: int, say: Callable[[str], Any], progress: bool | None, small: bool
+    output: Path, steps: int, seed: int, say: Callable[[str], object], progress: bool | None, small: bool
 ) -> Chapter:
-    """Train on the seen frames, reconstruct the broken ones, forecast the rest; write files and tell the story."""
+    """Train on the complete frames, reconstruct the partial ones, and forecast the rest."""
     count, side, after, broken = (60, 12, 48, slice(20, 28)) if small else (120, 32, 90, slice(40, 58))
     video = make_pendulum_video(count, side, side, seed=seed)
     clean = make_pendulum_video(count, side, side, noise=0.0, seed=seed).y[0]
@@ -39,25 +38,26 @@ def video_chapter(
     say(f"video: training on {whole.sum()} frames of {side} x {side} pixels ...")
     data = Sequences(t[whole], y[whole])
     kernel = Periodic() + White(1e-2) + Bias(0.1)
-    about = {"source": "make_pendulum_video", "shape": video.shape}
-    path = output / "video.safetensors"
-    trained = train(path, data, kernel, 10, min(40, len(data.times)), steps, seed, say, progress, **about)
+    trained = train(
+        output / "video.safetensors", data, kernel, 10, min(40, len(data.times)), steps, seed, say, progress,
+        source="make_pendulum_video", shape=video.shape,
+    )  # fmt: skip
     posterior = trained.posterior
     say("video: reconstructing and forecasting ...")
     found = posterior.reconstruct(t[half], seen[half], sequence=0, noise=False)
     forecast = posterior.forecast(t[ahead], noise=False)
-    said = np.empty_like(y)
-    said[whole] = posterior.impute(fill=False, noise=False).mean.numpy()
-    said[half], said[ahead] = found.mean.numpy(), forecast.mean.numpy()
+    film = np.empty_like(y)
+    film[whole] = posterior.impute(fill=False, noise=False).mean.numpy()
+    film[half], film[ahead] = found.mean.numpy(), forecast.mean.numpy()
     hidden = np.isnan(seen)
     near = np.asarray(nearest_neighbour(y[whole], seen[half]))
 
     frames = video.to_frames
     labels = [f"frame {int(number)}" for number in t]
-    films = {"truth": frames(y), "what the model saw": frames(seen), "what it says": frames(said)}
+    films = {"truth": frames(y), "given": frames(seen), "predicted": frames(film)}
     gif = save_animation(animate_frames(films, labels=labels), output / "video.gif", dpi=72)
-    rows = {"truth": y, "seen": seen, "model": said}
-    grid = {name: frames(film[half]) for name, film in rows.items()} | {"nearest\nframe": frames(near)}
+    rows = {"truth": y, "given": seen, "model": film}
+    grid = {name: frames(shown[half]) for name, shown in rows.items()} | {"nearest\nframe": frames(near)}
     still = plot_frames(grid, labels=np.array(labels)[half])
     later = {name: frames(rows[name][ahead]) for name in ("truth", "model")}
     later_still = plot_frames(later, labels=np.array(labels)[ahead])
@@ -69,44 +69,43 @@ def video_chapter(
 
     lower, upper = (end.numpy() for end in posterior.forecast(t[ahead]).interval(0.95))
     last, mean = np.broadcast_to(y[whole][-1], y[ahead].shape), np.broadcast_to(y[whole].mean(0), y.shape)
-    relevance = trained.model.relevance(trained.guide, data)
     period = float(next(leaf for leaf in trained.model.temporal.leaves() if isinstance(leaf, Periodic)).period)
     lost = hidden[half]
     return Chapter(
         "A video with holes",
         [
-            f"The first film shows a pendulum in {count} noisy frames of {side} x {side} = {side * side} pixels. The "
-            f"model saw {whole.sum()} of them. Of {half.sum()} others it was given the upper half, and of the last "
-            f"{ahead.sum()} nothing at all.",
-            Figure(gif, "Left: the film. Middle: what the model was given; coloured is what it never saw. Right: what "
-                   "the model says of every frame. It leaves the noise away."),
-            f"Every pixel is a number that changes in time, but only one thing moves. The model began with "
-            f"{len(relevance.value)} hidden dimensions and kept {int(relevance.active.sum())} on. It was told that the "
-            f"movement repeats, and found from the frames that it does so every {period:.1f} frames (the truth is 24).",
-            Figure(learned_picture(trained, output / "video_learned.png"),
-                   "Left: how much each hidden dimension matters, before and after training. Right: the path of the "
-                   "film through the two leading dimensions; each dot is a frame."),
-            "With the upper half of a frame it finds the lower half:",
-            Figure(save_figure(still, output / "video_frames.png"),
-                   "Frames of which the lower half was hidden. The last row fills in the lower half of the training "
-                   "frame whose upper half is most alike, noise and all."),
-            "And with nothing but the time it goes on where the film ends:",
-            Figure(save_figure(later_still, output / "video_forecast.png"),
-                   "Frames after the end of what the model saw."),
-            Figure(save_figure(fan, output / "video_fan.png"),
-                   "One pixel, over which the pendulum swings. The bands hold half and 95 per cent of the probability; "
-                   f"of all unseen pixels {100 * coverage(y[ahead], lower, upper):.0f} per cent lie in their 95 per "
+            f"The video shows a pendulum in {count} noisy frames of {side} x {side} = {side * side} pixels. The model "
+            f"was trained on {whole.sum()} of them. Of {half.sum()} others it was given the upper half, and of the "
+            f"last {ahead.sum()} nothing.",
+            ReportFigure(gif, "Left: the video. Middle: the part that the model was given; the rest is coloured. "
+                   "Right: the noise-free prediction of every frame."),
+            f"Every pixel is an output, but only one object moves. Of {trained.model.latent_dim} initial latent "
+            f"dimensions {int(trained.relevance.active.sum())} are active after training. The kernel states that the "
+            f"movement repeats; its period, estimated from the frames, is {period:.1f} frames (the truth is 24).",
+            ReportFigure(learned_figure(trained, output / "video_learned.png"),
+                   "Left: the relevance of each latent dimension before and after training. Right: the latent path in "
+                   "the plane of the two leading dimensions; each dot is a frame."),
+            "From the upper half of a frame the model reconstructs the lower half:",
+            ReportFigure(save_figure(still, output / "video_frames.png"),
+                   "Frames whose lower half was hidden. The last row uses the lower half of the training frame with "
+                   "the most similar upper half."),
+            "From the times alone it forecasts frames beyond the end of the training data:",
+            ReportFigure(save_figure(later_still, output / "video_forecast.png"),
+                   "Frames after the training data."),
+            ReportFigure(save_figure(fan, output / "video_fan.png"),
+                   "One pixel in the path of the pendulum, with bands of 50 and 95 per cent probability. Of all pixels "
+                   f"of the forecast frames {100 * coverage(y[ahead], lower, upper):.0f} per cent lie in their 95 per "
                    "cent band."),
-            Table(
-                ["root mean square error, of 255", "hidden halves", "frames ahead"],
+            ReportTable(
+                ["root mean squared error, of 255", "hidden halves", "frames ahead"],
                 [
-                    ["the model", f"{rms(clean[half], said[half], lost):.1f}", f"{rms(clean[ahead], said[ahead]):.1f}"],
+                    ["the model", f"{rms(clean[half], film[half], lost):.1f}", f"{rms(clean[ahead], film[ahead]):.1f}"],
                     ["nearest frame / last frame", f"{rms(clean[half], near, lost):.1f}",
                      f"{rms(clean[ahead], last):.1f}"],
                     ["mean of the frames", f"{rms(clean[half], mean[half], lost):.1f}",
                      f"{rms(clean[ahead], mean[ahead]):.1f}"],
                 ],
-                "Against the film without its noise, which nobody was shown. Lower is better.",
+                "Compared with the video without its noise. Lower is better.",
             ),
         ],
         ["pyro-vgpds info video.safetensors", "pyro-vgpds forecast video.safetensors --until 200 -o video_ahead.gif",

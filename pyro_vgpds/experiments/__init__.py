@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's experiments, and three more, as commands: ``pyro-vgpds experiment NAME``.
+"""The paper's experiments, and three more: ``pyro-vgpds experiment NAME``.
 
-Each prints a markdown table beside the paper's figures and writes it with the numbers (JSON), pictures and a trained
-model. Parts that were finished are kept in the output folder, and a second run uses them.
+Each prints a markdown table with the paper's results for comparison, and writes the table, the numbers (JSON), figures
+and a trained model. The output folder keeps finished parts, and a second run reuses them.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ _MODULES = {
     "yeast": "imputation",
     "robot": "imputation",
 }
-#: the experiments that there are
+#: names of the experiments
 NAMES = tuple(_MODULES)
 
 
@@ -37,18 +36,19 @@ def run(
     quick: bool = False,
     *,
     progress: bool | None = None,
-    **source: Any,
+    **source: object,
 ) -> None:
-    """Run an experiment and leave its results in the folder ``output``.
+    """Run an experiment and write its results to the folder ``output``.
 
     :param name: one of :data:`NAMES`.
-    :param output: the folder; parts that are finished there are used again.
-    :param seeds: how many; left out, as many as the experiment's table wants.
-    :param quick: few steps and small models, to see that it runs.
-    :param progress: show bars and say what is finished; left out, bars on a terminal only; False is silent.
+    :param output: the folder; finished parts in it are reused.
+    :param seeds: number of random seeds. Default: as in the experiment's table.
+    :param quick: use few steps and small models, to test that the experiment runs.
+    :param progress: show progress bars, and print each finished part. Default: bars on a terminal only. False prints
+        nothing.
     :param source: ``data_home`` and ``download``, as in :func:`~pyro_vgpds.datasets.load_cmu35`.
-    :raises ValueError: where there is no such experiment, or ``seeds`` is not positive.
-    :raises FileNotFoundError: where its data are not at hand.
+    :raises ValueError: if the experiment is unknown or ``seeds`` is not positive.
+    :raises FileNotFoundError: if its data set is missing.
 
     >>> from pyro_vgpds.experiments import run
     >>> run("yeast", "results", seeds=1, quick=True)  # doctest: +SKIP
@@ -62,7 +62,7 @@ def run(
         raise ValueError(f"seeds must be at least 1, but got {seeds}.")
     module = importlib.import_module(f"pyro_vgpds.experiments.{_MODULES[name]}")
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # faster than many for problems of these sizes
+    torch.set_num_threads(1)  # faster than several for problems of this size
     try:
         module.run(name, Folder(output, progress), seeds, quick, source)
     finally:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Motion capture: hidden legs or body in the second half of a walk that was not trained on.
+"""Motion capture: reconstruct the legs or the body in the second half of a held-out walk.
 
-``cmu35`` is the paper's table 1, ``cmu07`` the same with the walks of another subject, on which nothing was chosen.
+``cmu35`` is the paper's table 1. ``cmu07`` uses the walks of another subject, on which no setting was chosen.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["run"]
 
 BLOCKS = ("legs", "body")
 FOLDS = 5
-PLAIN = Recipe("rbf", latent_dim=9, num_inducing=100, num_steps=150, scale=True)  # as in the paper, but scaled
-RECIPES = [  # of a mixture's models
+PLAIN = Recipe("rbf", latent_dim=9, num_inducing=100, num_steps=150, scale=True)  # the paper's, with scaled outputs
+RECIPES = [  # of the models in a mixture
     replace(PLAIN, temporal=temporal, static_dim=4, lags=(-4, 4), noise_per_output=own)
     for own in (False, True)
     for temporal in ("rbf", "matern32")
 ]
-WIDE = 2.0  # of the noise, chosen on the folds among 1, 2, 3, 4 and 9
+WIDE = 2.0  # factor of the noise, chosen on the folds among 1, 2, 3, 4 and 9
 PAPER = {
     "paper: VGPDS, RBF": (8.19, 3.57, 10.73, 1.90),
     "paper: VGPDS, Matérn": (6.99, 2.88, 14.22, 2.23),
@@ -40,12 +40,12 @@ Scores = dict[str, dict[str, Any]]
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
-    """VGPDS beside nearest neighbours and the MAP model: the paper's split, and five folds of the training sequences.
+    """VGPDS, nearest neighbours and the MAP model on the paper's split and on five folds of the training sequences.
 
-    ``VGPDS`` is a mixture of four models: RBF or Matérn dynamics, trained with one noise for all outputs or with one
-    for each. A frame's outputs are its own and those of four frames before and after. The models predict with a noise
-    for each output that is wider than the trained one, half of whose variance is an offset that stays over a sequence.
-    Every seed has starts of its own. All was chosen on the folds, in which every training sequence is held out once.
+    ``VGPDS`` is a mixture of four models: RBF or Matérn dynamics, with one noise variance for all outputs or one per
+    output. The outputs of a frame include those of the frames four before and four after. The models predict with a
+    larger noise variance per output than in training; half of it is an offset that is constant over a sequence. Each
+    seed has its own initial values. All settings were chosen on the folds, which hold out each training sequence once.
     """
     data = datasets.load_cmu35(**source) if name == "cmu35" else _walks(source)
     recipes, plain, folds, steps = RECIPES, PLAIN, FOLDS, 300
@@ -64,7 +64,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         "NN sc.": partial(_neighbour, data, True),
     }
     place: tuple[list[int], list[int] | None] = (everything, None) if name == "cmu35" else test[0]
-    _members(folder, data, recipes, *place, 0, picture=name)  # before those who use these models: the first is shown
+    _members(folder, data, recipes, *place, 0, picture=name)  # first, because the rows reuse them
     results: dict[str, Scores] = {}
     held_out: dict[str, Scores] = {}
     for label, compute in rows.items():
@@ -79,7 +79,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
 
 
 def _walks(source: Mapping[str, Any]) -> datasets.CMU35:
-    """The walks of subject 07 with the same features and blocks. They have no scales, so SC says nothing."""
+    """The walks of subject 07 with the same features and blocks. They have no scales, so SC has no meaning."""
     motion = datasets.load_cmu_mocap("07", every=4, **source)
     y = [datasets.features_from_channels(channels) for channels in motion.channels]
     t = [0.05 * np.arange(len(part)) for part in y]
@@ -90,13 +90,13 @@ def _walks(source: Mapping[str, Any]) -> datasets.CMU35:
 
 
 def _fold(data: datasets.CMU35, fold: int) -> tuple[list[int], list[int]]:
-    """Training sequences, and those that are held out."""
+    """Training sequences and held-out sequences."""
     test = list(range(fold, len(data.y), FOLDS))
     return [i for i in range(len(data.y)) if i not in test], test
 
 
 def _targets(data: datasets.CMU35, test: list[int] | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Sequences to be reconstructed: those held out, or (None) the paper's test sequence."""
+    """Sequences to reconstruct: the held-out ones, or for None the paper's test sequence."""
     if test is None:
         return {"test": (data.test_t, data.test_y)}
     return {str(i): (data.t[i], data.y[i]) for i in test}
@@ -106,7 +106,7 @@ def _mixture(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
     seed: int,
 ) -> list[dict[str, Scores]]:  # fmt: skip
-    """SC and RA of each sequence by the mean of a mixture, which is the mean of its members' means."""
+    """SC and RA of each sequence for the mean of a mixture, which is the mean of its members' means."""
     models = _members(folder, data, recipes, train, out, seed)
     return [_score(data, out, lambda key: np.mean([model[f"{key}-{noise}"] for model in models], axis=0))]
 
@@ -115,7 +115,7 @@ def _singles(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
     seed: int,
 ) -> list[dict[str, Scores]]:  # fmt: skip
-    """The same by each model alone."""
+    """The same for each model alone."""
     models = _members(folder, data, recipes, train, out, seed)
     return [_score(data, out, lambda key, m=model: m[f"{key}-{noise}"]) for model in models]  # type: ignore[misc]
 
@@ -135,8 +135,8 @@ def _members(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
     picture: str = "",
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What each model says of the hidden entries of each sequence and block. The first is drawn and kept as a file of
-    the name ``picture``, where there is one.
+    """Predictions of the hidden entries of each sequence and block by each model. With a name ``picture``, the first
+    model is saved and drawn under this name.
     """
 
     def compute(recipe: Recipe, start: int, files: Path) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _members(
                 seen = data.hide(truth, block)
                 prediction = model.predict(t, seen, num_starts=2, num_steps=min(200, 2 * recipe.num_steps))
                 hidden = np.isnan(seen)
-                # without noise there is no offset, and the mean is that of white noise
+                # predictions without noise carry no offset: their mean is that of white noise
                 versions = (
                     {"offset": prediction, "white": prediction.with_noise(False)}
                     if recipe.lags
@@ -186,7 +186,7 @@ def _neighbour(
 def _map(
     folder: Folder, data: datasets.CMU35, recipe: Recipe, steps: int, train: list[int], out: list[int] | None, seed: int
 ) -> list[dict[str, Scores]]:
-    """The MAP model with the same sizes and start."""
+    """The MAP model with the same sizes and initial values."""
 
     def compute(files: Path) -> dict[str, Scores]:
         y = [data.y[i] for i in train]
@@ -214,7 +214,7 @@ def _summary(scores: list[Scores]) -> Scores:
 
 
 def _draw(path: Path, data: datasets.CMU35, model: Trained, train: list[int], out: list[int] | None) -> None:
-    """Hidden legs of the first sequence that is to be reconstructed."""
+    """Hidden legs of the first sequence to reconstruct."""
     from matplotlib.figure import Figure
 
     t, truth = next(iter(_targets(data, out).values()))
@@ -247,19 +247,19 @@ def _report(
     kinds = [(b, kind) for b in BLOCKS for kind in (("SC", "RA") if results else ("RA",))]
     head = ["", *(f"{block} {kind}" for block, kind in kinds)]
     folds = [[label, *(scores[b][kind] for b, kind in kinds)] for label, scores in held_out.items()]
-    held = "Every training sequence held out once" if num_folds == FOLDS else f"{num_folds} of {FOLDS} folds held out"
-    text = f"{held}; mean and standard deviation over sequences, and over models where they stand alone.\n\n"
+    held = "Each training sequence held out once" if num_folds == FOLDS else f"{num_folds} of {FOLDS} folds held out"
+    text = f"{held}; mean and standard deviation over sequences, and over single models.\n\n"
     text += table(head, folds)
     if results:
         rows = [[label, *(scores[b][kind] for b, kind in kinds)] for label, scores in results.items()]
         rows += [[label, *(f"{value:.2f}" for value in values)] for label, values in PAPER.items()]
         text = (
-            "The paper's test sequence; mean and standard deviation over seeds, and over models where they stand alone."
+            "The paper's test sequence; mean and standard deviation over seeds, and over single models."
             f"\n\n{table(head, rows)}\n\n{text}"
         )
     text += (
-        f"\n\nOne model was trained in {seconds['seconds']:.0f} s; with the reconstruction of a fold's sequences it "
-        f"took {seconds['wall seconds']:.0f} s."
+        f"\n\nTraining one model took {seconds['seconds']:.0f} s, {seconds['wall seconds']:.0f} s with the "
+        "reconstruction of a fold's sequences."
     )
     text += " The authors' code takes about 10 hours of CPU for table 1." if results else ""
     print(text)

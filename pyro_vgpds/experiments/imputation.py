@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gene expression and wireless signals: hide a fifth of what was observed at random, and predict it."""
+"""Gene expression and wireless signals: hide a random fifth of the observed values and predict them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _RIVALS: Mapping[str, Any] = {
 
 @dataclass
 class Task:
-    """Sequences with entries hidden: times and outputs, a list each, and the hidden truth (N, D), NaN elsewhere."""
+    """Sequences with hidden values: lists of times and outputs, and the hidden values (N, D), NaN elsewhere."""
 
-    t: list[Any]
+    t: list[np.ndarray]
     y: list[np.ndarray]
     truth: np.ndarray
 
     @classmethod
-    def of(cls, t: list[Any], y: list[np.ndarray], share: float, seed: int) -> Task:
-        """Hide a share of what is observed. Outputs that vary by nothing or are left with no value are dropped."""
+    def of(cls, t: list[np.ndarray], y: list[np.ndarray], share: float, seed: int) -> Task:
+        """Hide a share of the observed values. Outputs that are constant or have no value left are dropped."""
         rng = np.random.default_rng(seed)
         vary = np.nanstd(np.concatenate(y), 0) > 1e-6
         y = [part[:, vary] for part in y]
@@ -54,7 +54,7 @@ class Task:
 
 
 def score(task: Task, recipe: Recipe, seed: int, progress: bool | None = None) -> tuple[dict[str, float], Trained]:
-    """Root mean squared errors of the hidden entries, and how many of them central intervals cover, in per cent."""
+    """Root mean squared errors of the hidden values, and the coverage of central intervals in per cent."""
     start = time.process_time()
     trained = recipe.train(task.t, task.y, seed, progress)
     prediction = trained.posterior.impute(fill=False)
@@ -70,7 +70,7 @@ def score(task: Task, recipe: Recipe, seed: int, progress: bool | None = None) -
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
-    """VGPDS beside the column mean, linear interpolation in time and probabilistic PCA, with coverage."""
+    """VGPDS, the column mean, linear interpolation in time and probabilistic PCA, with coverage."""
     data = datasets.load_spellman(**source) if name == "yeast" else datasets.load_robot_wireless(**source)
     y = [part[:, :200] for part in data.y] if quick else data.y
     recipe = replace(RECIPES[name], latent_dim=3, num_inducing=10, num_steps=10) if quick else RECIPES[name]
@@ -99,7 +99,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
 
 
 def _show(path: Path, data: datasets.Dataset, trained: Trained) -> None:
-    """The latent path over time, and where the truth is known, the path in space that was walked."""
+    """The latent path over time and, if it is known, the true path."""
     from matplotlib.figure import Figure
 
     posterior = trained.posterior
@@ -120,5 +120,5 @@ def _show(path: Path, data: datasets.Dataset, trained: Trained) -> None:
         axes[1].set(xlabel=f"$x_{first}$", ylabel=f"$x_{second}$", title="learned, colour is time")
         walked = data.latent[0]
         axes[2].scatter(walked[:, 0], walked[:, 1], c=t, s=6)
-        axes[2].set(xlabel="x", ylabel="y", title="where the robot was", aspect="equal")
+        axes[2].set(xlabel="x", ylabel="y", title="the robot's position", aspect="equal")
     figure.savefig(path, dpi=150)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 2, 'Missa': the upper half of test frames from the lower half and the times."""
+"""Table 2, 'Missa': reconstruct the upper half of test frames from the lower half and the times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from pyro_vgpds.experiments.video import best_neighbours, errors, in_time, repea
 
 __all__ = ["run"]
 
-# All was chosen on training frames held out: the last two of each block of four.
+# All settings were chosen on held-out training frames: the last two of each block of four.
 RECIPE = Recipe("matern32", latent_dim=25, num_inducing=85, num_steps=300, per_dimension=True)
-SHARE = 1 / 3  # pixels that hardly change are magnified to this share of the mapping's variance
-TRUST = 0.1  # thousands of seen pixels say less than independent ones would
+SHARE = 1 / 3  # pixels that hardly vary are scaled up to this share of the mapping's variance
+TRUST = 0.1  # thousands of observed pixels carry less information than independent outputs would
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
-    """VGPDS, with and without the seen half, beside nearest neighbours, lines and one GP for each pixel."""
+    """VGPDS with and without the observed half, nearest neighbours, linear interpolation and one GP per pixel."""
     video = datasets.load_missa(**source)
     recipe = replace(RECIPE, latent_dim=5, num_inducing=20, num_steps=10) if quick else RECIPE
     data, (t_test, seen), truth = video.training(), video.partial(), video.truth()
@@ -51,7 +51,10 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     rows, seconds = repeat(folder, name, settings, seeds or 3, one)
     rows["nearest neighbours, best k"] = best_neighbours(truth, train, seen)
     rows["mean frame"] = errors(truth, np.broadcast_to(train.mean(0), seen.shape))
-    rivals = {"linear in time": baselines.linear_interpolation, "one GP for each pixel": baselines.gp_interpolation}
+    rivals: dict[str, Callable[..., object]] = {
+        "linear in time": baselines.linear_interpolation,
+        "one GP for each pixel": baselines.gp_interpolation,
+    }
     for label, method in rivals.items():
         rows[label] = errors(truth, in_time(method, t, train, t_test, seen))
     paper = "The paper, on frames of 288 x 360: VGPDS 2.52, nearest neighbours 2.63."

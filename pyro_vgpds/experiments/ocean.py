@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 2, 'Ocean', on two clips of water that stand in for it: blocks of frames from 40 % of their pixels."""
+"""Table 2, 'Ocean', on two other clips of water: reconstruct blocks of frames from 40 % of their pixels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pyro_vgpds.kernels import Matern32, White
 
 __all__ = ["run"]
 
-# chosen on training frames held out, in blocks as those of the test
+# chosen on held-out training frames, in blocks like those of the test
 RECIPE = Recipe("rbf", latent_dim=40, num_inducing=80, num_steps=300, per_dimension=True)
-TRUST = 0.1  # in the pixels that are seen
+TRUST = 0.1  # in the observed pixels
 DRIFT = 2.0  # lengthscale of residuals, in frames
-CLIPS = {"ocean": 8, "seawave": 12}  # and the side of the tiles that are seen or hidden, in pixels
-_BLOCK = 3  # frames in a row that are for test
+CLIPS = {"ocean": 8, "seawave": 12}  # and the side of the observed or hidden tiles, in pixels
+_BLOCK = 3  # consecutive test frames
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
-    """VGPDS beside nearest neighbours, linear interpolation in time and one GP for each pixel, on each clip."""
+    """VGPDS, nearest neighbours, linear interpolation in time and one GP per pixel, on each clip."""
     recipe = replace(RECIPE, latent_dim=3, num_inducing=15, num_steps=10) if quick else RECIPE
     settings = recipe.settings() | {"trust": TRUST, "drift": DRIFT}
     for clip, tile in CLIPS.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 2, 'Dog', on two periodic clips that stand in for it: reconstruct the last frames, generate the next ones."""
+"""Table 2, 'Dog', on two other periodic clips: reconstruct the last frames, and generate the next ones."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, re
 
 __all__ = ["run"]
 
-# The paper adds an RBF to the periodic kernel. Their product, a cycle that drifts, forecast held-out training frames of
-# the mouse better. All was chosen on the last training frames, held out.
+# The paper adds an RBF to the periodic kernel. Their product, a cycle that drifts, forecasts held-out training frames
+# of the mouse better. All settings were chosen on the last training frames, held out.
 RECIPE = Recipe("periodic", latent_dim=10, num_inducing=60, num_steps=300)
-TRUST = 0.01  # in the pixels that are seen
-# A cycle is a loop, for which two dimensions do. With more every frame has a place of its own, of which time says
-# little: the bound is higher, and frames ahead are blurred.
+TRUST = 0.01  # in the observed pixels
+# A cycle is a loop, for which two dimensions suffice. With more dimensions the bound is higher, but time hardly
+# predicts a frame's place in the latent space, and forecasts are blurred.
 AHEAD = replace(RECIPE, latent_dim=2, num_steps=1000)
-SHARE = 1 / 3  # pixels that hardly change are magnified to this share of the mapping's variance
-CLIPS = {"mouse": 20, "pendulum": 10}  # and the side of the tiles that are seen or hidden, in pixels
+SHARE = 1 / 3  # pixels that hardly vary are scaled up to this share of the mapping's variance
+CLIPS = {"mouse": 20, "pendulum": 10}  # and the side of the observed or hidden tiles, in pixels
 _LAST = 7  # frames that are reconstructed
 _FIRST = 60  # frames that the generated ones follow
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
-    """The last frames from 40 % of their pixels; and the frames after the first 60 from their times alone."""
+    """Reconstruct the last frames from 40 % of their pixels, and forecast those after the first 60 from their times."""
     paper = "The paper, on another clip: VGPDS 4.01, NN 4.15."
     tasks = (("reconstruct", _reconstruct, RECIPE, paper), ("generate", _generate, AHEAD, ""))
     for clip, tile in CLIPS.items():
@@ -98,5 +98,5 @@ def _generate(
 
 
 def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int, progress: bool | None) -> Trained:
-    period = baselines.estimate_period(t, frames)  # of the training frames: where the periodic kernel begins
+    period = baselines.estimate_period(t, frames)  # of the training frames: the kernel's initial period
     return replace(recipe, period=period).train([t], [frames], seed, progress)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an experiment leaves its results. What a finished run left there is used again by the next one."""
+"""An experiment's output folder, whose finished parts the next run reuses, and its tables."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ __all__ = ["Folder", "spread", "table"]
 
 
 class Folder:
-    """A folder with an experiment's results, and ``runs/`` with what its finished parts left: numbers (JSON) and files.
+    """A folder with an experiment's results, and in ``runs/`` the numbers (JSON) and files of its finished parts.
 
-    :param path: made when something is written.
-    :param progress: show bars and say what is finished; left out, bars on a terminal only; False is silent.
+    :param path: created when something is written.
+    :param progress: show progress bars, and print each finished part. Default: bars on a terminal only. False prints
+        nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], progress: bool | None = None) -> None:
@@ -36,12 +37,12 @@ class Folder:
         return self.path / name
 
     def once(
-        self, key: str, settings: Mapping[str, Any], compute: Callable[[Path], Mapping[str, Any]]
+        self, key: str, settings: Mapping[str, object], compute: Callable[[Path], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The result of ``compute``, numbers and arrays, from an earlier run where one with these settings is there.
+        """The numbers and arrays that ``compute`` returns, or returned in an earlier run with the same settings.
 
-        ``compute`` is given a folder for its files, which are put beside the results, and ``wall seconds`` are added to
-        what it returns. Where it fails or is interrupted nothing is kept.
+        ``compute`` gets a folder for its files, which are copied next to the results. ``wall seconds`` are added to
+        its result. If it fails or is interrupted, nothing is kept.
         """
         text = json.dumps(settings, sort_keys=True)
         part = self.path / "runs" / f"{key}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -72,18 +73,18 @@ class Folder:
         return result
 
     def _show(self, file: Path) -> None:
-        """Put a part's file beside the results, without a second copy where the disk can do so."""
+        """Put a part's file next to the results, as a hard link if the file system supports it."""
         with placed(self.path / file.name) as part:
             try:
                 os.link(file, part)
             except OSError:
                 shutil.copyfile(file, part)
 
-    def write_json(self, name: str, value: Any) -> Path:
+    def write_json(self, name: str, value: object) -> Path:
         return self.write_text(name, json.dumps(value, indent=1))
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a file whole or not at all."""
+        """Write a file; it is never written partially."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with placed(path) as part:
@@ -94,17 +95,17 @@ class Folder:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         return {name: _unpack(value) for name, value in json.loads(path.read_text())["result"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, cut short or of another kind
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, truncated or of another kind
         return None
 
 
-def _pack(value: Any) -> Any:
+def _pack(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"array": [None if math.isnan(x) else float(x) for x in value.ravel()], "shape": list(value.shape)}
     return value
 
 
-def _unpack(value: Any) -> Any:
+def _unpack(value: object) -> object:
     if isinstance(value, dict) and set(value) == {"array", "shape"}:
         return np.array([math.nan if x is None else x for x in value["array"]]).reshape(value["shape"])
     return value
@@ -115,14 +116,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A markdown table; a cell that is ``spread`` is written with its deviation."""
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A markdown table. Cells from :func:`spread` are written with their standard deviation."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def _cell(cell: Any) -> str:
+def _cell(cell: object) -> str:
     if isinstance(cell, Mapping):
         return f"{cell['mean']:.4g}" + (f" ± {cell['sd']:.2g}" if cell["sd"] else "")
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)

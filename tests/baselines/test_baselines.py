@@ -188,9 +188,7 @@ def test_nearest_neighbour_refuses():
         baselines.nearest_neighbour(train, np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"train must be frames \(N, D\), but its shape is \(4,\)"):
         baselines.nearest_neighbour(np.zeros(4), test)
-    with pytest.raises(
-        ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"
-    ):
+    with pytest.raises(ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"):
         baselines.nearest_neighbour([train, np.zeros((2, 2))], test)
 
 

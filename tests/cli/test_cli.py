@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command from end to end, on small files; what goes in and comes out, in the units of the data."""
+"""Every command from end to end, on small files, in the units of the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ["a", "b", "c", "d"]
 
 
 def values(count, shift=0.0, seed=0):
-    """Four outputs of very different size that follow one path."""
+    """Four outputs of very different scale that follow one latent path."""
     x = np.arange(count) / 3.0 + shift
     clean = np.stack([1000 * np.sin(x), np.cos(x), 0.01 * np.sin(x + 1), np.sin(x) * np.cos(x)], 1)
     return clean * (1 + 0.02 * np.random.default_rng(seed).standard_normal(clean.shape))
@@ -71,7 +71,7 @@ def walks(folder):
 
 @pytest.fixture(scope="module")
 def plain(folder):
-    """One sequence, numbers for times, nothing missing, as npz, and a model without scaling."""
+    """One sequence with numbers as times and no missing values, as npz, and a model without scaling."""
     path = folder / "plain.npz"
     np.savez(path, t=np.arange(20) / 2, y=values(20)[:, 1:])
     model = folder / "plain.safetensors"
@@ -94,7 +94,7 @@ def film(folder):
 # fit
 
 
-def test_fit_says_what_it_did(walks, folder, capsys):
+def test_fit_prints_a_summary(walks, folder, capsys):
     model = folder / "again.safetensors"
     arguments = ["fit", str(walks.csv), "-o", str(model), "--latent-dim", "2", "--steps", "3", "--num-inducing", "6"]
     assert main(arguments) == 0
@@ -102,16 +102,16 @@ def test_fit_says_what_it_did(walks, folder, capsys):
     assert captured.out == ""
     assert "2 sequences, 32 frames, 4 outputs, 2.34 % missing" in captured.err
     assert "after 3 steps" in captured.err
-    assert "of 2 latent dimensions are on; noise sd" in captured.err
+    assert "of 2 latent dimensions are active; noise sd" in captured.err
     on = int(captured.err.split(" of 2 latent")[0][-1])
-    assert ("with a greater --latent-dim" in captured.err) == (on == 2)
+    assert ("a larger --latent-dim may" in captured.err) == (on == 2)
     assert main([*arguments]) == 2
     assert "is there already. Give another name, or --force" in capsys.readouterr().err
     assert main([*arguments, "--force", "-q"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_fitted_model_is_one_that_load_reads(walks):
+def test_load_reads_a_fitted_model(walks):
     model, guide, data = load(walks.model)
     assert data.columns == COLUMNS
     assert data.lengths == (16, 16)
@@ -142,7 +142,7 @@ def test_checkpoint_and_resume(folder, plain, capsys):
     check = folder / "run.checkpoint"
     both = ["fit", str(plain.npz), "--num-inducing", "6", "--latent-dim", "2", "--checkpoint", str(check), "--resume"]
     assert main([*both, "-o", str(folder / "half.safetensors"), "--steps", "10"]) == 0
-    assert f"there is no checkpoint {check} yet" in capsys.readouterr().err
+    assert f"checkpoint {check} does not exist yet" in capsys.readouterr().err
     assert main([*both, "-o", str(folder / "whole.safetensors"), "--steps", "16"]) == 0
     history = load_metadata(folder / "whole.safetensors")["training"]["history"]
     assert [step for step, _, _ in history] == list(range(17))
@@ -162,7 +162,7 @@ def test_times_may_be_negative(plain, times, count, capsys):
     lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == count
     assert float(lines[0].split(",")[0]) == float(times.split(",")[0].split(":")[0])
-    assert main(["forecast", plain.model, "--times", "-q"]) == 2  # an option is not taken for times
+    assert main(["forecast", plain.model, "--times", "-q"]) == 2  # an option is not parsed as times
 
 
 def test_forecast_in_the_units_of_the_data(walks, folder):
@@ -177,7 +177,7 @@ def test_forecast_in_the_units_of_the_data(walks, folder):
     got = numbers(rows, 2)
     np.testing.assert_allclose(got[:, ::3], wanted.mean.numpy() * scale, rtol=1e-8)
     np.testing.assert_allclose(got[:, 2::3], wanted.interval(0.95)[1].numpy() * scale, rtol=1e-8)
-    assert np.abs(got[:, 0]).max() > 20  # of a size with a, which was divided by 700
+    assert np.abs(got[:, 0]).max() > 20  # the scale of a is about 700
 
 
 def test_forecast_to_the_standard_output(plain, capsys):
@@ -233,12 +233,12 @@ def test_reconstruct_takes_columns_in_any_order(walks, folder, capsys):
     part = write_csv(folder / "part.csv", ["c", "time", "a"], cells)
     out = folder / "whole.csv"
     assert main(["reconstruct", walks.model, str(part), "-o", str(out), "--interval", "0.5", "--steps", "20"]) == 0
-    assert "17 of 32 numbers are hidden" in capsys.readouterr().err  # b, d, and one cell
+    assert "17 of 32 values are missing" in capsys.readouterr().err  # b, d, and one cell
     header, rows = read_csv(out)
     assert header == ["time", *(name + end for name in COLUMNS for end in ("", " lower", " upper"))]
     got = numbers(rows, 1)
     np.testing.assert_allclose(got[:, 0], y[:, 0], rtol=1e-8)
-    np.testing.assert_array_equal(got[:, 1], got[:, 2])  # what was seen has no interval
+    np.testing.assert_array_equal(got[:, 1], got[:, 2])  # observed values have no interval
     assert (got[:, 4] < got[:, 5]).all()
     assert np.corrcoef(got[:, 3], y[:, 1])[0, 1] > 0.8
 
@@ -247,7 +247,7 @@ def test_hidden_columns_are_scored(walks, capsys):
     arguments = ["reconstruct", walks.model, str(walks.csv), "--hide", "b,3", "--steps", "5", "--starts", "1"]
     assert main([*arguments, "--factorised", "--smooth"]) == 0
     captured = capsys.readouterr()
-    assert "error on what was hidden: root mean square" in captured.err
+    assert "error on the hidden values: root mean square" in captured.err
     header, *rows = csv.reader(captured.out.splitlines())
     assert header == ["sequence", "time", *COLUMNS]
     assert len(rows) == 32
@@ -261,7 +261,7 @@ def test_frames_of_a_training_sequence(plain, folder):
     out = folder / "between.out.npz"
     assert main(["reconstruct", plain.model, str(path), "--sequence", "0", "-o", str(out), "-q"]) == 0
     with np.load(out) as arrays:
-        assert arrays["stddev"][0, 1] < arrays["stddev"][1, 1]  # beside training frames; far from all
+        assert arrays["stddev"][0, 1] < arrays["stddev"][1, 1]  # between training frames, and far from all of them
         np.testing.assert_array_equal(arrays["y"][:, 0], 0.5)
 
 
@@ -315,7 +315,7 @@ def test_frames_are_shrunk_as_in_training(film, folder, capsys):
     wanted = "frames are (8, 10), but those of"
     message = capsys.readouterr().err
     assert wanted in message
-    assert "are (4, 5), after --shrink 2. --shrink N makes one pixel from N x N." in message
+    assert "are (4, 5), after --shrink 2. --shrink N averages N x N pixels to one." in message
 
 
 # generate
@@ -332,7 +332,7 @@ def test_generate(walks, folder):
     assert rows == read_csv(out[1])[1]
     assert rows != read_csv(out[2])[1]
     assert np.abs(numbers(rows, 2)[:, 0]).max() > 20
-    # and what comes out can be trained on
+    # the output is valid input of fit
     assert main(["fit", str(out[0]), "-o", str(folder / "made.safetensors"), "--steps", "1", "-q"]) == 0
 
 
@@ -340,7 +340,7 @@ def test_generate_from_the_end_of_a_sequence(plain, capsys):
     assert main(["generate", plain.model, "--sequence", "0", "--until", "10.6", "--no-noise"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[1] for line in lines] == ["time", "10", "10.5"]
-    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts as the first did
+    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts at the first one's start
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
 
 
@@ -352,7 +352,7 @@ def test_info(walks, film, plain, capsys):
     text = capsys.readouterr().out
     for part in (
         "trained on walks.csv", "2 sequences, 32 frames, 4 outputs", "sequence run: 16 frames from 2024-03-01",
-        "Matern32(", ", in seconds", "ARDRBF(", "12 points", "25 natural steps", "of 3 latent dimensions are on",
+        "Matern32(", ", in seconds", "ARDRBF(", "12 points", "25 natural steps", "of 3 latent dimensions are active",
         "divided by its standard deviation", "Matern32.lengthscale is ",
     ):  # fmt: skip
         assert part in text
@@ -388,14 +388,14 @@ def test_plot_of_outputs(walks, film, tmp_path):
     assert main(["plot", film.model, "--what", "fit", "-o", str(tmp_path / "c.png"), "-q"]) == 0
     assert main(["plot", film.model, "-q"]) == 0
     assert Path(film.model).with_suffix(".png").is_file()
-    assert main(["plot", film.model, "--what", "relevance", "-q"]) == 0  # one name for each kind, so none is in the way
+    assert main(["plot", film.model, "--what", "relevance", "-q"]) == 0  # each figure has its own default name
     assert Path(film.model).with_name(f"{Path(film.model).stem}_relevance.png").is_file()
 
 
-def test_plot_says_which_sequence_and_what_it_shows(walks, tmp_path):
+def test_plot_names_the_sequence_and_the_data(walks, tmp_path):
     for arguments in (["--what", "fit"], ["--what", "forecast", "--until", "2024-03-20"]):
         path = tmp_path / f"{arguments[1]}.svg"
-        with plt.rc_context({"svg.fonttype": "none"}):  # letters stay letters
+        with plt.rc_context({"svg.fonttype": "none"}):  # text stays text
             assert main(["plot", walks.model, *arguments, "--sequence", "run", "-o", str(path), "-q"]) == 0
         assert "sequence run" in path.read_text()
     text = (tmp_path / "fit.svg").read_text()
@@ -403,7 +403,7 @@ def test_plot_says_which_sequence_and_what_it_shows(walks, tmp_path):
     assert ">truth<" not in text
 
 
-def test_a_model_saved_from_python_will_do(folder, plain, capsys):
+def test_models_saved_from_python(folder, plain, capsys):
     from pyro_vgpds import save
 
     path = folder / "python.safetensors"
@@ -412,7 +412,7 @@ def test_a_model_saved_from_python_will_do(folder, plain, capsys):
     assert "trained on" not in capsys.readouterr().out
     assert main(["plot", str(path), "-o", str(folder / "python.png"), "-q"]) == 0
     assert main(["plot", str(path), "--what", "training", "-o", str(folder / "no.png")]) == 1
-    assert "does not say how it was trained" in capsys.readouterr().err
+    assert "has no record of its training" in capsys.readouterr().err
     assert main(["forecast", str(path), "--until", "11"]) == 0
 
 
@@ -438,7 +438,7 @@ def test_experiment(monkeypatch, tmp_path, capsys):
     assert main(["experiment", "missa", "--output", str(tmp_path / "file")]) == 2
     monkeypatch.setitem(sys.modules, "pyro_vgpds.experiments", None)
     assert main(["experiment", "missa"]) == 1
-    assert "the experiments cannot be imported" in capsys.readouterr().err
+    assert "cannot import the experiments" in capsys.readouterr().err
 
 
 def test_an_experiment_without_data(tmp_path, capsys):
@@ -461,7 +461,7 @@ def test_help_has_examples(command, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"examples:\n  pyro-vgpds {command}" in text
-    assert "Exit codes: 0 done" in text
+    assert "Exit codes: 0 success" in text
     assert "--debug" not in text
 
 
@@ -479,7 +479,7 @@ def test_examples_agree(capsys):
                 (single if args.sequence is None else several).add(args.model)
     assert single
     assert several
-    assert not single & several  # a model of several sequences has to be told which
+    assert not single & several  # --sequence is required for several sequences
 
 
 def test_entry_point():
@@ -498,4 +498,4 @@ def test_program(plain, tmp_path):
     assert done.stdout.startswith("time,y0,y0 lower,y0 upper,y1")
     failed = run("info", "none.safetensors")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert failed.stderr == "pyro-vgpds info: error: there is no model none.safetensors.\n"
+    assert failed.stderr == "pyro-vgpds info: error: model file none.safetensors does not exist.\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong on the command line: a message that names what is wrong, an exit code, no trace, no half a file."""
+"""Errors of the command line: a message that names the cause, an exit code, no traceback and no partial file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from pyro_vgpds.cli import fitting, main, predicting
 from pyro_vgpds.cli.dates import format_times, months_to, parse_date, parse_range, parse_step
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.cli.reading import Layout, read_table, select
+from pyro_vgpds.cli.layout import Layout, select
+from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.cli.writing import placed
 
 
@@ -57,10 +58,10 @@ def models(tmp_path_factory):
         (["fit", "x.csv", "-o", "m", "--seed", str(2**32)], "must be below 2**32"),
         (["fit", "x.csv", "-o", "m", "--method", "magic"], "invalid choice: 'magic'"),
         (["fit", "x.csv", "-o", "m", "--temporal", "rbf+"], "--temporal: the kernel 'rbf+': the name of a kernel"),
-        (["fit", "x.csv", "-o", "m", "--resume"], "--resume needs --checkpoint FILE"),
+        (["fit", "x.csv", "-o", "m", "--resume"], "--resume requires --checkpoint FILE"),
         (["fit", "x.csv", "-o", "."], "-o/--output must be a file, but . is a folder"),
-        (["forecast", "m", "--interval", "1"], "must be a number from 0 to below 1, but got '1'"),
-        (["forecast", "m", "--interval", "wide"], "must be a number from 0 to below 1"),
+        (["forecast", "m", "--interval", "1"], "must be at least 0 and below 1, but got '1'"),
+        (["forecast", "m", "--interval", "wide"], "must be at least 0 and below 1"),
         (["forecast", "m", "--fps", "0"], "must be a positive number, but got '0'"),
         (["forecast", "m", "--fps", "fast"], "must be a positive number, but got 'fast'"),
         (["plot", "m", "-o", "a.docx"], "-o/--output must end in one of .png, .pdf, .svg"),
@@ -77,35 +78,47 @@ def test_usage(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        ("plain", ["forecast"], "one of --until and --times is needed"),
-        ("plain", ["forecast", "--times", "1,x"], "--times: 'x' is not a number as before. Give times with commas"),
+        ("plain", ["forecast"], "--until or --times is required"),
+        (
+            "plain",
+            ["forecast", "--times", "1,x"],
+            "--times: 'x' is not a number like the first. Give times separated by commas",
+        ),
         ("plain", ["forecast", "--times", "soon"], "--times: 'soon' is not a number or a date"),
         ("plain", ["forecast", "--times", "1,inf"], "--times must be finite"),
         ("plain", ["forecast", "--times", "5:1:1"], "--times must be START:STOP:STEP with START <= STOP"),
-        ("plain", ["forecast", "--times", "0:1e9:1e-9"], "is more than 10000000"),
-        ("plain", ["forecast", "--times", "1", "--until", "2"], "leave out --until and --step"),
-        ("plain", ["forecast", "--times", "2024-01-01"], "--times must be numbers, as the times of"),
-        ("plain", ["forecast", "--until", "3"], "--until 3 leaves nothing to do: times begin after 11.0"),
+        ("plain", ["forecast", "--times", "0:1e9:1e-9"], "but the maximum is 10000000"),
+        ("plain", ["forecast", "--times", "1", "--until", "2"], "--times cannot be combined with --until or --step"),
+        ("plain", ["forecast", "--times", "2024-01-01"], "--times must be numbers, like the times of"),
+        ("plain", ["forecast", "--until", "3"], "--until 3 gives no times: they start after 11.0, in steps of 1"),
         ("plain", ["forecast", "--until", "13,14"], "--until must be one time"),
-        ("plain", ["forecast", "--until", "13", "--step", "2 years"], "--step must be a positive number, with one of"),
+        (
+            "plain",
+            ["forecast", "--until", "13", "--step", "2 years"],
+            "--step must be a positive number, for dates with one of the units",
+        ),
         ("plain", ["forecast", "--until", "13", "--step", "0"], "--step must be a positive number"),
         ("plain", ["forecast", "--until", "13", "--sequence", "zz"], "--sequence must be one of 0, or new"),
         ("plain", ["forecast", "--until", "13", "-o", "a.gif"], "-o/--output must end in one of .csv, .npz, but got"),
         (
             "plain",
             ["plot", "--what", "fit", "--sequence", "new"],
-            "--sequence must be one of training with --what fit, but got 'new'",
+            "--sequence must be a training sequence with --what fit, but got 'new'",
         ),
-        ("film", ["plot", "--what", "fit", "--sequence", "new"], "--sequence must be one of training with --what fit"),
+        (
+            "film",
+            ["plot", "--what", "fit", "--sequence", "new"],
+            "--sequence must be a training sequence with --what fit",
+        ),
         ("film", ["plot", "--what", "fit", "--sequence", "zz"], "--sequence must be one of 0, or new"),
-        ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number as before"),
-        ("plain", ["generate", "--step", "1"], "--step goes with --until"),
-        ("plain", ["reconstruct", "--hide", "a"], "--hide needs a FILE"),
-        ("two", ["forecast", "--until", "2024-02-01"], "--sequence must be said: one of u, v, or new"),
+        ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number like the first"),
+        ("plain", ["generate", "--step", "1"], "--step requires --until"),
+        ("plain", ["reconstruct", "--hide", "a"], "--hide requires FILE"),
+        ("two", ["forecast", "--until", "2024-02-01"], "--sequence is required: one of u, v, or new"),
         (
             "two",
             ["forecast", "--until", "2300-01-01", "--sequence", "u"],
-            "--until: dates must be of the years 1678 to 2261, but got 2300-01-01",
+            "--until: dates must be in the years 1678 to 2261, but got 2300-01-01",
         ),
         ("two", ["forecast", "--until", "7", "--sequence", "u"], "--until must be dates"),
         ("film", ["forecast", "--until", "15", "-o", "a.doc"], "must end in one of .csv, .npz, .gif, .mp4"),
@@ -119,7 +132,7 @@ def test_usage_with_a_model(models, model, arguments, message, capsys):
     assert message in text
 
 
-def test_what_is_read_is_not_replaced(models, capsys):
+def test_inputs_are_not_replaced(models, capsys):
     data = models.folder / "plain.npz"
     for arguments in (["fit", data], ["reconstruct", models.plain, data]):
         code, text = error_of(capsys, *arguments, "-o", data, "--force")
@@ -128,7 +141,7 @@ def test_what_is_read_is_not_replaced(models, capsys):
     assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
-def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
+def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
     data, other, out = tmp_path / "x.csv", tmp_path / "other.csv", tmp_path / "m.safetensors"
     rows = "t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n"
     for path in (data, other):
@@ -140,22 +153,25 @@ def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
         assert f"--checkpoint: {data} is what is to be read; give another name" in text
     code, text = error_of(capsys, *fit, other)
     assert (code, other.read_text()) == (2, rows)
-    assert f"--checkpoint: {other} is there already. Give another name, --resume to go on from it, or --force" in text
-    code, text = error_of(capsys, *fit, other, "--resume")  # which is no checkpoint
+    assert (
+        f"--checkpoint: {other} is there already. Choose another name, or pass --resume to continue from it or --force"
+        in text
+    )
+    code, text = error_of(capsys, *fit, other, "--resume")  # not a checkpoint
     assert (code, other.read_text()) == (1, rows)
     code, text = error_of(capsys, *fit, out)
     assert code == 2
-    assert "--checkpoint must be another file than -o/--output, but both are" in text
+    assert "--checkpoint and -o/--output must be different files, but both are" in text
     assert not out.exists()
     assert error_of(capsys, *fit, other, "--force") == (0, "")
     assert other.read_bytes()[:1] != b"t"
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, capsys, monkeypatch):
+def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
     monkeypatch.setattr(predicting, "write_answer", None)
-    long = tmp_path / ("m" * 240 + ".safetensors")  # a name that fits, but that of the file beside it does not
-    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where root cannot write either
+    long = tmp_path / ("m" * 240 + ".safetensors")  # valid, but its temporary name is too long
+    targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where even root cannot write
     for target in targets:
         for arguments in (
             ["fit", models.folder / "plain.npz", "-o", target],
@@ -172,11 +188,11 @@ def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, cap
     assert not os.listdir(tmp_path)
 
 
-def test_wide_answers_need_a_file(models, capsys, monkeypatch):
+def test_many_outputs_require_a_file(models, capsys, monkeypatch):
     monkeypatch.setattr(predicting, "_WIDEST", 10)
     code, text = error_of(capsys, "forecast", models.film, "--until", "15")
     assert code == 2
-    assert "-o/--output is needed: 64 outputs are too many to print" in text
+    assert "-o/--output is required: 64 outputs are too many to print" in text
 
 
 # files
@@ -184,37 +200,40 @@ def test_wide_answers_need_a_file(models, capsys, monkeypatch):
 
 CSV = {
     "empty.csv": ("", "empty.csv is empty"),
-    "head.csv": ("t,a,b\n", "has a header, but no rows"),
-    "ragged.csv": ("t,a,b\n0,1,2\n1,2\n", "ragged.csv, line 3: 2 cells, but there are 3 columns"),
-    "text.csv": ("t,a,b\n0,1,2\n1,low,3\n", "text.csv, line 3, column 'a': 'low' is not a number. Leave a cell empty"),
-    "inf.csv": ("t,a,b\n0,1,2\n1,inf,3\n", "line 3, column 'a': 'inf' is infinite"),
-    "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the name 'a' again"),
+    "head.csv": ("t,a,b\n", "has a header but no rows"),
+    "ragged.csv": ("t,a,b\n0,1,2\n1,2\n", "ragged.csv, line 3: 2 cells, but the header has 3 columns"),
+    "text.csv": (
+        "t,a,b\n0,1,2\n1,low,3\n",
+        "text.csv, line 3, column 'a': 'low' is not a number. Leave missing values empty",
+    ),
+    "inf.csv": ("t,a,b\n0,1,2\n1,inf,3\n", "line 3, column 'a': 'inf' is infinite. Leave missing values empty"),
+    "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the same name as another, 'a'"),
     "noname.csv": ("t,,a\n0,1,2\n", "column 2 has no name"),
     "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1.0 comes after 2.0 (row 3). Sort"),
     "again.csv": ("t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n", "must increase, but 2024-01-01"),
     "when.csv": ("t,a,b\nlater,1,2\n", "line 2, column 't': 'later' is not a number or a date"),
     "label.csv": (
         "run,when,a\nfirst,2024-01-01,2\n",
-        "line 2, column 'run': 'first' is not a number or a date such as 2024-01-31T12:00:00. It is taken for the "
-        "times: name another column by --time, or say --no-time where the file has no times. The column that says "
-        "which sequence a row is of is named by --sequence-column.",
+        "line 2, column 'run': 'first' is not a number or a date such as 2024-01-31T12:00:00. This column "
+        "was taken for the times. Name the times' column with --time and the sequences' column with "
+        "--sequence-column, or pass --no-time if the file has no times.",
     ),
-    "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number as before"),
-    "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': every row needs a finite time"),
+    "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number like the first"),
+    "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': times must be finite"),
     "old.csv": (
         "t,a\n1677-12-31,1\n1678-01-01,2\n",
-        "line 2, column 't': dates must be of the years 1678 to 2261, but ",
+        "line 2, column 't': dates must be in the years 1678 to 2261, but ",
     ),
-    "bare.csv": ("1600-01-01,1\n2000-01-01,2\n2001-01-01,2\n", "line 1, column 'y0': dates must be of the years"),
+    "bare.csv": ("1600-01-01,1\n2000-01-01,2\n2001-01-01,2\n", "line 1, column 'y0': dates must be in the years"),
     "far.csv": (
         "t,a\n2000-01-01,1\n2300-01-01 12:00,2\n",
-        "line 3, column 't': dates must be of the years 1678 to 2261",
+        "line 3, column 't': dates must be in the years 1678 to 2261",
     ),
-    "alone.csv": ("t\n1\n2\n", "has no column of outputs beside time and sequence"),
-    "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; name a sequence"),
+    "alone.csv": ("t\n1\n2\n", "has no column of outputs besides time and sequence; its columns are t."),
+    "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; give the name of a sequence"),
     "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
     "never.csv": ("t,a,b\n0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
-    "latin.csv": (b"t,a\n0,\xe9\n", "latin.csv cannot be read"),
+    "latin.csv": (b"t,a\n0,\xe9\n", "latin.csv: 'utf-8' codec can't decode"),
 }
 
 
@@ -233,10 +252,10 @@ def test_bad_tables(tmp_path, name, capsys):
     [
         (["--time", "when"], "--time 'when' is not a column; the columns are t, a, b"),
         (["--sequence", "who"], "--sequence-column 'who' is not a column"),
-        (["--columns", "a,z"], "--columns: there is no column 'z'; the columns are a, b"),
-        (["--columns", "5"], "the columns have numbers 0 to 1, but 5 is none of them"),
-        (["--columns", "a,a"], "but one stands twice"),
-        (["--columns", "1:1"], "but '1:1' names none"),
+        (["--columns", "a,z"], "--columns: unknown column 'z'; the columns are a, b"),
+        (["--columns", "5"], "--columns must select different columns of 0 to 1, but got 5"),
+        (["--columns", "a,a"], "but one is repeated"),
+        (["--columns", "1:1"], "but '1:1' selects none"),
         (["--latent-dim", "3"], "latent_dim must be at most the number of outputs, 2, but got 3"),
         (["--num-inducing", "9"], "num_inducing must be at most the number of frames, 4, but got 9"),
     ],
@@ -254,7 +273,7 @@ def test_hold_must_name_a_parameter(tmp_path, capsys):
     path.write_text("t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n")
     code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--hold", "period", "-q")
     assert code == 2
-    assert "--hold: no kernel of --temporal has 'period'; they have lengthscale, variance" in text
+    assert "--hold: no kernel of --temporal has a parameter 'period'; known: lengthscale, variance" in text
 
 
 def arrays_of(tmp_path, name, **arrays):
@@ -265,23 +284,26 @@ def arrays_of(tmp_path, name, **arrays):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.ones(3)}, "must hold y (N, D), or frames (T, H, W) of a video, but it holds a (3,)"),
-        ({"y": np.ones((2, 2, 2))}, "y must be numbers (N, D), but is float64 of shape (2, 2, 2)"),
-        ({"y": np.array([["a", "b"]])}, "y must be numbers (N, D), but is <U1"),
-        ({"y": np.array([[1, None]], dtype=object)}, "cannot be read as arrays of numbers: Object arrays"),
+        ({"a": np.ones(3)}, "must contain y (N, D), or frames (T, H, W) of a video, but it contains a (3,)"),
+        ({"y": np.ones((2, 2, 2))}, "y must be numbers of shape (N, D), but is float64 of shape (2, 2, 2)"),
+        ({"y": np.array([["a", "b"]])}, "y must be numbers of shape (N, D), but is <U1"),
+        ({"y": np.array([[1, None]], dtype=object)}, "as arrays of numbers: Object arrays"),
         ({"y": np.full((2, 2), np.inf)}, "y must be finite, or NaN"),
-        ({"y": np.ones((2, 2)), "t": np.ones(3)}, "t must be numbers or dates (2,), but is float64 of shape (3,)"),
-        ({"y": np.ones((2, 2)), "t": np.array([0, np.nan])}, "every row needs a finite time"),
+        (
+            {"y": np.ones((2, 2)), "t": np.ones(3)},
+            "t must be numbers or dates of shape (2,), but is float64 of shape (3,)",
+        ),
+        ({"y": np.ones((2, 2)), "t": np.array([0, np.nan])}, "times must be finite"),
         (
             {"y": np.ones((2, 2)), "t": np.array(["1600-01-01", "2000-01-01"], "datetime64[D]")},
-            "x.npz: t: dates must be of the years 1678 to 2261, but got 1600-01-01",
+            "x.npz: t: dates must be in the years 1678 to 2261, but got 1600-01-01",
         ),
         (
             {"y": np.ones((2, 2)), "t": np.array(["2000-01-01", "NaT"], "datetime64[D]")},
-            "every row needs a finite time",
+            "times must be finite",
         ),
-        ({"y": np.ones((2, 2)), "columns": np.array(["a"])}, "columns must be texts (2,)"),
-        ({"y": np.ones((2, 2)), "sequence": np.ones(2)}, "sequence must be numbers or texts (2,)"),
+        ({"y": np.ones((2, 2)), "columns": np.array(["a"])}, "columns must be strings of shape (2,)"),
+        ({"y": np.ones((2, 2)), "sequence": np.ones(2)}, "sequence must be integers or strings of shape (2,)"),
         ({"frames": np.ones((2, 2))}, "the frames must be numbers (T, H, W)"),
     ],
 )
@@ -292,14 +314,17 @@ def test_bad_arrays(tmp_path, arrays, message, capsys):
     assert message in text
 
 
-def test_files_that_are_none(tmp_path, models, capsys):
+def test_files_of_the_wrong_kind(tmp_path, models, capsys):
     out = tmp_path / "m"
     assert error_of(capsys, "fit", tmp_path / "no.csv", "-o", out) == (
-        1, f"pyro-vgpds fit: error: there is no file {tmp_path / 'no.csv'}.\n")  # fmt: skip
+        1, f"pyro-vgpds fit: error: file {tmp_path / 'no.csv'} does not exist.\n")  # fmt: skip
     (tmp_path / "x.doc").touch()
-    assert "a file of data ends in one of .csv, .tsv" in error_of(capsys, "fit", tmp_path / "x.doc", "-o", out)[1]
+    assert (
+        "the suffix of a data file must be one of .csv, .tsv"
+        in error_of(capsys, "fit", tmp_path / "x.doc", "-o", out)[1]
+    )
     (tmp_path / "x.npz").write_bytes(b"nothing of the kind")
-    assert "cannot be read as arrays" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
+    assert "cannot read" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
     code, text = error_of(capsys, "fit", tmp_path / "x.doc", "-o", tmp_path / "no" / "m")
     assert code == 1
     assert f"-o/--output: there is no folder {tmp_path / 'no'}" in text
@@ -319,7 +344,7 @@ def test_damaged_arrays(tmp_path, arrays, packed, capsys):
         path.write_bytes(content)
         code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m")
         assert code == 1
-        assert f"error: {path} cannot be read as arrays of numbers: " in text
+        assert f"error: cannot read {path} as arrays of numbers: " in text
 
 
 def test_suffixes_may_be_upper_case(tmp_path):
@@ -337,7 +362,7 @@ def test_suffixes_may_be_upper_case(tmp_path):
     assert read_table(tmp_path / "X.CSV", Layout()).columns == ["a"]
 
 
-def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
+def test_videos_require_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     (tmp_path / "x.mp4").write_bytes(b"film")
     code, text = error_of(capsys, "fit", tmp_path / "x.mp4", "-o", tmp_path / "m")
@@ -348,13 +373,13 @@ def test_films_need_the_extra(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "name", "content", "message"),
     [
-        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "column 'zz' is not one of"),
-        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "Name the columns to take by --columns."),
+        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "column 'zz' is not an output of"),
+        ("plain", "a.csv", "t,a,zz\n0,1,2\n", "whose outputs are a, b, c. Select columns with --columns."),
         ("plain", "a.csv", "t,a\n2024-01-01,1\n", "the times are dates, but those of"),
         ("two", "a.csv", "t,y0\n1,1\n", "the times are numbers, but those of"),
         ("plain", "a.npz", {"y": np.ones((2, 5))}, "has 5 outputs, but"),
         ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "frames are (4, 16), but those of"),
-        ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "are (8, 8). --shrink N makes one pixel from N x N."),
+        ("film", "a.npz", {"frames": np.ones((2, 4, 16))}, "are (8, 8). --shrink N averages N x N pixels to one."),
     ],
 )
 def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content, message, capsys):
@@ -368,17 +393,17 @@ def test_files_that_do_not_fit_the_model(models, tmp_path, model, name, content,
     assert message in text
 
 
-# what cannot be foreseen
+# unexpected errors
 
 
-def test_unexpected_errors_have_a_name_and_with_debug_a_trace(models, capsys, monkeypatch):
+def test_unexpected_errors(models, capsys, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
     monkeypatch.setattr(predicting, "write_answer", fail)
     assert main(["forecast", str(models.plain), "--until", "12"]) == 1
     assert capsys.readouterr().err == (
-        "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug shows where)\n"
+        "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug prints the traceback)\n"
     )
     assert main(["forecast", str(models.plain), "--until", "12", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -395,7 +420,7 @@ def test_ends(models, capfd, monkeypatch, error, code):
     assert main(["forecast", str(models.plain), "--until", "12"]) == code
     text = capfd.readouterr().err
     assert "Traceback" not in text
-    assert {130: "interrupted", 1: "not enough memory", 0: ""}[code] in text
+    assert {130: "interrupted", 1: "out of memory", 0: ""}[code] in text
 
 
 def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
@@ -409,19 +434,19 @@ def test_ctrl_c_keeps_the_model(models, tmp_path, capsys, monkeypatch):
     out = tmp_path / "m.safetensors"
     for quiet in ([], ["-q", "--force"]):
         assert main(["fit", str(models.folder / "plain.npz"), "-o", str(out), "--steps", "2", *quiet]) == 130
-        assert "ended by Ctrl-C; the model of the best step so far was saved" in capsys.readouterr().err
+        assert "interrupted by Ctrl-C; the best model so far was saved" in capsys.readouterr().err
         assert out.is_file()
 
 
-def test_a_terminal_sees_that_something_is_done(models, capsys, monkeypatch):
+def test_a_terminal_shows_the_elapsed_time(models, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     data = str(models.folder / "plain.npz")
     assert main(["reconstruct", str(models.plain), data, "--hide", "a", "--steps", "1"]) == 0
     text = capsys.readouterr().err
-    assert re.search(r"12 of 36 numbers are hidden; looking for them \.\.\. \d+\.\d s\n", text)
+    assert re.search(r"12 of 36 values are missing; reconstructing \.\.\. \d+\.\d s\n", text)
 
 
-def test_no_half_a_file(tmp_path):
+def test_no_partial_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("old")
     with suppress(RuntimeError), placed(path) as part:
@@ -439,7 +464,7 @@ def test_no_half_a_file(tmp_path):
         part.write_text("nowhere")
 
 
-# reading and times, in detail
+# details of reading and times
 
 
 @pytest.mark.parametrize(
@@ -473,7 +498,7 @@ def test_sequences_of_a_table_may_be_mixed(tmp_path):
     assert [part.ravel().tolist() for part in table.y] == [[1, 3], [2, 4]]
     assert [part.tolist() for part in table.t] == [[0, 1], [0, 2]]
     path.write_text("sequence,when,a\nv,5,1\nv,6,2\n")
-    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first column is taken
+    np.testing.assert_array_equal(read_table(path, Layout()).t[0], [5, 6])  # the first other column
     path.write_text("sequence,a,b\nv,1,1\nu,2,2\nv,3,3\n")
     table = read_table(path, Layout(no_time=True))
     assert [part.tolist() for part in table.t] == [[0, 1], [0]]
@@ -495,7 +520,7 @@ def test_arrays(tmp_path):
 
 def test_select():
     assert select("b, 0,2:4", ["a", "b", "c", "d"], 4, "--x") == [1, 0, 2, 3]
-    with pytest.raises(CommandError, match="--x: there is no column 'q'; they have numbers, 0 to 3"):
+    with pytest.raises(CommandError, match="--x: unknown column 'q'; their numbers are 0 to 3"):
         select("q", None, 4, "--x")
 
 
@@ -515,7 +540,7 @@ def test_dates(text, date):
 
 
 @pytest.mark.parametrize("text", ["03/02/2024", "2024-13-01", "2024-2-3", "today", ""])
-def test_what_is_no_date(text):
+def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
 
@@ -539,7 +564,11 @@ def test_decimal_commas(tmp_path, capsys):
     table = read_table(path, Layout())
     np.testing.assert_array_equal(table.t[0], [0.5, 1.5, 2.5])
     np.testing.assert_array_equal(table.y[0], [[-1.25, 2], [0.5, 0.35], [np.nan, -4]])
-    for bad in ("time;a\n0;1,234\n1;1.5\n", "time;a\n0;1,234.5\n1;2\n", "time\ta\n0\t1,5\n"):  # may be thousands
+    for bad in (
+        "time;a\n0;1,234\n1;1.5\n",
+        "time;a\n0;1,234.5\n1;2\n",
+        "time\ta\n0\t1,5\n",
+    ):  # could be thousands separators
         path.write_text(bad)
         with pytest.raises(CommandError, match="is not a number"):
             read_table(path, Layout())
@@ -557,7 +586,7 @@ def test_decimal_commas(tmp_path, capsys):
         (["2015-06-01", "2015-06-08", "2015-06-15"], "2015-08-01", None),
     ],
 )
-def test_months_go_on_as_months(known, until, wanted):
+def test_monthly_dates_continue_monthly(known, until, wanted):
     got = months_to(np.array(known, "datetime64[ns]"), np.datetime64(until, "ns"))
     assert (got if got is None else format_times(got)) == wanted
 
@@ -573,4 +602,4 @@ def test_forecasts_of_monthly_data_are_monthly(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split(",")[0] for line in lines] == ["2016-01-01", "2016-02-01", "2016-03-01", "2016-04-01"]
     assert main(["forecast", model, "--until", "2015-12-20", "-q"]) == 2
-    assert "times begin after 2015-12-01, in steps of 31 d." in capsys.readouterr().err
+    assert "they start after 2015-12-01, in steps of 31 d." in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo leaves what it promises, and its report opens in a browser."""
+"""The demo writes all its files, and its report opens in a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyro_vgpds import FitResult, demo
 from pyro_vgpds.cli import main
 from pyro_vgpds.demo.common import rms
 from pyro_vgpds.demo.gait import gait_chapter
-from pyro_vgpds.demo.report import Chapter, Table, write_report
+from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -58,7 +58,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_what_it_leaves(folder):
+def test_files_of_the_demo(folder):
     names = {path.name for path in folder.iterdir()}
     models = {"video.safetensors", "gait.safetensors"}
     assert names == PICTURES | models | {"report.html", "gait.csv", "gait_partly.csv", "video_partly.npz"}
@@ -68,7 +68,7 @@ def test_what_it_leaves(folder):
             assert (picture.format == "GIF") == (getattr(picture, "n_frames", 1) > 1)
 
 
-def test_report_stands_alone(folder):
+def test_report_is_self_contained(folder):
     text = (folder / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert not page.open
@@ -109,7 +109,7 @@ def test_demo_command(tmp_path, monkeypatch, capsys):
 
 
 def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
-    """Also on a terminal, where training shows a bar."""
+    """Also on a terminal, where training shows a progress bar."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
     monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))
@@ -118,7 +118,7 @@ def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
 
 
 def test_interruption_ends_the_demo(tmp_path, monkeypatch, capsys):
-    """Training takes Ctrl-C for its end; a report of steps that were not made would be wrong."""
+    """Training returns normally after Ctrl-C, but the report would state steps that were not taken."""
     monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
     monkeypatch.setattr("pyro_vgpds.demo.common.fit", interrupted_fit)
     assert main(["demo", "--output", str(tmp_path), "--steps", "3"]) == 130
@@ -151,7 +151,7 @@ def test_root_mean_square():
 
 
 def test_report_escapes(tmp_path):
-    chapter = Chapter("<b>", ["a & b", Table(["<i>"], [["1"], ["2"]], "c > d")], ["run <x>"])
+    chapter = Chapter("<b>", ["a & b", ReportTable(["<i>"], [["1"], ["2"]], "c > d")], ["run <x>"])
     text = write_report(tmp_path / "r.html", [chapter], 1, 0, 1.0).read_text()
     assert "&lt;b&gt;" in text
     assert "a &amp; b" in text
@@ -162,7 +162,7 @@ def test_report_escapes(tmp_path):
 @pytest.mark.skipif(BROWSER is None, reason="there is no chromium to open the report in")
 @pytest.mark.parametrize("width", [1200, 500])
 def test_report_in_a_browser(folder, tmp_path, width):
-    """All pictures are loaded and shown, and nothing is wider than the window, on a screen or a telephone."""
+    """All pictures are loaded and shown, and nothing is wider than the window, on a desktop or a phone."""
     check = """<script>addEventListener("load", () => {
         const images = [...document.images].map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().width]);
         const wide = [...document.querySelectorAll("body *")].filter(

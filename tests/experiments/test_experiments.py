@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiments' commands from beginning to end on small made-up data, and what they keep."""
+"""The experiments from end to end on small synthetic data, and the files that they write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small_video(frames=100):
 
 
 def small_motion():
-    """Six short sequences of 59 features that go round a circle, and one more for the test."""
+    """Six short training sequences of 59 features that follow a circle, and a test sequence."""
     rng = np.random.default_rng(0)
     loadings = 0.3 * rng.standard_normal((3, 59))
 
@@ -45,7 +45,7 @@ def small_motion():
     )  # fmt: skip
 
 
-def test_what_was_finished_is_used_again(tmp_path):
+def test_finished_parts_are_reused(tmp_path):
     folder, calls = Folder(tmp_path / "out"), []
 
     def compute(files):
@@ -60,7 +60,7 @@ def test_what_was_finished_is_used_again(tmp_path):
     np.testing.assert_array_equal(again["values"], first["values"])
     folder.once("part", {"seed": 1}, compute)  # other settings
     assert (folder / "picture.png").read_text() == "drawn by call 2"
-    folder.once("part", {"seed": 0}, compute)  # the first are still there, and so is their picture
+    folder.once("part", {"seed": 0}, compute)  # the first result and its picture are still there
     assert (folder / "picture.png").read_text() == "drawn by call 1"
     assert len(calls) == 2
     for file in (folder / "runs").glob("*.json"):
@@ -70,7 +70,7 @@ def test_what_was_finished_is_used_again(tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_nothing_is_kept_of_a_part_that_was_interrupted(tmp_path, monkeypatch):
+def test_interrupted_parts_are_not_kept(tmp_path, monkeypatch):
     made = make_sequences(num_sequences=1, num_outputs=12, seed=2)
     data = Dataset(made.t, made.y, "made up")
     monkeypatch.setattr(datasets, "load_spellman", lambda: data)
@@ -84,8 +84,8 @@ def test_nothing_is_kept_of_a_part_that_was_interrupted(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*") if path.is_file() or path.suffix == ".partial"]
 
 
-def test_a_small_run_spares_the_large_one(tmp_path, monkeypatch, capsys):
-    """Of several experiments and sizes in one folder each keeps its parts, and the last command's results are shown."""
+def test_a_quick_run_keeps_the_full_one(tmp_path, monkeypatch, capsys):
+    """Experiments and sizes that share a folder keep their own parts; the last command's results are shown."""
     made = make_sequences(num_sequences=1, num_outputs=12, seed=2)
     data = Dataset(made.t, made.y, "made up")
     monkeypatch.setattr(datasets, "load_spellman", lambda: data)
@@ -93,7 +93,7 @@ def test_a_small_run_spares_the_large_one(tmp_path, monkeypatch, capsys):
     small = {name: replace(one, num_steps=12, num_inducing=12) for name, one in RECIPES.items()}
     monkeypatch.setattr(imputation, "RECIPES", small)
     experiments.run("yeast", tmp_path, seeds=1)
-    assert "yeast-0: " in capsys.readouterr().err  # said when it is finished
+    assert "yeast-0: " in capsys.readouterr().err  # printed when finished
     kept = {name: (tmp_path / name).read_bytes() for name in ("yeast.safetensors", "yeast.png")}
     table = json.loads((tmp_path / "yeast.json").read_text())
     experiments.run("yeast", tmp_path, seeds=1, quick=True, progress=False)
@@ -127,7 +127,7 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert text.strip() == capsys.readouterr().out.strip()
     assert (tmp_path / "cmu35.png").stat().st_size > 10_000
     model, _, data = load(tmp_path / "cmu35.safetensors")
-    assert model.num_outputs == 3 * 59  # and those of two lags
+    assert model.num_outputs == 3 * 59  # with those of two lags
     about = load_metadata(tmp_path / "cmu35.safetensors")
     assert about["lags"] == [-4, 4]
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
@@ -135,7 +135,7 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert data.num_sequences == 6
 
     def no_training(*args):
-        raise AssertionError("a second run must use what the first finished")
+        raise AssertionError("a second run must reuse finished parts")
 
     monkeypatch.setattr(Recipe, "train", no_training)
     before = (tmp_path / "cmu35.json").read_text()
@@ -197,7 +197,7 @@ def test_missa(tmp_path, monkeypatch):
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
     about = load_metadata(tmp_path / "missa.safetensors")
-    assert about["scale"] is None  # pixels as they are
+    assert about["scale"] is None  # pixels are not scaled
     assert about["shape"] == [12, 12]
 
 
@@ -267,7 +267,7 @@ def test_tiles_and_lines():
     np.testing.assert_array_equal(filled, [[2.0, 5.0]])
 
 
-def test_bad_input_is_named(tmp_path):
+def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="name must be one of cmu35, cmu07, missa"):
         experiments.run("dog", tmp_path)
     with pytest.raises(ValueError, match="seeds must be at least 1, but got 0"):

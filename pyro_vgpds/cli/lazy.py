@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds demo`` and ``experiment``, which are modules of their own and are imported when they are asked for."""
+"""Commands that import their modules, and with them matplotlib, only when they are run: plot, demo and experiment."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from typing import Any
+from pathlib import Path
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
-from pyro_vgpds.cli.fitting import say
+from pyro_vgpds.cli.progress import say
 
-__all__ = ["run_demo", "run_experiment"]
+__all__ = ["FIGURES", "run_demo", "run_experiment", "run_plot"]
+
+#: choices of ``plot --what``
+FIGURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast")
+
+
+def run_plot(args: argparse.Namespace) -> int:
+    code: int = importlib.import_module("pyro_vgpds.cli.drawing").run_plot(args)
+    return code
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    if args.output.exists() and not args.output.is_dir():
-        raise UsageError(f"--output must be a folder, but {args.output} is a file.")
-    demo: Any = importlib.import_module("pyro_vgpds.demo")
+    _check_folder(args.output)
+    demo = importlib.import_module("pyro_vgpds.demo")
     report = demo.run(
         args.output, steps=args.steps, seed=args.seed, say=lambda text: say(args, text),
         progress=False if args.quiet else None,
@@ -27,24 +34,28 @@ def run_demo(args: argparse.Namespace) -> int:
 
 def run_experiment(args: argparse.Namespace) -> int:
     try:
-        experiments: Any = importlib.import_module("pyro_vgpds.experiments")
+        experiments = importlib.import_module("pyro_vgpds.experiments")
     except ImportError as error:
-        raise CommandError(f"the experiments cannot be imported: {error}. pip install 'pyro_vgpds[data]'.") from None
+        raise CommandError(f"cannot import the experiments: {error}. Run pip install 'pyro_vgpds[data]'.") from None
     names = ", ".join(experiments.NAMES)
     if args.name is None:
         print(names)
         return OK
     if args.name not in experiments.NAMES:
         raise UsageError(f"NAME must be one of {names}, but got {args.name!r}.")
-    if args.output.exists() and not args.output.is_dir():
-        raise UsageError(f"--output must be a folder, but {args.output} is a file.")
-    source: dict[str, Any] = {"data_home": args.data_home} if args.data_home else {}
+    _check_folder(args.output)
+    source = {"data_home": args.data_home} if args.data_home else {}
     source |= {"download": True} if args.download else {}
     try:
         experiments.run(
             args.name, args.output, seeds=args.seeds, quick=args.quick, progress=False if args.quiet else None, **source
         )
-    except FileNotFoundError as error:  # the words of the library's arguments, as they are called here
+    except FileNotFoundError as error:  # which names the library's arguments; say those of the command line
         words = str(error).replace("Pass download=True", "Pass --download").replace("data_home=", "--data-home")
         raise CommandError(words) from None
     return OK
+
+
+def _check_folder(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--output must be a folder, but {path} is a file.")

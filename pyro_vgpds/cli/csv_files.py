@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read csv, tsv and txt files."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+
+from pyro_vgpds.cli.dates import OutOfRangeError, parse_times
+from pyro_vgpds.cli.errors import CommandError
+from pyro_vgpds.cli.layout import InputTable, Layout, select
+
+__all__ = ["CSV_SUFFIXES", "read_csv"]
+
+CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+_MISSING = {"", "nan", "na", "n/a", "null", "none"}
+_TIME_NAMES = ("time", "t", "date", "datetime", "timestamp")
+
+
+def read_csv(path: Path, layout: Layout) -> InputTable:
+    """:raises CommandError: that names the file, the line and the column."""
+    header, rows, lines = _read_rows(path)
+    sequence = _find(header, layout.sequence, ("sequence",), "--sequence-column", path)
+    time = None if layout.no_time else _find(header, layout.time, _TIME_NAMES, "--time", path)
+    if time is None and not layout.no_time:
+        time = 1 if sequence == 0 and len(header) > 1 else 0  # the first other column
+    outputs = [i for i in range(len(header)) if i not in (time, sequence)]
+    if not outputs:
+        raise CommandError(
+            f"{path} has no column of outputs besides time and sequence; its columns are {', '.join(header)}."
+        )
+    if layout.columns is not None:
+        among = [header[i] for i in outputs]
+        outputs = [outputs[i] for i in select(layout.columns, among, len(among), f"{path}: --columns")]
+    columns = list(zip(*rows, strict=True))
+    # times first: if the wrong column was taken for them, its error is the helpful one
+    t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
+    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
+    names = [header[i] for i in outputs]
+    if sequence is None:
+        return InputTable(path, [t], [y], names)
+    groups: dict[str, list[int]] = {}
+    for row, name in enumerate(columns[sequence]):
+        if not name:
+            raise CommandError(
+                f"{path}, line {lines[row]}: column {header[sequence]!r} is empty; give the name of a sequence."
+            )
+        groups.setdefault(name, []).append(row)
+    if time is None:
+        t = np.concatenate([np.arange(len(part), dtype=float) for part in groups.values()])
+        t = t[np.argsort(np.concatenate(list(groups.values())))]
+    parts = groups.values()
+    return InputTable(path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups))
+
+
+# spreadsheets in some languages write decimal commas and separate cells by semicolons
+_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
+_POINT = re.compile(r"[+-]?[\d,]*\.\d+(?:[eE][+-]?\d+)?")
+
+
+def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """The header (y0, y1, ... if the file has none), the rows, and each row's line number."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        head = list(itertools.islice(file, 1))
+        file.seek(0)
+        delimiter = max(",;\t", key=lambda mark: head[0].count(mark)) if head else ","
+        reader = csv.reader(file, delimiter=delimiter)
+        rows, lines = [], []
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append([cell.strip() for cell in row])
+                lines.append(reader.line_num)
+    if not rows:
+        raise CommandError(f"{path} is empty.")
+    if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
+        rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
+    header = rows[0]
+    if header[0] and all(_is_value(cell) for cell in header):
+        header = [f"y{i}" for i in range(len(header))]
+    else:
+        rows, lines = rows[1:], lines[1:]
+    if not rows:
+        raise CommandError(f"{path} has a header but no rows.")
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(header):
+            raise CommandError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)} columns.")
+    if not header[0] and "time" not in header:
+        header[0] = "time"  # an index without a name, written by pandas
+    for i, name in enumerate(header):
+        if not name or name in header[:i]:
+            fault = f"the same name as another, {name!r}" if name else "no name"
+            raise CommandError(f"{path}: column {i + 1} has {fault}.")
+    return header, rows, lines
+
+
+def _is_value(cell: str) -> bool:
+    """Whether a cell is data, not a name."""
+    if cell.lower() in _MISSING:
+        return True
+    try:
+        parse_times([cell])
+    except OutOfRangeError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argument: str, path: Path) -> int | None:
+    if wanted is not None:
+        if wanted not in header:
+            raise CommandError(f"{path}: {argument} {wanted!r} is not a column; the columns are {', '.join(header)}.")
+        return header.index(wanted)
+    lower = [name.lower() for name in header]
+    return next((lower.index(name) for name in usual if name in lower), None)
+
+
+def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
+    values = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        try:
+            values[i] = np.nan if cell.lower() in _MISSING else float(cell)
+        except ValueError:
+            raise CommandError(
+                f"{path}, line {lines[i]}, column {name!r}: {cell!r} is not a number. Leave missing values "
+                "empty, or select the columns of numbers with --columns."
+            ) from None
+        if np.isinf(values[i]):
+            raise CommandError(
+                f"{path}, line {lines[i]}, column {name!r}: {cell!r} is infinite. Leave missing values empty."
+            )
+    return values
+
+
+def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
+    try:
+        times = parse_times(cells)
+    except OutOfRangeError as error:
+        message, i = error.args
+        raise CommandError(f"{path}, line {lines[i]}, column {name!r}: {message}.") from None
+    except ValueError as error:
+        message, i = error.args
+        raise CommandError(
+            f"{path}, line {lines[i]}, column {name!r}: {message}. This column was taken for the times. Name "
+            "the times' column with --time and the sequences' column with --sequence-column, or pass --no-time if the "
+            "file has no times."
+        ) from None
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        line = lines[int(np.flatnonzero(~np.isfinite(times))[0])]
+        raise CommandError(f"{path}, line {line}, column {name!r}: times must be finite.")
+    return times

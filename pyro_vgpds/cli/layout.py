@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content of a data file: which columns mean what, and the sequences that were read."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pyro_vgpds.cli.errors import CommandError
+
+__all__ = ["InputTable", "Layout", "select"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a file mean what. None: look for the usual names."""
+
+    time: str | None = None  #: name of the times' column
+    sequence: str | None = None  #: name of the column with each row's sequence
+    columns: str | None = None  #: names or numbers of the outputs, separated by commas
+    no_time: bool = False  #: the file has no times: number the rows
+    shrink: int = 1  #: of videos: N x N pixels become one
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Layout:
+        return cls(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1)
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """The sequences of a data file."""
+
+    path: Path
+    t: list[np.ndarray]  #: times of each sequence, numbers or datetime64[ns]
+    y: list[np.ndarray]  #: outputs (N_s, D), NaN where missing
+    columns: list[str] | None = None
+    names: list[str] | None = None  #: of the sequences, if the file names them
+    shape: tuple[int, int] | None = None  #: (H, W) of the frames of a video
+    fps: float | None = None
+
+
+def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:
+    """Column numbers from names, numbers (from 0) and ranges ``first:after``, separated by commas.
+
+    :raises CommandError: if a column is unknown or repeated.
+    """
+    chosen: list[int] = []
+    for part in (part.strip() for part in text.split(",")):
+        first, colon, after = part.partition(":")
+        if names and part in names:
+            chosen.append(names.index(part))
+        elif first.isdigit() and (after.isdigit() if colon else True):
+            chosen += range(int(first), int(after) if colon else int(first) + 1)
+        else:
+            known = ", ".join((names or [])[:20]) + (", …" if names and len(names) > 20 else "")
+            raise CommandError(f"{argument}: unknown column {part!r}; " + (
+                f"the columns are {known}." if names else f"their numbers are 0 to {count - 1}."))  # fmt: skip
+    odd = [i for i in chosen if i >= count]
+    if odd or not chosen or len(set(chosen)) < len(chosen):
+        fault = f"got {odd[0]}" if odd else "one is repeated" if chosen else f"{text!r} selects none"
+        raise CommandError(f"{argument} must select different columns of 0 to {count - 1}, but {fault}.")
+    return chosen
