@@ -75,11 +75,11 @@ def _training(trained: ModelFile, args: argparse.Namespace) -> Figure:
         raise CommandError(
             f"{trained.path} has no record of its training; models written by `pyro-vgpds fit` have one."
         )
-    return plot_training(trained.result).figure
+    return _figure(plot_training(trained.result))
 
 
 def _relevance(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    return plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained)).figure
+    return _figure(plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained)))
 
 
 def _latent(trained: ModelFile, args: argparse.Namespace) -> Figure:
@@ -92,7 +92,7 @@ def _plane(trained: ModelFile, args: argparse.Namespace) -> Figure:
     order = _order(trained)
     if len(order) < 2:
         raise CommandError(f"{trained.path} has one latent dimension, but --what plane requires two.")
-    return plot_plane(trained.posterior, order[:2], names=trained.metadata.get("names")).figure
+    return _figure(plot_plane(trained.posterior, order[:2], names=trained.metadata.get("names")))
 
 
 def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
@@ -163,6 +163,12 @@ def _share_labels(axes: Sequence[Axes]) -> None:
         if (legend := ax.get_legend()) is not None:
             legend.remove()
         ax.set_title("", loc="right")
+
+
+def _figure(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
 
 
 def _order(trained: ModelFile) -> list[int]:
