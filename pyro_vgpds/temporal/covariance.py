@@ -120,7 +120,7 @@ class TemporalCovariance(ABC):
         """K_t r B⁻¹ v = S r v, (..., N, Q)."""
 
     def posterior_draw(self, lam: Tensor, shape: torch.Size) -> Tensor:
-        """Draws of N(0, S), (*shape, N, Q), by Matheron's rule.
+        """Draws of N(0, S), ``shape`` + (N, Q), by Matheron's rule.
 
         A draw f of the prior is corrected by pseudo-observations of it with noise 1/λ: f − K r B⁻¹ (r f + ε).
         """

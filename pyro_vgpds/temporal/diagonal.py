@@ -51,23 +51,28 @@ class DiagonalCovariance(TemporalCovariance):
         return 1.0 / self.k
 
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
-        return PathMoments(self.k * mean_bar, self._variance(lam), mean_bar, torch.log1p(self.k * lam).sum(-2))
+        return self._moments(mean_bar, lam, self._b(lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
-        return self.posterior(eta / (1.0 + self.k * lam), lam)
+        b = self._b(lam)
+        return self._moments(eta / b, lam, b)
 
-    def _variance(self, lam: Tensor) -> Tensor:
-        return self.k / (1.0 + self.k * lam)
+    def _moments(self, mean_bar: Tensor, lam: Tensor, b: Tensor) -> PathMoments:
+        return PathMoments(self.k * mean_bar, self.k / b, mean_bar, torch.log1p(self.k * lam).sum(-2))
+
+    def _b(self, lam: Tensor) -> Tensor:
+        """The diagonal of B."""
+        return 1.0 + self.k * lam
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
-        return torch.diag_embed(self._variance(lam).mT)
+        return torch.diag_embed((self.k / self._b(lam)).mT)
 
     def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
         same = rows.unsqueeze(-1) == rows
-        return torch.where(same, self._variance(lam).mT[..., rows].unsqueeze(-1), 0.0)
+        return torch.where(same, (self.k / self._b(lam)).mT[..., rows].unsqueeze(-1), 0.0)
 
     def gain(self, lam: Tensor, v: Tensor) -> Tensor:
-        return self.k * lam.sqrt() / (1.0 + self.k * lam) * v
+        return self.k * lam.sqrt() / self._b(lam) * v
 
     def predictor(self, sequence: int, mean_bar: Tensor, lam: Tensor) -> None:
         return None  # white noise at the frames is independent of that at other times

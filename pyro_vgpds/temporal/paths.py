@@ -22,7 +22,7 @@ class GaussianPath(Expandable):
     :param mean: (..., T, Q).
     :param variance: (..., T, Q).
     :param covariance: computes the covariances (..., Q, T, T), which are large, when they are needed.
-    :param draw: draws minus the mean, (*shape, T, Q), for a shape. Default: by the Cholesky factor of the covariance.
+    :param draw: draws minus the mean, ``shape`` + (T, Q), for a shape. Default: by a Cholesky factor of the covariance.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
