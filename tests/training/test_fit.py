@@ -48,7 +48,9 @@ def test_the_bound_rises_and_is_that_of_the_parameters_returned(problem, method)
     assert bound_of(*problem) == pytest.approx(result.bound, rel=1e-8)
     assert [record.step for record in result.history] == list(range(len(result.history)))
     assert result.num_steps <= 60
-    assert result.seconds > 0
+    seconds = [record.seconds for record in result.history]
+    assert seconds == sorted(seconds)
+    assert result.seconds == seconds[-1]
     assert guide._natural is None
 
 
@@ -373,8 +375,7 @@ def run_random(seed: int) -> tuple[float, float, int]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*jitter raised")  # said once, and no failure
         result = fit(model, guide, problem.data, num_steps=40)
-    assert math.isfinite(result.bound), seed
-    assert result.bound >= start, seed
+    assert start <= result.bound < math.inf, seed
     assert bound_of(model, guide, problem.data) == pytest.approx(result.bound, rel=1e-5, abs=1e-3), seed
     return start, result.bound, result.num_undone
 
