@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+pytestmark = pytest.mark.long
+
 
 def run(*arguments):
     output = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)

@@ -188,9 +188,7 @@ def test_nearest_neighbour_refuses():
         baselines.nearest_neighbour(train, np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"train must be frames \(N, D\), but its shape is \(4,\)"):
         baselines.nearest_neighbour(np.zeros(4), test)
-    with pytest.raises(
-        ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"
-    ):
+    with pytest.raises(ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"):
         baselines.nearest_neighbour([train, np.zeros((2, 2))], test)
 
 
@@ -329,6 +327,7 @@ def test_nearest_neighbour_rows_of_table_1(block, scaled, data_home):
     assert (f"{score['SC']:.2f}", f"{score['RA']:.2f}") == TABLE_1[block, scaled]
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_missa(data_home):
     video = load_missa(data_home=data_home)
@@ -351,6 +350,7 @@ def test_missa(data_home):
         assert metrics.mse(truth, filled) == pytest.approx(mse, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "period"), [("mouse", 15), ("pendulum", 26)])
 def test_periodic_clips(name, period, data_home):
@@ -372,6 +372,7 @@ def test_arrays_in_any_memory_order():
         torch.testing.assert_close(impute(t, np.asfortranarray(y)), impute(t, y))
 
 
+@pytest.mark.long
 def test_the_map_model_reconstructs_and_names_what_it_needs():
     data = make_sequences(num_sequences=4, num_outputs=12, length=(25, 35), seed=1).sequences()
     t, y = ([v[s] for s in data.times.slices()] for v in (data.times.t, data.y))

@@ -139,6 +139,7 @@ def test_extras_are_named(module, extra, use, tmp_path, monkeypatch):
         use(tmp_path)
 
 
+@pytest.mark.long
 def test_import_is_light():
     """The package does not import what only some loaders need."""
     code = "import sys, pyro_vgpds.datasets, pyro_vgpds.baselines; print([m for m in %r if m in sys.modules])"

@@ -323,9 +323,7 @@ def test_cmu35_from_small_files(tmp_path):
         home / "cmu35WalkJog.mat", {"Y": rows, "lbls": labels, "Ytest": test, "lblstest": np.eye(2)[[0, 0] + [1] * 5]}
     )
     io.savemat(home / "cmu35TaylorScaleBias.mat", {"scale": np.arange(59.0)[None], "bias": np.zeros((1, 59))})
-    with pytest.raises(
-        FileNotFoundError, match=r"cmu35/35.asf is not in the data folder .* Pass download=True to"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"cmu35/35.asf is not in the data folder .* Pass download=True to"):
         load_cmu35(data_home=tmp_path)
     (home / "35.asf").write_text(ASF)
     data = load_cmu35(data_home=tmp_path)

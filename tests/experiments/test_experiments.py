@@ -21,6 +21,8 @@ from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
 
+pytestmark = pytest.mark.long
+
 
 def small_video(frames=100):
     return make_pendulum_video(num_frames=frames, height=12, width=12, period=12.0)

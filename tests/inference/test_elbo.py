@@ -106,6 +106,7 @@ def test_any_guide_with_mean_and_variance_works():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 def test_a_guide_without_a_known_kl_is_estimated_without_bias():
     data = make_data((4, 2))
     model, _ = make_model(data)
@@ -137,6 +138,7 @@ def test_a_guide_without_moments_is_refused():
         Collapsed_ELBO().loss(model, guide, data)
 
 
+@pytest.mark.long
 def test_monte_carlo_elbos_are_above_the_collapsed_one_and_agree():
     data = make_data()
     model, guide = make_model(data)
@@ -150,6 +152,7 @@ def test_monte_carlo_elbos_are_above_the_collapsed_one_and_agree():
     assert losses[Trace_ELBO] == pytest.approx(losses[TraceMeanField_ELBO].item(), rel=0.02)
 
 
+@pytest.mark.long
 def test_gradients_at_a_stationary_point_are_those_of_the_papers_appendix():
     data = make_data((5, 3))
     model, guide = make_model(data, noise=1.0)
@@ -316,6 +319,7 @@ def test_predictive_draws_from_the_prior(parallel, random):
     torch.testing.assert_close(out["x"].var(0).mean(), expected, rtol=0.1, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parallel", [False, True])
 def test_predictive_with_a_guide(parallel):
     data = make_data((4, 2))
@@ -449,6 +453,7 @@ def test_a_model_in_another_dtype_than_its_data_is_said():
     assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), small)))
 
 
+@pytest.mark.long
 def test_float32_trains():
     rows = make_data((30, 20), outputs=8)
     data = Sequences(

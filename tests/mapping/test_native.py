@@ -130,6 +130,7 @@ def test_rejects_other_tensors():
         native.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)
 
 
+@pytest.mark.long
 def test_switch():
     code = "from pyro_vgpds.mapping import native; raise SystemExit(native.available())"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYRO_VGPDS_NATIVE": "0"}, check=True)

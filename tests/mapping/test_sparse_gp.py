@@ -233,9 +233,7 @@ def test_equal_eigenvalues_do_no_harm():
         part = Sequences(data.times.t, data.y[:, [d]])
         own = SparseGP(x, model.mapping(), model.inducing, model.noise[d], model.output_mean[[d]], part, 1e-6, 0)
         alone = alone + own.log_prob(part.y)
-    for ours, exact in zip(
-        value_and_gradients(together.log_prob(data.y)), value_and_gradients(alone), strict=True
-    ):
+    for ours, exact in zip(value_and_gradients(together.log_prob(data.y)), value_and_gradients(alone), strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-6)
 
 

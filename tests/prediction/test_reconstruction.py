@@ -201,6 +201,7 @@ def test_a_new_sequence_is_reconstructed(trained):
     torch.testing.assert_close(filled.log_prob(y[-1]), result.log_prob(torch.where(hidden, y[-1], torch.nan)))
 
 
+@pytest.mark.long
 def test_more_frees_more_and_bounds_more(trained):
     """Factorised ≤ joint with training sites held ≤ all free, for times inside a training sequence."""
     posterior, t, y = trained
@@ -282,6 +283,7 @@ def test_more_starts_never_bound_less(trained):
     assert many.bound >= one.bound - 1e-6
 
 
+@pytest.mark.long
 def test_one_noise_for_each_output_and_white_dynamics():
     data = make_data(lengths=(15, 10), missing=0.1)
     noise_each = VGPDS.from_data(data, 2, 8, noise_per_output=True)
@@ -315,6 +317,7 @@ def test_what_a_step_works_on_does_not_grow_with_the_outputs():
     assert sizes[0] == sizes[1] == (16, 14 + 16)
 
 
+@pytest.mark.long
 def test_log_density_is_below_the_density_and_near_it():
     """Against importance sampling: the average of p(y given x) over draws of x from the prior."""
     data = make_data(lengths=(20, 15), outputs=3)
@@ -338,6 +341,7 @@ def test_log_density_is_below_the_density_and_near_it():
     assert float(posterior.log_density(t, y + 10.0)) < bound - 50.0
 
 
+@pytest.mark.long
 def test_bayes_classifier():
     sequences, posteriors = {}, {}
     for name, seed in (("walk", 0), ("run", 5)):

@@ -54,6 +54,7 @@ def test_the_bound_rises_and_is_that_of_the_parameters_returned(problem, method)
     assert guide._natural is None
 
 
+@pytest.mark.long
 def test_natural_steps_are_faster_than_adam(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -98,6 +99,7 @@ def test_natural_gradients_beside_a_plain_svi_loop(problem):
     assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(inside, rel=1e-9)  # mean_bar and lam are set
 
 
+@pytest.mark.long
 def test_a_full_natural_step_is_the_fixed_point():
     data = make_data((5, 3))
     model, guide = make_model(data, noise=1.0)
@@ -218,6 +220,7 @@ def test_a_callback_that_fails_leaves_what_was_learned(problem):
     assert problem[1]._natural is None
 
 
+@pytest.mark.long
 def test_a_bound_without_digits_is_a_failed_step():
     t = np.linspace(0, 10, 50)
     y = np.sin(t[:, None] + np.arange(5)) + 0.01 * np.random.default_rng(2).standard_normal((50, 5))
@@ -249,6 +252,7 @@ def test_float32_reports_the_bound_of_what_it_returns():
     assert bound_of(model, guide, data) == pytest.approx(result.bound, rel=1e-5)
 
 
+@pytest.mark.long
 def test_restarts_keep_the_best(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -326,6 +330,7 @@ def test_result(problem):
     assert isinstance(result, FitResult)
 
 
+@pytest.mark.long
 def test_same_seed_same_numbers(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -380,6 +385,7 @@ def run_random(seed: int) -> tuple[float, float, int]:
     return start, result.bound, result.num_undone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(16))
 def test_random_problems(seed):
     run_random(seed)
@@ -391,6 +397,7 @@ def test_200_random_problems(seed):
     run_random(seed)
 
 
+@pytest.mark.long
 def test_a_period_is_kept_and_refined():
     """Noisy cycles of period 2.4, started at 2.35: training goes to the peak nearby and does not walk off."""
     rng = np.random.default_rng(0)
@@ -432,6 +439,7 @@ def test_natural_gradient_keeps_q_where_hyperparameters_are_random():
     torch.testing.assert_close(Posterior(model, guide, data).q.eta, eta, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.long
 def test_the_bound_over_draws_of_hyperparameters_is_that_of_training_within_a_block(problem):
     _, _, data = problem
     kernel = Matern32(lengthscale=dist.LogNormal(1.0, 1.0)) + White(1e-2) + Bias(0.1)
