@@ -300,7 +300,8 @@ def test_gp_is_calibrated_and_takes_constants():
     flat[~np.isnan(flat)] = 3.0
     mean, variance = baselines.gp_interpolation(t, flat, return_variance=True)
     np.testing.assert_allclose(mean.numpy(), 3.0)
-    assert bool((variance[np.isnan(flat)] > 0).all())
+    hidden = variance[np.isnan(flat)]
+    assert bool(((hidden > 0) & (hidden < 1e-6)).all())  # nothing varies
 
 
 @pytest.mark.parametrize("kernel", [Linear, Matern32(), "rbf"])
