@@ -101,7 +101,11 @@ def test_relevance_bars(trained):
     assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
     assert ax.get_title() == "2 of 3 dimensions are active"
     assert len(plot_relevance([3.0, 1.0]).containers) == 1
-    plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
+    value, active = trained.model.relevance(trained.guide, trained.data)
+    own = plot_relevance(trained.model.relevance(trained.guide, trained.data))
+    heights = value.sort(descending=True).values / value.max()
+    np.testing.assert_allclose([bar.get_height() for bar in own.containers[0]], heights.detach())
+    assert own.get_title() == f"{int(active.sum())} of 3 dimensions are active"
 
 
 @pytest.mark.parametrize(
@@ -401,6 +405,13 @@ def test_animated_frames(tmp_path):
     with Image.open(path) as film:
         assert film.n_frames == 4
         assert film.info["duration"] == 100
+        shares = []  # of coloured pixels, in the left and in the right half
+        for i in range(4):
+            film.seek(i)
+            pixels = np.asarray(film.convert("RGB")).astype(int)
+            coloured = pixels.max(-1) - pixels.min(-1) > 40
+            shares.append([half.mean() for half in np.array_split(coloured, 2, axis=1)])
+    assert [[share > 0.3 for share in pair] for pair in shares] == [[False, i == 2] for i in range(4)]
     assert not plt.get_fignums()
 
 
@@ -426,7 +437,15 @@ def test_animated_poses_of_one_limb(tmp_path):
     moving = animate_poses(motion.skeleton, limb, view="side")
     low, high = moving._fig.axes[0].get_ylim()
     assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
-    save_animation(moving, tmp_path / "a.gif")
+    (drawn,) = moving._fig.axes[0].get_lines()
+    for frame in (0, 2):
+        moving._func(frame)
+        ends = drawn.get_ydata().reshape(-1, 3)[:, :2]
+        seen = np.array(motion.skeleton.bones) < 4
+        np.testing.assert_allclose(ends[seen], limb[frame, np.array(motion.skeleton.bones)[seen], 1])
+        assert np.isnan(ends[~seen.all(1)]).any(1).all()
+    with Image.open(save_animation(moving, tmp_path / "a.gif")) as film:
+        assert film.n_frames == 3
 
 
 def test_films_keep_their_frames(tmp_path):
