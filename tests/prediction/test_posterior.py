@@ -291,7 +291,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, tmp_path):
     model, guide = make_model(data)
     whole = Posterior(model, guide, data).forecast(T_NEW, 0)
     wanted = whole.mean, whole.variance
-    for name, value in (("_KEEP", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
+    for name, value in (("_CACHED", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
         monkeypatch.setattr(predictive, name, value)
     prediction = Posterior(model, guide, data).forecast(T_NEW, 0)
     torch.testing.assert_close(prediction.mean, wanted[0])
