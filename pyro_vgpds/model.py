@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyro
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Start, check_start, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
 from pyro_vgpds.kernels.base import event_dim
@@ -29,18 +31,6 @@ __all__ = ["VGPDS", "Relevance"]
 # marks for Collapsed_ELBO; every other algorithm ignores them
 _INTEGRATED: Any = {"integrated": True}
 _INTEGRATE: Any = {"integrate": "x"}
-
-
-class Relevance(NamedTuple):
-    """The relevance of each latent dimension, and whether it is switched on.
-
-    >>> value, active = model.relevance(guide, data)
-    >>> value.shape, active.dtype
-    (torch.Size([3]), torch.bool)
-    """
-
-    value: Tensor  #: (Q,), weight times spread
-    active: Tensor  #: (Q,) of bool
 
 
 class VGPDS(PyroModule):
@@ -110,8 +100,7 @@ class VGPDS(PyroModule):
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
-                f"output_scale must be ({len(output_mean)},), one for each output, but its shape is "
-                f"{tuple(output_scale.shape)}."
+                f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
         if jitter is not None and not (jitter >= 0.0):
             raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
@@ -284,7 +273,7 @@ class VGPDS(PyroModule):
             times = self.start.times.to(self.inducing)
             return self.start.sites(TemporalGP(self.temporal(), times, self.latent_dim, structure=self.structure))
 
-    def relevance(self, guide: Any = None, data: Sequences | None = None) -> Relevance:
+    def relevance(self, guide: AutoOpperArchambeau | None = None, data: Sequences | None = None) -> Relevance:
         """The relevance of each latent dimension: its weight in the mapping times its spread, (Q,).
 
         The weights alone cannot be compared, as a latent dimension may be stretched and its weight shrunk with no
@@ -299,20 +288,12 @@ class VGPDS(PyroModule):
         >>> model.relevance(guide, data).value.argsort(descending=True).shape  # the most relevant first
         torch.Size([3])
         """
-        leaves = [leaf for leaf in self.mapping.leaves() if "weight" in leaf._names]
-        if not leaves:
-            raise ValueError(f"the mapping kernel has no weights of latent dimensions: {self.mapping}.")
         with torch.no_grad():
+            weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
-                spread = self.inducing.var(0, correction=0)
-            else:
-                q = guide.posterior(data)
-                spread = q.mean.var(0, correction=0) + q.variance.mean(0)
-            # a random weight counts by the mean of its prior, because reading it would draw it
-            means: list[Any] = [getattr(leaf._pyro_samples.get("weight"), "mean", None) for leaf in leaves]
-            weights = [leaf.weight if w is None else w for w, leaf in zip(means, leaves, strict=True)]
-            value = torch.stack([w.expand(self.latent_dim) for w in weights]).sum(0) * spread
-        return Relevance(value, value >= 0.05 * value.max())
+                return Relevance.of(weights * self.inducing.var(0, correction=0))
+            q = guide.posterior(data)
+            return Relevance.of(weights * (q.mean.var(0, correction=0) + q.variance.mean(0)))
 
     def extra_repr(self) -> str:
         text = f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

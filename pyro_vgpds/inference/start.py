@@ -77,7 +77,7 @@ def start_kernels(start: Start, temporal: Kernel, mapping: Kernel, default_mappi
 
 
 def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) -> None:
-    """Scales of a mapping kernel that the user left to us; of a kernel that was given, only the weights' shape."""
+    """Scales of the default mapping kernel; for a kernel that was given, only the shape of its weights."""
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
             leaf.set("variance", share.new_tensor(spread)).set("weight", share)
@@ -108,9 +108,9 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
 def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> None:
     """Set the lengthscales and periods that ``kernel`` leaves open to those under which the points are most likely.
 
-    The points x (N, Q) are unit-variance paths, and each counts by its share (Q,) of the outputs' variance: the last
-    of them are often noise. The search looks at the first frames of the longest sequences and at a grid from the
-    typical step to the span of the times. One lengthscale serves all that are open.
+    The points x (N, Q) are unit-variance paths, weighted by their share (Q,) of the outputs' variance because the last
+    ones are often noise. The search uses the first frames of the longest sequences and a grid from the typical step to
+    the span of the times. All open lengthscales get the same value.
     """
     open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
     longest = max(times.lengths)
