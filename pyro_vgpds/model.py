@@ -227,7 +227,7 @@ class VGPDS(PyroModule):
         if stored is None or stored is self.inducing_unconstrained or pyro.settings.get("module_local_params"):
             return
         warnings.warn(
-            "Pyro's parameter store contains parameters of an earlier model, which this model will now use. "
+            "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
             "Call pyro.clear_param_store() between models.",
             UserWarning,
             stacklevel=3,
