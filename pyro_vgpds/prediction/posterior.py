@@ -87,7 +87,9 @@ class Posterior:
             self._training = _read(guide, data)
             q, likelihood, _ = self._training
             if noise is not None:
-                likelihood.noise = check_noise(noise, len(likelihood.output_mean)).to(data.times.t).reshape(-1)
+                given = check_noise(noise, len(likelihood.output_mean)).to(data.times.t).reshape(-1)
+                likelihood = likelihood.replaced(noise_variance=given)
+                self._training = self._training._replace(likelihood=likelihood)
             self._inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))

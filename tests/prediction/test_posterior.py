@@ -199,7 +199,7 @@ def test_given_the_path_outputs_are_gaussian_over_time():
     with pytest.raises(ValueError, match="finite"):
         given.log_prob(torch.full((3, 5), torch.nan))
     with pytest.raises(NotImplementedError, match="noise=True"):
-        PosteriorGP(x, posterior._inducing, noise=False).log_prob(value)
+        PosteriorGP(x, posterior._inducing, include_noise=False).log_prob(value)
 
 
 @pytest.mark.parametrize("sequence", [None, 1])
@@ -298,7 +298,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, tmp_path):
     model, guide = make_model(data)
     whole = Posterior(model, guide, data).forecast(T_NEW, 0)
     wanted = whole.mean, whole.variance
-    for name, value in (("_KEEP", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
+    for name, value in (("_CACHED", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
         monkeypatch.setattr(predictive, name, value)
     prediction = Posterior(model, guide, data).forecast(T_NEW, 0)
     torch.testing.assert_close(prediction.mean, wanted[0])
