@@ -46,7 +46,8 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"Start|Tensor|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
+    ("py:class", r"(Array|Data|Path)Like|Shape|Start|Tensor|TorchDistribution"),
+    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi)"),
 ]
 
 
