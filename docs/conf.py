@@ -46,6 +46,7 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:class", r"ArrayLike|Axes|DataLike|PathLike|PyroModule"),
     ("py:class", r"Start|Tensor|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
 ]
 
