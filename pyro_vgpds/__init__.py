@@ -30,6 +30,7 @@ from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.training.api import FitResult, fit
 from pyro_vgpds.version import __version__
@@ -48,6 +49,7 @@ __all__ = [
     "PosteriorMixture",
     "Prediction",
     "Sequences",
+    "Solver",
     "SparseGP",
     "TemporalGP",
     "__version__",

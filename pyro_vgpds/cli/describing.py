@@ -218,7 +218,7 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
             f"--sequence must be one of training with --what fit, but got {NEW!r}; --what forecast draws a new one."
         )
     if trained.shape is not None and args.outputs is None:
-        function = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
+        function = trained.answer(trained.posterior.impute(fill=False, include_noise=False), 0).mean
         films = {"data": trained.outputs(), "model": function}
         labels = format_times(trained.times(0))
         frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}

@@ -17,6 +17,7 @@ from pyro_vgpds.cli.trained import NEW, Trained
 from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
+from pyro_vgpds.prediction.solver import Solver
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]
 
@@ -27,7 +28,7 @@ def run_forecast(args: argparse.Namespace) -> int:
     trained = _open(args)
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
-    prediction = trained.posterior.forecast(times, sequence, noise=not args.no_noise)
+    prediction = trained.posterior.forecast(times, sequence, include_noise=not args.no_noise)
     label = NEW if sequence is None else trained.names[sequence]
     labels = [label] * len(times) if trained.data.num_sequences > 1 else None
     _write(args, trained.answer(prediction, args.interval, labels))
@@ -39,7 +40,7 @@ def run_generate(args: argparse.Namespace) -> int:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     pyro.set_rng_seed(args.seed)
-    draws = trained.posterior.generate(times, args.samples, sequence, noise=not args.no_noise).cpu().numpy()
+    draws = trained.posterior.generate(times, args.samples, sequence, include_noise=not args.no_noise).cpu().numpy()
     names = [str(i) for i in range(args.samples) for _ in times]
     answer = Answer(
         np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1]) * trained.scale, None, trained.data.columns,
@@ -55,7 +56,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     if args.file is None:
         if args.hide:
             raise UsageError("--hide needs a FILE to hide columns of.")
-        filled = trained.posterior.impute(fill=not args.smooth, noise=not args.no_noise)
+        filled = trained.posterior.impute(fill=not args.smooth, include_noise=not args.no_noise)
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
         _write(args, trained.answer(filled, args.interval, labels if trained.data.num_sequences > 1 else None))
         return OK
@@ -76,10 +77,9 @@ def run_reconstruct(args: argparse.Namespace) -> int:
                 parts if several else parts[0],
                 sequence,
                 fill=not args.smooth,
-                noise=not args.no_noise,
+                include_noise=not args.no_noise,
                 factorised=args.factorised,
-                num_starts=args.starts,
-                num_steps=args.steps,
+                solver=Solver(args.starts, args.steps),
             )
     except ValueError as error:
         raise CommandError(f"{args.file}: {error}") from None

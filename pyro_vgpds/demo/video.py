@@ -44,10 +44,10 @@ def video_chapter(
     trained = train(path, data, kernel, 10, min(40, len(data.times)), steps, seed, say, progress, **about)
     posterior = trained.posterior
     say("video: reconstructing and forecasting ...")
-    found = posterior.reconstruct(t[half], seen[half], sequence=0, noise=False)
-    forecast = posterior.forecast(t[ahead], noise=False)
+    found = posterior.reconstruct(t[half], seen[half], sequence=0, include_noise=False)
+    forecast = posterior.forecast(t[ahead], include_noise=False)
     said = np.empty_like(y)
-    said[whole] = posterior.impute(fill=False, noise=False).mean.numpy()
+    said[whole] = posterior.impute(fill=False, include_noise=False).mean.numpy()
     said[half], said[ahead] = found.mean.numpy(), forecast.mean.numpy()
     hidden = np.isnan(seen)
     near = np.asarray(nearest_neighbour(y[whole], seen[half]))

@@ -110,15 +110,18 @@ class Trained:
 
     def with_noise(self, factor: float) -> Trained:
         """The same with a noise for each output: a multiple of the trained one plus what is left unexplained of it."""
-        trained = self.posterior.noise.expand(self.posterior.num_outputs)
+        trained = self.posterior.noise_variance.expand(self.posterior.num_outputs)
         noise = factor * (trained + self.posterior.residual_variance())
-        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise=noise))
+        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise_variance=noise))
 
     def carrying(self, residual: Kernel) -> Trained:
         """The same with a kernel of time for its residuals."""
         post = self.posterior
         return replace(
-            self, posterior=Posterior(self.model, self.guide, post.data, noise=post.noise, residual=residual)
+            self,
+            posterior=Posterior(
+                self.model, self.guide, post.data, noise_variance=post.noise_variance, residual=residual
+            ),
         )
 
     def balanced(self, share: float) -> Trained:
@@ -130,13 +133,13 @@ class Trained:
         post = self.posterior
         with torch.no_grad():
             level = share * float(self.model.mapping().cov_diag(post.q.mean[:1]))
-        noise = float(post.noise)
+        noise = float(post.noise_variance)
         signal = (post.data.output_variances - noise).clamp_min(0.05 * noise)
         magnified = (signal / level).clamp_max(1.0).sqrt()
         model, guide = copy.deepcopy((self.model, self.guide))
         model.output_mean = model.output_mean / magnified
         data = Sequences(post.data.times.t, post.data.read() / magnified)
-        posterior = Posterior(model, guide, data, noise=noise / magnified**2)
+        posterior = Posterior(model, guide, data, noise_variance=noise / magnified**2)
         scale = self.scale * magnified.numpy()
         return replace(self, posterior=posterior, model=model, guide=guide, scale=scale)
 

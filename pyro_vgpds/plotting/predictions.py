@@ -90,11 +90,12 @@ def plot_reconstruction(
     :returns: the axes.
     :raises ValueError: where the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
 
+    >>> from pyro_vgpds import Solver
     >>> from pyro_vgpds.plotting import plot_reconstruction
     >>> t, truth = data.times.t[:10], data.read()[:10]
     >>> seen = truth.clone()
     >>> seen[4:8, 0] = float("nan")
-    >>> whole = post.reconstruct(t, seen, num_starts=1)
+    >>> whole = post.reconstruct(t, seen, solver=Solver(num_starts=1))
     >>> ax = plot_reconstruction(whole, output=0, truth=truth, seen=seen)
     """
     column, name = _output(prediction, output)

@@ -3,8 +3,10 @@
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
-from pyro_vgpds.prediction.outputs import Latent, Outputs, Prediction, Reconstruction
+from pyro_vgpds.prediction.outputs import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.solver import Solver
 
 __all__ = [
     "BayesClassifier",
@@ -15,4 +17,5 @@ __all__ = [
     "PosteriorMixture",
     "Prediction",
     "Reconstruction",
+    "Solver",
 ]

@@ -174,7 +174,7 @@ def test_outputs_of_unequal_signal():
     np.testing.assert_allclose(smooth[:, :6], fitted[:, :6], atol=0.5)
     assert smooth[:, 6:].std(0).mean() < 0.5 * fitted[:, 6:].std(0).mean()  # over time
     variance = balanced.variance(balanced.posterior.impute(fill=False))
-    noise = float(trained.posterior.noise)
+    noise = float(trained.posterior.noise_variance)
     assert np.all(variance > 0.99 * noise)
     assert np.all(variance[:, 6:] < 1.5 * noise)
     seen = y[:20].copy()
