@@ -107,6 +107,16 @@ class Outputs(ABC):
             raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
         return value
 
+    def select(self, rows: slice) -> Outputs:
+        """Some of the T frames, such as those of one of several sequences.
+
+        :param rows: which frames.
+
+        >>> ahead.select(slice(1, None))
+        Selection(1 time from 2.7 to 2.7, 5 outputs)
+        """
+        return Selection(self, rows)
+
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Arrays ``t`` (or dates), ``mean`` and ``variance``.
 
@@ -153,8 +163,9 @@ class Outputs(ABC):
         :raises ValueError: if ``interval`` is not in [0, 1), or the suffix is unknown.
 
         >>> ahead.to_file("ahead.csv", interval=0.9)
-        >>> print(open("ahead.csv").readline()[:28])
-        time,y0,y0 lower,y0 upper,y1
+        >>> from pathlib import Path
+        >>> Path("ahead.csv").read_text()[:28]
+        'time,y0,y0 lower,y0 upper,y1'
         """
         ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
         write_table(
@@ -168,3 +179,26 @@ class Outputs(ABC):
             frame_shape=frame_shape,
             fps=fps,
         )
+
+
+class Selection(Outputs):
+    """Some frames of another prediction; :meth:`Outputs.select` makes them."""
+
+    def __init__(self, whole: Outputs, rows: slice) -> None:
+        super().__init__(whole.t[rows], whole.data, whole.include_noise)
+        self.whole, self.rows = whole, rows
+
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        return self.whole.mean[self.rows], self.whole.variance[self.rows]
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        lower, upper = self.whole.interval(probability)
+        return lower[self.rows], upper[self.rows]
+
+    def sample(self, num_samples: int = 1) -> Tensor:
+        return self.whole.sample(num_samples)[:, self.rows]
+
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        full = torch.full_like(self.whole.mean, torch.nan)
+        full[self.rows] = self._checked(y)
+        return self.whole.log_prob(full)
