@@ -12,13 +12,14 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_noise, is_whole
+from pyro_vgpds.checks import check_count, check_noise, is_whole, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.start import Start, start_model
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
 from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
 
@@ -45,7 +46,8 @@ class VGPDS(PyroModule):
     r"""Variational Gaussian process dynamical system (Damianou, Titsias and Lawrence 2011) as a Pyro model.
 
     .. math::
-        x_q(t) \sim GP(0, k_x), \quad f_d(x) \sim GP(0, k_f), \quad y_{nd} = f_d(x(t_n)) + m_d + \epsilon_{nd}
+        x_q(t) \sim GP(0, k_x), \quad f_d(x) \sim GP(0, k_f), \quad
+        y_{nd} = m_d + s_d (f_d(x(t_n)) + \epsilon_{nd})
 
     Called on :class:`~pyro_vgpds.Sequences`, it has the sample sites ``x`` (N, Q) and ``y`` (N, D), observed where the
     sequences have outputs. Train it with :class:`~pyro_vgpds.Collapsed_ELBO`, or run it under any Pyro algorithm.
@@ -54,8 +56,10 @@ class VGPDS(PyroModule):
     :param temporal: k_x, a kernel of time.
     :param mapping: k_f, a kernel with analytic Ψ statistics.
     :param inducing: inducing inputs (M, Q); learned.
-    :param noise: noise variance: one number as in the paper, (D,) for one each, or a prior; learned.
-    :param output_mean: m, (D,); held.
+    :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned.
+    :param output_mean: m, (D,); fixed.
+    :param output_scale: s, (D,); fixed. ``noise`` and the variance of ``mapping`` are in units of the scaled outputs.
+        Default: ones.
     :param jitter: added to the diagonal of K_MM as it is; left out, the rule of
         :func:`~pyro_vgpds.linalg.default_jitter` is followed.
     :param structure: ``"dense"`` or ``"markov"`` forces how the temporal prior is computed; left out,
@@ -77,6 +81,7 @@ class VGPDS(PyroModule):
     noise: Any
     noise_unconstrained: Any
     output_mean: Tensor
+    output_scale: Tensor
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class VGPDS(PyroModule):
         noise: Any,
         output_mean: Tensor,
         *,
+        output_scale: Tensor | None = None,
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
@@ -99,6 +105,14 @@ class VGPDS(PyroModule):
             raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
         if output_mean.dim() != 1 or not len(output_mean):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
+        if output_scale is None:
+            output_scale = torch.ones_like(output_mean)
+        output_scale = positive("output_scale", output_scale)
+        if output_scale.shape != output_mean.shape:
+            raise ValueError(
+                f"output_scale must be ({len(output_mean)},), one for each output, but its shape is "
+                f"{tuple(output_scale.shape)}."
+            )
         if jitter is not None and not (jitter >= 0.0):
             raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
         for name, kernel in (("temporal", temporal), ("mapping", mapping)):
@@ -114,6 +128,7 @@ class VGPDS(PyroModule):
         self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
+        self.register_buffer("output_scale", output_scale.to(output_mean))
         self.set_noise(noise)
         #: where :meth:`from_data` puts q(X) to begin with; None for a model made by hand
         self.start: Start | None = None
@@ -146,6 +161,7 @@ class VGPDS(PyroModule):
         *,
         static_dim: int = 0,
         noise_per_output: bool = False,
+        scale_outputs: bool = False,
         jitter: float | None = None,
         structure: str | None = None,
     ) -> VGPDS:
@@ -167,6 +183,8 @@ class VGPDS(PyroModule):
             in one space. Each dimension then has temporal parameters of its own. For several sequences; often a
             higher bound and better reconstruction.
         :param noise_per_output: one noise variance for each output; the cost of a step then grows with D.
+        :param scale_outputs: divide the outputs by their standard deviations within the model, which then counts all of
+            them alike. Predictions and the bound stay in the data's units.
         :param jitter: as for :class:`VGPDS`.
         :param structure: as for :class:`VGPDS`.
         :raises ValueError: where the sizes do not fit the data, an output was never observed, or nothing varies.
@@ -189,6 +207,7 @@ class VGPDS(PyroModule):
             inducing=torch.zeros(num_inducing, latent_dim, **options),  # type: ignore[call-overload]
             noise=torch.ones(data.num_outputs if noise_per_output else (), **options),  # type: ignore[call-overload]
             output_mean=data.output_means,
+            output_scale=data.output_scales if scale_outputs else None,
             jitter=jitter,
             structure=structure,
         ).to(**options)
@@ -244,10 +263,22 @@ class VGPDS(PyroModule):
             )
         k_x, k_f = self.temporal(), self.mapping()
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure), infer=_INTEGRATED)
-        likelihood = SparseGP(
-            x, k_f, self.inducing, self.noise, self.output_mean, data, self.jitter, event_dim(self, "noise")
+        return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_INTEGRATE)
+
+    def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
+        """p(y given x) at the current parameters.
+
+        :param x: latent points (..., N, Q).
+        :param data: the sequences of those N frames.
+        :param kernel: the value of ``mapping``, if it was read before. Default: ``mapping()``.
+        """
+        kernel = self.mapping() if kernel is None else kernel
+        inducing, noise = self.inducing, self.noise
+        noise = noise if event_dim(self, "noise") else noise.unsqueeze(-1)
+        mean, scale = self.output_mean, self.output_scale
+        return SparseGP(
+            x, kernel, inducing=inducing, noise=noise, mean=mean, scale=scale, data=data, jitter=self.jitter
         )
-        return pyro.sample("y", likelihood, obs=data.y, infer=_INTEGRATE)
 
     def relevance(self, guide: Any = None, data: Sequences | None = None) -> Relevance:
         """How much each latent dimension matters: its weight in the mapping times its spread, (Q,).

@@ -126,7 +126,11 @@ def make_series(scenario):
     t = [step * torch.arange(n) for n in lengths]
     x = [TemporalGP(scenario.truth[0](), part, latent_dim=2).sample() for part in t]
     likelihood = SparseGP(
-        torch.cat(x), scenario.truth[1](), torch.zeros(1, 2), torch.tensor(noise**2), torch.zeros(num_outputs)
+        torch.cat(x),
+        scenario.truth[1](),
+        inducing=torch.zeros(1, 2),
+        noise=torch.tensor(noise**2),
+        mean=torch.zeros(num_outputs),
     )
     return t, list(likelihood.sample().split(lengths))
 

@@ -32,15 +32,14 @@ class ColumnGroups:
     """
 
     mask: Tensor | None  #: (C, N) of 0 and 1; None for one group that has every row
-    columns: Tensor  #: (C,) how many columns, D_c
+    columns: Tensor  #: (C,) number of columns, D_c
     rows: Tensor  #: (C,) how many rows, N_c
-    square: Tensor  #: (C,) sum of squares of the centred data
+    square: Tensor  #: (C,) sum of squares of the scaled data
     factor: Tensor  #: (N, R) factors of the Gram matrices side by side, zero in rows that were not observed
     widths: tuple[int, ...]  #: columns of ``factor`` that belong to each group, increasing
-    of_column: Tensor  #: (D,) the group of each output, -1 where nothing of it was observed
-    order: Tensor | None = (
-        None  #: (R,) which output each column of ``factor`` is, where it holds the columns themselves
-    )
+    of_column: Tensor  #: (D,) the group of each output, -1 if nothing of it was observed
+    log_scale: Tensor  #: the log of the scale, summed over all observed entries: the Jacobian of the scaling
+    order: Tensor | None = None  #: (R,) the output of each column of ``factor``, if it holds the columns themselves
 
     @property
     def num_groups(self) -> int:
@@ -105,7 +104,7 @@ class Sequences:
         self.columns = list(columns) if columns is not None else names
         if self.columns is not None and self.columns and len(self.columns) != self.num_outputs:
             raise ValueError(f"columns has {len(self.columns)} names, but y has {self.num_outputs} columns.")
-        self._groups: dict[bool, tuple[Tensor, int, ColumnGroups]] = {}
+        self._groups: dict[bool, tuple[list[Tensor | None], list[int], ColumnGroups]] = {}
         if self._arrays:
             self._scan()
         self._y = self._make_y()
@@ -258,27 +257,34 @@ class Sequences:
         self._masks = np.stack(unpacked).astype(bool)
         self.num_missing = n * d - int(self.output_counts.sum())
 
-    def groups(self, mean: Tensor, columns: bool = False) -> ColumnGroups:
-        """The column groups of ``y - mean``, kept until asked for with another ``mean``.
+    def groups(self, mean: Tensor, scale: Tensor | None = None, columns: bool = False) -> ColumnGroups:
+        """The column groups of ``(y - mean) / scale``, cached until called with another ``mean`` or ``scale``.
 
-        :param mean: (D,), what is taken off the outputs.
+        :param mean: (D,), subtracted from the outputs.
+        :param scale: (D,), by which the centred outputs are divided. Default: ones.
         :param columns: keep the columns themselves, as one noise for each output needs, and not a shorter factor.
-        :raises ValueError: where ``mean`` is not (D,).
+        :raises ValueError: if ``mean`` or ``scale`` is not (D,).
 
         >>> groups = data.groups(data.output_means)
         >>> groups.columns.tolist(), groups.rows.tolist()  # one column seen in all 5 rows, one in 3
         ([1.0, 1.0], [5.0, 3.0])
         """
+        given, versions = [mean, scale], [-1 if value is None else value._version for value in (mean, scale)]
         kept = self._groups.get(columns)
-        if kept is not None and kept[0] is mean and kept[1] == mean._version:
+        if kept is not None and kept[0][0] is mean and kept[0][1] is scale and kept[1] == versions:
             return kept[2]
-        if mean.shape != (self.num_outputs,):
-            raise ValueError(f"mean must be ({self.num_outputs},), one for each output, but got {tuple(mean.shape)}.")
-        groups = self._make_groups(mean.detach().to(self.device, self.dtype), columns)
-        self._groups[columns] = (mean, mean._version, groups)
+        for name, value in (("mean", mean), ("scale", scale)):
+            if value is not None and value.shape != (self.num_outputs,):
+                raise ValueError(
+                    f"{name} must be ({self.num_outputs},), one for each output, but got {tuple(value.shape)}."
+                )
+        divisor = torch.ones_like(mean) if scale is None else scale.detach()
+        mean, divisor = mean.detach().to(self.device, self.dtype), divisor.to(self.device, self.dtype)
+        groups = self._make_groups(mean, divisor, columns)
+        self._groups[columns] = (given, versions, groups)
         return groups
 
-    def _make_groups(self, mean: Tensor, columns: bool) -> ColumnGroups:
+    def _make_groups(self, mean: Tensor, scale: Tensor, columns: bool) -> ColumnGroups:
         rows_of, columns_of = self._masks.sum(1), np.bincount(self._pattern, minlength=len(self._masks))
         used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
         widths = columns_of if columns else np.minimum(columns_of, rows_of)
@@ -292,17 +298,17 @@ class Sequences:
         row_index = {c: torch.from_numpy(np.flatnonzero(self._masks[c])).to(self.device) for c in wide}
         place = _places(self._pattern, columns_of) if len(wide) < len(used) else self._pattern
         for where, block in self.blocks():
-            centred = torch.nan_to_num(block - mean[where], nan=0.0)
+            scaled = torch.nan_to_num((block - mean[where]).div_(scale[where]), nan=0.0)
             pattern = self._pattern[where]
             for c in np.intersect1d(pattern, wide):
-                part = centred[:, torch.from_numpy(pattern == c).to(self.device)]
+                part = scaled[:, torch.from_numpy(pattern == c).to(self.device)]
                 part = part if rows_of[c] == self.num_frames else part[row_index[c]]
                 grams[c].addmm_(part, part.mT)
             narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
             if len(narrow):
                 at = np.array([start[c] for c in pattern[narrow].tolist()]) + place[where][narrow]
                 at_index, narrow_index = (torch.from_numpy(a).to(self.device) for a in (at, narrow))
-                factor[:, at_index] = centred[:, narrow_index]
+                factor[:, at_index] = scaled[:, narrow_index]
                 if order is not None:
                     order[at_index] = narrow_index + where.start
         for c in wide:
@@ -321,8 +327,16 @@ class Sequences:
             factor=factor,
             widths=tuple(int(w) for w in widths[used]),
             of_column=torch.from_numpy(group[self._pattern]).to(self.device),
+            log_scale=(self.output_counts * scale.log()).sum(),
             order=order,
         )
+
+    @property
+    def output_scales(self) -> Tensor:
+        """Standard deviations (D,) of the observed outputs, 1 for constant ones."""
+        deviation = self.output_variances.sqrt()
+        rounding = 8.0 * torch.finfo(self.dtype).eps * self.output_means.abs()
+        return torch.where(deviation > rounding, deviation, torch.ones_like(deviation))
 
     def mask(self) -> Tensor:
         """Which outputs were observed, bool (N, D)."""

@@ -140,12 +140,14 @@ def load(
 def _build(header: dict[str, Any], tensors: dict[str, Tensor], device: Any, dtype: torch.dtype) -> Any:
     about = header["model"]
     part = {kind: _strip(tensors, f"{kind}.") for kind in ("model", "guide", "data")}
+    part["model"].setdefault("output_scale", torch.ones_like(part["model"]["output_mean"]))  # not in older files
     model = VGPDS(
         _kernel(about["temporal"], part["model"], "temporal."),
         _kernel(about["mapping"], part["model"], "mapping."),
         inducing=part["model"]["inducing_unconstrained"],
         noise=_parameter(about["noise"], part["model"], "noise"),
         output_mean=part["model"]["output_mean"],
+        output_scale=part["model"]["output_scale"],
         jitter=about["jitter"],
         structure=about.get("structure"),  # files of before there was a choice have none
     )

@@ -54,11 +54,16 @@ class Start:
 def start_model(model: VGPDS, data: Sequences, default_mapping: bool, static_dim: int = 0) -> None:
     """Give ``model`` the start that :meth:`VGPDS.from_data` describes."""
     with torch.no_grad():
-        x, share = split_pca(data, model.latent_dim, static_dim) if static_dim else pca(data, model.latent_dim)
-        spread = float(data.output_variances.mean()) or 1.0
+        scale = model.output_scale
+        if static_dim:
+            x, share = split_pca(data, model.latent_dim, static_dim, scale)
+        else:
+            x, share = pca(data, model.latent_dim, scale)
+        variances = data.output_variances / scale.square()
+        spread = float(variances.mean()) or 1.0
         model.inducing = PyroParam(kmeans(x, model.num_inducing), event_dim=2)
         per_output = model.noise.dim() == 1
-        model.set_noise(_NOISE * (data.output_variances if per_output else x.new_tensor(spread)))
+        model.set_noise(_NOISE * (variances if per_output else x.new_tensor(spread)))
         _start_mapping(model.mapping, share, spread, default_mapping)
         moving = model.latent_dim - static_dim
         choose_scales(model.temporal, data.times, x[:, :moving], share[:moving])
@@ -76,19 +81,19 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
             leaf.set("weight", leaf.weight.detach().expand(len(share)).to(share))
 
 
-def pca(data: Sequences, latent_dim: int) -> tuple[Tensor, Tensor]:
+def pca(data: Sequences, latent_dim: int, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Principal components of what was observed: points (N, Q) of unit variance, and the variance of each component
     relative to the first, (Q,).
 
     Where data are missing they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
     observed is interpolated in time.
     """
-    groups = data.groups(data.output_means)
+    groups = data.groups(data.output_means, scale)
     if groups.mask is None:
         u, s, _ = torch.linalg.svd(groups.factor, full_matrices=False)
         u, s = u[:, :latent_dim], s[:latent_dim]
     else:
-        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim), full_matrices=False)
+        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim, scale), full_matrices=False)
     short = latent_dim - u.shape[1]
     if short > 0:  # fewer frames than latent dimensions
         u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
@@ -103,14 +108,14 @@ def _whiten(u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     return (u * math.sqrt(len(u))).contiguous(), share
 
 
-def split_pca(data: Sequences, latent_dim: int, static_dim: int) -> tuple[Tensor, Tensor]:
+def split_pca(data: Sequences, latent_dim: int, static_dim: int, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """As :func:`pca`, with the components within sequences first, and then ``static_dim`` of the sequences' means.
 
     Within, every sequence is centred, so that all share one space whatever sets them apart; what does is left to the
     last dimensions, which are constant in each sequence.
     """
-    groups = data.groups(data.output_means)
-    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim)
+    groups = data.groups(data.output_means, scale)
+    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim, scale)
     between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
     parts = []
     for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
@@ -141,15 +146,17 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
             leaf.set(name, torch.cat([value.expand(moving), last.expand(static)]))
 
 
-def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
+def _fit_low_rank(data: Sequences, rank: int, scale: Tensor | None = None) -> Tensor:
     """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the centred data."""
     n, mean = data.num_frames, data.output_means
-    ridge = 0.05 * float(data.output_variances.mean())
+    divisor = torch.ones_like(mean) if scale is None else scale
+    ridge = 0.05 * float((data.output_variances / divisor.square()).mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
 
     def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read again for every sweep: the data may be larger than memory
         for where, block in data.blocks():
-            yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(block - mean[where], nan=0.0)
+            scaled = (block - mean[where]).div_(divisor[where])
+            yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(scaled, nan=0.0)
 
     # start from the components of the data with zeros for what is missing
     if data.num_outputs < n:

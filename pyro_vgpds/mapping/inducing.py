@@ -47,9 +47,12 @@ class Frames(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """q(V) of some outputs: which they are, v̄ (M, d), and the basis (M, M) in which B⁻¹ has the diagonals (M, d)."""
+    """q(V) of d outputs: their indices and scales s (d,), s v̄ (M, d), and the basis (M, M) in which B⁻¹ has the
+    diagonals ``shrink`` (M, d).
+    """
 
     outputs: Tensor
+    scale: Tensor
     mean: Tensor
     basis: Tensor
     shrink: Tensor
@@ -78,9 +81,10 @@ class InducingPosterior:
         self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
     ) -> None:
         self.kernel, self.inducing, self.data = likelihood.kernel, likelihood.inducing, data
-        self.noise, self.output_mean = likelihood.noise, likelihood.output_mean
+        self.output_mean, self.output_scale = likelihood.output_mean, likelihood.output_scale
+        self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
         self.factor = likelihood.inducing_factor()
-        groups = data.groups(self.output_mean, columns=len(self.noise) > 1)
+        groups = likelihood.groups_of(data)
         self.of_column = groups.of_column
         mask = groups.mask
         if weight is not None:
@@ -97,8 +101,8 @@ class InducingPosterior:
         return len(self.output_mean)
 
     def noise_of(self, index: Tensor) -> Tensor:
-        """Noise variances of some outputs, (d,)."""
-        return self.noise[index] if len(self.noise) > 1 else self.noise.expand(len(index))
+        """Noise variances of some outputs in the data's units, (d,)."""
+        return _take(self.noise, index)
 
     def columns(self) -> Iterator[_Columns]:
         """q(V) of all outputs, a block of outputs of one group at a time."""
@@ -110,34 +114,36 @@ class InducingPosterior:
             yield from self._make_columns(start, min(start + step, self.num_outputs))
 
     def _make_columns(self, start: int, stop: int) -> Iterator[_Columns]:
-        y = torch.nan_to_num(self.data.read(start, stop) - self.output_mean[start:stop], nan=0.0)
+        centred = self.data.read(start, stop).sub_(self.output_mean[start:stop])
+        y = torch.nan_to_num(centred.div_(self.output_scale[start:stop]), nan=0.0)
         y = y if self._weight is None else y * self._weight.unsqueeze(-1)
         v, of_column = self._k.mT @ y, self.of_column[start:stop]
         order = of_column.argsort(stable=True)
         groups, counts = of_column[order].unique_consecutive(return_counts=True)
         for group, local in zip(groups.tolist(), order.split(counts.tolist()), strict=True):
             index = local + start
-            beta = 1.0 / self.noise_of(index)
+            beta, scale = 1.0 / _take(self.scaled_noise, index), self.output_scale[index]
             if group < 0:  # nothing was observed: the prior
                 basis, e = torch.eye(len(v), dtype=v.dtype, device=v.device), v.new_zeros(len(v), 1)
             else:
                 basis, e = self.basis[group], self.eigenvalues[group].unsqueeze(-1)
             shrink = 1.0 / (1.0 + beta * e)
-            yield _Columns(index, basis @ (beta * shrink * (basis.mT @ v[:, local])), basis, shrink)
+            mean = basis @ (scale * beta * shrink * (basis.mT @ v[:, local]))
+            yield _Columns(index, scale, mean, basis, shrink)
 
     def mean(self) -> Tensor:
-        """E[U], (M, D), without the outputs' means."""
+        """E[U], (M, D), of the scaled outputs: without their means and scales."""
         total = self.factor.new_empty(len(self.inducing), self.num_outputs)
         for part in self.columns():
-            total[:, part.outputs] = self.factor @ part.mean
+            total[:, part.outputs] = self.factor @ (part.mean / part.scale)
         return total
 
     def covariance(self, output: int = 0) -> Tensor:
-        """Cov[u_d] of one output, (M, M); outputs of one group with one noise share it."""
+        """Cov[u_d] of one scaled output, (M, M); outputs of one group with one noise share it."""
         group = int(self.of_column[output])
         if group < 0:
             return self.factor @ self.factor.mT
-        beta = 1.0 / self.noise_of(torch.tensor([output], device=self.noise.device))
+        beta = 1.0 / _take(self.scaled_noise, torch.tensor([output], device=self.noise.device))
         root = self.factor @ self.basis[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
         return root @ root.mT
 
@@ -181,7 +187,8 @@ class InducingPosterior:
                 here = slice(start, start + step)
                 v = part.mean[:, here]
                 through = ((spread @ v) * v).sum(-2).clamp_min(0.0)
-                variance = through + rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
+                own = rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
+                variance = torch.addcmul(through, own, part.scale[here].square())
                 index = part.outputs[here]
                 yield Moments(index, v, frames.k @ v + self.output_mean[index], variance)
 
@@ -197,6 +204,11 @@ class InducingPosterior:
             own[:, block.outputs] = block.variance
         full.diagonal(dim1=-2, dim2=-1).copy_(own)
         return full
+
+
+def _take(noise: Tensor, index: Tensor) -> Tensor:
+    """Entries (d,) of a noise (1,) or (D,)."""
+    return noise[index] if len(noise) > 1 else noise.expand(len(index))
 
 
 class PosteriorGP(Expandable):
@@ -234,7 +246,7 @@ class PosteriorGP(Expandable):
         rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
         for part in u.columns():
             mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]
-            own = (k @ part.basis).square() @ part.shrink + rest
+            own = ((k @ part.basis).square() @ part.shrink + rest) * part.scale.square()
             variance[..., part.outputs] = own + u.noise_of(part.outputs) if self.noise else own
         return mean, variance
 
@@ -263,8 +275,9 @@ class PosteriorGP(Expandable):
         root = cholesky(rest, "the mapping's covariance given the inducing variables", None)
         options: Any = {"dtype": x.dtype, "device": x.device}
         for part in u.columns():
-            v = part.mean + part.basis @ (part.shrink.sqrt() * torch.randn((len(x), *part.shrink.shape), **options))
-            f = k @ v + root @ torch.randn((*x.shape[:2], len(part.outputs)), **options)
+            spread = part.scale * part.shrink.sqrt()
+            v = part.mean + part.basis @ (spread * torch.randn((len(x), *spread.shape), **options))
+            f = torch.addcmul(k @ v, root @ torch.randn((*x.shape[:2], len(part.outputs)), **options), part.scale)
             if self.noise:
                 f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
             out[..., part.outputs] = f + u.output_mean[part.outputs]
@@ -281,9 +294,10 @@ class PosteriorGP(Expandable):
         k, rest = self._whitened(self.x)
         total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
         for part in u.columns():
-            noise, rotated = u.noise_of(part.outputs), k @ part.basis
-            residual = value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean
-            same = 1 if len(u.noise) > 1 else len(part.outputs)  # outputs that share a covariance
+            noise, rotated = _take(u.scaled_noise, part.outputs), k @ part.basis
+            residual = (value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean) / part.scale
+            total = total - value.shape[-2] * part.scale.log().sum()
+            same = 1 if len(u.scaled_noise) > 1 else len(part.outputs)  # outputs that share a covariance
             for start in range(0, len(part.outputs), same):
                 covariance = rest + (rotated * part.shrink[:, start]) @ rotated.mT
                 factor = cholesky(add_diagonal(covariance, noise[start]), "the covariance of an output at new points")

@@ -75,7 +75,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
             part = kept[..., which, :, :] @ part
         c = beta[..., None, None] * solve_triangular(b_factor[..., which, :, :], part, upper=False)
         total = total + 0.5 * c.square().sum((-3, -2, -1))
-    return total
+    return total - groups.log_scale
 
 
 def _kept(a: Tensor) -> Tensor:
@@ -88,6 +88,11 @@ def _kept(a: Tensor) -> Tensor:
     e, u = torch.linalg.eigh(a)
     level = (-e[..., :1]).clamp_min(0.0)
     return (u * (e > _STANDS_OUT * level).to(a.dtype).unsqueeze(-2)) @ u.mT
+
+
+def _common(values: Tensor) -> Tensor:
+    """``values`` (D,), as (1,) if all are equal."""
+    return values[:1] if bool((values == values[0]).all()) else values
 
 
 def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ def _bound_per_output(a: Tensor, v: Tensor, slack: Tensor, noise: Tensor, groups
         part = v[..., where].unflatten(-1, (-1, width)).movedim(-2, -3)
         rate = beta[..., where].unflatten(-1, (-1, width))
         total = total + _EigenTerms.apply(a[..., which, :, :], part, rate)
-    return total
+    return total - groups.log_scale
 
 
 class _EigenTerms(torch.autograd.Function):
@@ -144,28 +149,28 @@ class _EigenTerms(torch.autograd.Function):
 
 
 class SparseGP(Expandable):
-    r"""p(y given x): D outputs of a GP with inducing inputs, event shape (N, D).
+    r"""p(y given x): D outputs :math:`y_{nd} = m_d + s_d (f_d(x_n) + \epsilon_{nd})`, event shape (N, D).
 
     ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood,
 
-    .. math:: \sum_d \Big(\log N(y_d \mid m_d, Q_{NN} + \beta_d^{-1} I)
+    .. math:: \sum_d \Big(\log N(y_d \mid m_d, s_d^2 (Q_{NN} + \beta_d^{-1} I))
               - \frac{\beta_d}{2} \mathrm{tr}(K_{NN} - Q_{NN})\Big), \qquad Q_{NN} = K_{NM} K_{MM}^{-1} K_{MN},
 
-    so any Pyro algorithm that samples x can use it; it is exact where the inducing inputs are the points x. ``sample``
-    draws from the exact GP prior at x, plus noise. Under :class:`~pyro_vgpds.Collapsed_ELBO` the site's distribution
-    becomes :meth:`integrate` (q(x)), in which x is integrated out.
+    so any Pyro algorithm that samples x can use it. It is exact if the inducing inputs are the points x. ``sample``
+    draws from the exact GP prior at x, plus noise, in the data's units. Under :class:`~pyro_vgpds.Collapsed_ELBO` the
+    site's distribution becomes :meth:`integrate` (q(x)), in which x is integrated out.
 
     :param x: latent points (..., N, Q).
     :param kernel: the mapping kernel's value, ``kernel()``.
     :param inducing: inducing inputs (..., M, Q).
-    :param noise: noise variance, a scalar or (..., D).
-    :param mean: (D,), taken off the outputs.
+    :param noise: noise variance of the scaled outputs: one number, (..., 1) for all outputs or (..., D) one each.
+    :param mean: m, (D,).
+    :param scale: s, (D,). Default: ones.
     :param data: the :class:`~pyro_vgpds.Sequences` that ``y`` comes from, whose column groups are then used; a
         ``log_prob`` of other values reads those.
     :param jitter: added to the diagonal of K_MM; ``None`` follows :func:`~pyro_vgpds.linalg.default_jitter`.
-    :param noise_event_dim: 1 where ``noise`` is (..., D), 0 where it is one number (...).
-    :raises ValueError: where ``noise`` has another number of outputs than ``mean``.
-    :raises NumericalError: by ``log_prob``, where K_MM cannot be factorised or the bound has lost its digits.
+    :raises ValueError: if ``noise`` or ``scale`` has another number of outputs than ``mean``.
+    :raises NumericalError: by ``log_prob``, if K_MM cannot be factorised or rounding error dominates the bound.
 
     >>> import torch
     >>> from pyro_vgpds import SparseGP
@@ -188,23 +193,28 @@ class SparseGP(Expandable):
         self,
         x: Tensor,
         kernel: MappingValue,
+        *,
         inducing: Tensor,
         noise: Tensor,
         mean: Tensor,
+        scale: Tensor | None = None,
         data: Sequences | None = None,
         jitter: float | None = None,
-        noise_event_dim: int = 0,
     ) -> None:
-        self.x, self.kernel, self.inducing, self.output_mean = x, kernel, inducing, mean
-        self.noise = noise if noise_event_dim else noise.unsqueeze(-1)  # (..., 1) or (..., D)
+        self.x, self.kernel, self.inducing, self.output_mean, self._scale = x, kernel, inducing, mean, scale
+        self.noise = noise if noise.dim() else noise.unsqueeze(-1)  # (..., 1) or (..., D)
         self.data, self.jitter = data, jitter
         if self.noise.shape[-1] not in (1, len(mean)):
-            raise ValueError(f"noise must be one number or {len(mean)}, but its shape is {tuple(noise.shape)}.")
+            raise ValueError(
+                f"noise must be one number, (..., 1) or (..., {len(mean)}), but its shape is {tuple(noise.shape)}."
+            )
+        if scale is not None and scale.shape != mean.shape:
+            raise ValueError(f"scale must be ({len(mean)},), one for each output, but got {tuple(scale.shape)}.")
         batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
 
     def groups(self, value: Tensor) -> ColumnGroups:
-        """The column groups of ``value``: those of the data where it is the data's own ``y``.
+        """The column groups of ``value``: those of the data if it is the data's own ``y``.
 
         :param value: outputs (N, D).
         """
@@ -212,7 +222,37 @@ class SparseGP(Expandable):
         if data is None or value is not data.y:
             steps = torch.arange(len(value), dtype=self.x.dtype)
             data = Sequences(steps, value, dtype=self.x.dtype, device=value.device)
-        return data.groups(self.output_mean, columns=self.noise.shape[-1] > 1)
+        return self.groups_of(data)
+
+    def groups_of(self, data: Sequences) -> ColumnGroups:
+        """The column groups of centred and scaled outputs.
+
+        :param data: the sequences that have them.
+        """
+        return data.groups(self.output_mean, self._scale, columns=self.noise.shape[-1] > 1)
+
+    @property
+    def output_scale(self) -> Tensor:
+        """The scale of the outputs, (D,)."""
+        return torch.ones_like(self.output_mean) if self._scale is None else self._scale
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """The noise variance in the data's units: (..., D), or (..., 1) if noise and scale are the same for all."""
+        return self.noise * _common(self.output_scale.square())
+
+    def replaced(self, *, noise_variance: Tensor | None = None, scale: Tensor | None = None) -> SparseGP:
+        """A copy with another noise or scale.
+
+        :param noise_variance: in the data's units, (1,) or (D,). Default: the current :attr:`noise_variance`.
+        :param scale: (D,). Default: the current one.
+        """
+        scale = self.output_scale if scale is None else scale
+        noise = self.noise_variance if noise_variance is None else noise_variance
+        return SparseGP(
+            self.x, self.kernel, inducing=self.inducing, noise=noise / _common(scale.square()), mean=self.output_mean,
+            scale=scale, data=self.data, jitter=self.jitter,
+        )  # fmt: skip
 
     def inducing_factor(self) -> Tensor:
         """L, the Cholesky factor of K_MM with its jitter."""
@@ -235,7 +275,8 @@ class SparseGP(Expandable):
         shape = self._extended_shape(sample_shape)
         factor = cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
         noise = torch.randn((2, *shape), dtype=self.x.dtype, device=self.x.device)
-        return self.output_mean + factor @ noise[0] + self.noise.sqrt().unsqueeze(-2) * noise[1]
+        scaled = factor @ noise[0] + self.noise.sqrt().unsqueeze(-2) * noise[1]
+        return torch.addcmul(self.output_mean, self.output_scale, scaled)
 
     def integrate(self, posterior: TorchDistribution) -> CollapsedGP:
         """The distribution of y with x integrated out, a :class:`~pyro_vgpds.mapping.CollapsedGP`.

@@ -11,7 +11,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_vgpds.checks import check_noise
+from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels.base import Kernel
@@ -41,6 +41,7 @@ class FittedModel:
         data: Sequences,
         *,
         noise_variance: ArrayLike | float | None = None,
+        output_scale: ArrayLike | None = None,
         residual: Kernel | None = None,
     ) -> None:
         if not isinstance(guide, AutoOpperArchambeau):
@@ -53,9 +54,11 @@ class FittedModel:
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
             self.training = _read(guide, data)
             q, likelihood, _ = self.training
-            if noise_variance is not None:
-                variance = check_noise(noise_variance, len(likelihood.output_mean), "noise_variance")
-                likelihood.noise = variance.to(data.times.t).reshape(-1)
+            if noise_variance is not None or output_scale is not None:
+                likelihood = likelihood.replaced(
+                    noise_variance=_read_variance(noise_variance, data), scale=_read_scale(output_scale, data)
+                )
+                self.training = self.training._replace(likelihood=likelihood)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))
@@ -123,3 +126,20 @@ def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
     likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
     likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
     return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
+
+
+def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:
+    """(1,) or (D,)."""
+    if noise_variance is None:
+        return None
+    return check_noise(noise_variance, data.num_outputs, "noise_variance").to(data.times.t).reshape(-1)
+
+
+def _read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
+    """(D,)."""
+    if output_scale is None:
+        return None
+    scale = positive("output_scale", output_scale).to(data.times.t)
+    if scale.shape != (data.num_outputs,):
+        raise ValueError(f"output_scale must be ({data.num_outputs},), but its shape is {tuple(scale.shape)}.")
+    return scale

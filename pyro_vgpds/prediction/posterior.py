@@ -38,6 +38,8 @@ class Posterior(FittedModel):
         the trained one. The model assumes independent noise. If the residuals are correlated, many outputs contain less
         information on the latent path than the model assumes. A larger variance, chosen on held-out sequences, then
         reconstructs better; multiples of :meth:`hidden_variance` are good candidates.
+    :param output_scale: scales (D,) of the outputs to predict with. Default: those of the model. An output with a
+        smaller scale is fitted more closely.
     :param residual: a kernel of time for residuals that are not white: ``Bias() + White()`` for an offset that is
         constant over a sequence, ``Matern32(1.0, 0.3) + White(0.5)`` for one that drifts. It divides the noise variance
         (only its correlations count), separately for each output and sequence, and carries the residuals of observed

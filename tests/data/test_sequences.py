@@ -89,6 +89,15 @@ def test_groups_are_kept_until_the_mean_changes():
     assert data.groups(torch.zeros(3)) is not first
     with pytest.raises(ValueError, match=r"mean must be \(3,\), one for each output, but got \(2,\)"):
         data.groups(torch.zeros(2))
+    scale = torch.full((3,), 2.0)
+    scaled = data.groups(mean, scale)
+    assert data.groups(mean, scale) is scaled
+    torch.testing.assert_close(scaled.square, data.groups(mean / 1).square / 4)
+    torch.testing.assert_close(scaled.log_scale, 15 * torch.tensor(2.0).log())
+    scale *= 2.0
+    torch.testing.assert_close(data.groups(mean, scale).square, scaled.square / 4)
+    with pytest.raises(ValueError, match=r"scale must be \(3,\), one for each output, but got \(1,\)"):
+        data.groups(mean, torch.ones(1))
 
 
 Y = np.arange(12.0).reshape(4, 3)
