@@ -11,7 +11,7 @@ import numpy as np
 from pyro_vgpds.cli.errors import UsageError
 
 __all__ = [
-    "OutOfRangeError", "format_duration", "format_times", "months_to", "parse_date", "parse_range", "parse_step",
+    "OutOfRangeError", "format_duration", "months_to", "parse_date", "parse_range", "parse_step",
     "parse_times", "to_nanoseconds",
 ]  # fmt: skip
 
@@ -151,16 +151,6 @@ def parse_step(text: str, argument: str) -> float:
         return float(match[1]) * _UNITS[match[2]]
     units = ", ".join(unit for unit in _UNITS if unit)
     raise UsageError(f"{argument} must be a positive number, with one of {units} for dates, but got {text!r}.")
-
-
-def format_times(times: np.ndarray) -> list[str]:
-    """Numbers in all the digits that they are sure of; dates as short as they all allow."""
-    if times.dtype.kind != "M":
-        return [f"{t:.15g}" for t in times]
-    for unit in ("D", "s", "ms", "ns"):
-        if (times.astype(f"datetime64[{unit}]") == times).all():
-            break
-    return [str(text) for text in np.datetime_as_string(times, unit=unit)]
 
 
 def _is_number(text: str) -> bool:

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_vgpds.cli.dates import format_duration, format_times
+from pyro_vgpds.cli.dates import format_duration
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.fitting import say
 from pyro_vgpds.cli.reading import select
 from pyro_vgpds.cli.trained import NEW, Trained
-from pyro_vgpds.cli.writing import Answer, check_output
+from pyro_vgpds.cli.writing import check_output
+from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.container import placed
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.results import Outputs
 
 __all__ = ["PICTURES", "run_info", "run_plot"]
 
@@ -171,7 +173,7 @@ def _overview(trained: Trained, args: argparse.Namespace) -> Any:
     if trained.result is not None:
         plot_training(trained.result, places["last"])
     else:
-        said = trained.answer(trained.posterior.impute(fill=False), 0)
+        said = trained.posterior.impute(fill=False)
         _draw_fit(trained, said, _widest(trained, 1)[0], places["last"])
     return figure
 
@@ -218,29 +220,27 @@ def _fit(trained: Trained, args: argparse.Namespace) -> Any:
             f"--sequence must be one of training with --what fit, but got {NEW!r}; --what forecast draws a new one."
         )
     if trained.shape is not None and args.outputs is None:
-        function = trained.answer(trained.posterior.impute(fill=False, include_noise=False), 0).mean
-        films = {"data": trained.outputs(), "model": function}
+        function = trained.posterior.impute(fill=False, include_noise=False).mean
+        films = {"data": trained.outputs(), "model": function.cpu().numpy()}
         labels = format_times(trained.times(0))
         frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}
         return plot_frames(frames, labels=labels)[0, 0].figure
     chosen = _outputs(trained, args)
     size = (7.5, 2.4 * len(chosen))
     figure, axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
-    said = trained.answer(trained.posterior.impute(fill=False), 0)
+    said = trained.posterior.impute(fill=False)
     for ax, output in zip(axes[:, 0], chosen, strict=True):
         _draw_fit(trained, said, output, ax, which)
     return _stacked(figure, axes[:, 0])
 
 
-def _draw_fit(trained: Trained, said: Answer, output: int, ax: Any, which: int = 0) -> None:
+def _draw_fit(trained: Trained, said: Outputs, output: int, ax: Any, which: int = 0) -> None:
     """What the model says of the training frames, ``said``, beside what it was given."""
     from pyro_vgpds.plotting import plot_reconstruction
 
     rows = trained.data.times.slices()[which]
-    assert said.stddev is not None
-    one = type(said)(said.t[rows], said.mean[rows], said.stddev[rows], said.columns)
     data = trained.outputs()[rows]
-    plot_reconstruction(one, output, ax, truth=data, seen=data)
+    plot_reconstruction(said.select(rows), output, ax, truth=data, seen=data)
     _name_sequence(trained, which, ax)
 
 
@@ -256,7 +256,7 @@ def _forecast(trained: Trained, args: argparse.Namespace) -> Any:
 
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
-    said = trained.answer(trained.posterior.forecast(times, sequence), 0)
+    said = trained.posterior.forecast(times, sequence)
     history = None
     if sequence is not None:
         history = trained.times(sequence), trained.outputs()[trained.data.times.slices()[sequence]]
@@ -298,5 +298,5 @@ def _outputs(trained: Trained, args: argparse.Namespace) -> list[int]:
 
 def _widest(trained: Trained, count: int) -> list[int]:
     """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances.cpu().numpy() * np.square(trained.scale)
+    spread = trained.data.output_variances.cpu().numpy()
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,11 @@ from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.fitting import layout_of, say, working
 from pyro_vgpds.cli.reading import Table, read_table, select
 from pyro_vgpds.cli.trained import NEW, Trained
-from pyro_vgpds.cli.writing import Answer, check_output, film_suffixes, write_answer
+from pyro_vgpds.cli.writing import check_output
+from pyro_vgpds.files.tables import table_suffixes, write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
+from pyro_vgpds.prediction.results import Outputs
 from pyro_vgpds.prediction.solver import Solver
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]
@@ -31,7 +34,7 @@ def run_forecast(args: argparse.Namespace) -> int:
     prediction = trained.posterior.forecast(times, sequence, include_noise=not args.no_noise)
     label = NEW if sequence is None else trained.names[sequence]
     labels = [label] * len(times) if trained.data.num_sequences > 1 else None
-    _write(args, trained.answer(prediction, args.interval, labels))
+    _write(args, trained, prediction, labels)
     return OK
 
 
@@ -42,11 +45,12 @@ def run_generate(args: argparse.Namespace) -> int:
     pyro.set_rng_seed(args.seed)
     draws = trained.posterior.generate(times, args.samples, sequence, include_noise=not args.no_noise).cpu().numpy()
     names = [str(i) for i in range(args.samples) for _ in times]
-    answer = Answer(
-        np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1]) * trained.scale, None, trained.data.columns,
-        names, None, trained.shape, trained.fps,
+    t, y = np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1])
+    write_table(
+        args.output or sys.stdout, t, y, columns=trained.data.columns, sequence=names, frame_shape=trained.shape,
+        fps=args.fps or trained.fps,
     )  # fmt: skip
-    _write(args, answer)
+    _say_written(args, y.shape)
     return OK
 
 
@@ -58,7 +62,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
             raise UsageError("--hide needs a FILE to hide columns of.")
         filled = trained.posterior.impute(fill=not args.smooth, include_noise=not args.no_noise)
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
-        _write(args, trained.answer(filled, args.interval, labels if trained.data.num_sequences > 1 else None))
+        _write(args, trained, filled, labels if trained.data.num_sequences > 1 else None)
         return OK
     table = _read(args, trained)
     truth = np.concatenate(trained.fitting(table))
@@ -68,7 +72,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     sequence = None if args.sequence is None else trained.sequence(args.sequence)
     ends = np.cumsum([len(t) for t in table.t])[:-1]
     several = len(table.t) > 1
-    parts = np.split(seen / trained.scale, ends)
+    parts = np.split(seen, ends)
     note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} numbers are hidden; looking for them ..."
     try:
         with working(args, note):
@@ -84,10 +88,9 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(f"{args.file}: {error}") from None
     names = None if table.names is None else [n for n, t in zip(table.names, table.t, strict=True) for _ in t]
-    answer = trained.answer(found, args.interval, names)
     if args.hide:
-        _score(args, np.where(np.isnan(seen), truth, np.nan), answer.mean)
-    _write(args, answer)
+        _score(args, np.where(np.isnan(seen), truth, np.nan), found.mean.cpu().numpy())
+    _write(args, trained, found, names)
     return OK
 
 
@@ -113,15 +116,20 @@ def _open(args: argparse.Namespace) -> Trained:
     torch.set_num_threads(args.threads)
     check_output(args.output, args.force, (), inputs=(args.model, getattr(args, "file", None)))
     trained = Trained.read(args.model)
-    check_output(args.output, True, film_suffixes(trained.shape))
+    check_output(args.output, True, table_suffixes(trained.shape))
     if args.output is None and trained.model.num_outputs > _WIDEST:
         raise UsageError(f"-o/--output is needed: {trained.model.num_outputs} outputs are too many to print.")
     return trained
 
 
-def _write(args: argparse.Namespace, answer: Answer) -> None:
-    if args.fps is not None:
-        answer = Answer(**{**vars(answer), "fps": args.fps})
-    write_answer(answer, args.output)
+def _write(args: argparse.Namespace, trained: Trained, result: Outputs, sequence: list[str] | None) -> None:
+    result.to_file(
+        args.output or sys.stdout, args.interval, sequence=sequence, frame_shape=trained.shape,
+        fps=args.fps or trained.fps,
+    )  # fmt: skip
+    _say_written(args, result.shape)
+
+
+def _say_written(args: argparse.Namespace, shape: tuple[int, int]) -> None:
     if args.output is not None:
-        say(args, f"{counted(answer.mean.shape[0], 'time')}, {counted(answer.mean.shape[1], 'output')}: {args.output}")
+        say(args, f"{counted(shape[0], 'time')}, {counted(shape[1], 'output')}: {args.output}")

@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model with what the command line keeps beside it: the outputs' scale, names, and how it was trained.
-
-A model that was trained with ``--scale`` has outputs of unit variance. Its predictions are put back into the units of
-the data here, and what is read is divided; the file stays one that ``load`` reads.
-"""
+"""A trained model with the names of its sequences and the record of its training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 
-from pyro_vgpds.cli.dates import format_duration, format_times, months_to, parse_range, parse_step, steps_to
+from pyro_vgpds.cli.dates import format_duration, months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.reading import Table
-from pyro_vgpds.cli.writing import Answer
+from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import load, load_metadata, save
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import FitResult, Record
 
@@ -41,7 +35,7 @@ class Trained:
     path: Path
     model: VGPDS
     guide: AutoOpperArchambeau
-    data: Sequences  #: as trained on: divided by the scale, where there is one
+    data: Sequences
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -62,9 +56,9 @@ class Trained:
 
     @property
     def scale(self) -> np.ndarray | float:
-        """What the outputs were divided by, (D,), or 1."""
-        held = self.metadata.get("scale")
-        return 1.0 if held is None else np.asarray(held.cpu().numpy(), dtype=np.float64)
+        """By which the model divides the outputs, (D,), or 1."""
+        scale = self.model.output_scale.cpu().numpy()
+        return 1.0 if (scale == 1.0).all() else np.asarray(scale, dtype=np.float64)
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -96,9 +90,8 @@ class Trained:
         return FitResult(about["bound"], history, about["stopped"], about["num_undone"], about["method"])
 
     def outputs(self) -> np.ndarray:
-        """The training outputs (N, D) in their own units."""
-        scaled: np.ndarray = self.data.read().cpu().numpy() * self.scale
-        return scaled
+        """The training outputs (N, D)."""
+        return self.data.read().cpu().numpy()
 
     def times(self, sequence: int) -> np.ndarray:
         """Of a training sequence: numbers or dates."""
@@ -106,10 +99,7 @@ class Trained:
 
     def dated(self, t: np.ndarray) -> np.ndarray:
         """Numbers as dates, where the data have dates."""
-        if self.data.time_origin is None:
-            return t
-        dates: np.ndarray = np.datetime64(self.data.time_origin, "ns") + np.round(t * 1e9).astype("timedelta64[ns]")
-        return dates
+        return t if self.data.time_origin is None else to_dates(t, self.data.time_origin)
 
     def sequence(self, text: str | None) -> int | None:
         """The number of the sequence of this name or number; None for ``new``.
@@ -170,21 +160,6 @@ class Trained:
             raise UsageError(f"{argument} must be {'dates' if dates else 'numbers'}, as the times of {self.path} are.")
         return t
 
-    # answers
-
-    def answer(self, prediction: Prediction, interval: float, sequence: list[str] | None = None) -> Answer:
-        """A prediction in the units of the data.
-
-        :param interval: the probability of the intervals; 0 for none.
-        """
-        mean, sd = (value.cpu().numpy() * self.scale for value in (prediction.mean, prediction.stddev))
-        ends = None
-        if interval:
-            width = NormalDist().inv_cdf(0.5 + 0.5 * interval) * sd
-            ends = mean - width, mean + width
-        times = self.dated(prediction.t.cpu().numpy())
-        return Answer(times, mean, sd, self.data.columns, sequence, ends, self.shape, self.fps)
-
     def fitting(self, table: Table) -> list[np.ndarray]:
         """The outputs of a file as the model wants them: columns in its order, those that are not there hidden.
 
@@ -219,20 +194,12 @@ class Trained:
             raise CommandError(f"{table.path} has {table.y[0].shape[1]} outputs, but {self.path} has {count}.")
         return table.y
 
-    @staticmethod
-    def scale_of(data: Sequences) -> torch.Tensor:
-        """Standard deviations (D,) of the outputs, 1 for those that are constant."""
-        sd = data.output_variances.sqrt()
-        rounding = 8.0 * torch.finfo(data.dtype).eps * data.output_means.abs()
-        return torch.where(sd > rounding, sd, torch.ones_like(sd))
-
 
 def describe(
     result: FitResult,
     before: torch.Tensor,
     *,
     source: str,
-    scale: torch.Tensor | None = None,
     names: list[str] | None = None,
     shape: tuple[int, int] | None = None,
     fps: float | None = None,
@@ -242,13 +209,11 @@ def describe(
     """The metadata of a model file.
 
     :param before: relevance of the latent dimensions before training, (Q,).
-    :param scale: what the outputs were divided by, (D,).
     :param shrink: of the frames of a video, as ``--shrink``.
     """
     every = -(-len(result.history) // _HISTORY)
     return {
         "source": source,
-        "scale": scale,
         "names": names,
         "shape": shape,
         "fps": fps,

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from pyro_vgpds.cli import fitting, main, predicting
-from pyro_vgpds.cli.dates import format_times, months_to, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.dates import months_to, parse_date, parse_range, parse_step
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.reading import Layout, read_table, select
-from pyro_vgpds.cli.writing import placed
+from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.files.container import placed
 
 
 def error_of(capsys, *arguments):
@@ -153,7 +154,7 @@ def test_a_checkpoint_replaces_nothing_unasked(tmp_path, capsys):
 
 def test_what_cannot_be_written_is_refused_before_any_work(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
-    monkeypatch.setattr(predicting, "write_answer", None)
+    monkeypatch.setattr(predicting, "_write", None)
     long = tmp_path / ("m" * 240 + ".safetensors")  # a name that fits, but that of the file beside it does not
     targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where root cannot write either
     for target in targets:
@@ -375,7 +376,7 @@ def test_unexpected_errors_have_a_name_and_with_debug_a_trace(models, capsys, mo
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     assert main(["forecast", str(models.plain), "--until", "12"]) == 1
     assert capsys.readouterr().err == (
         "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug shows where)\n"
@@ -389,7 +390,7 @@ def test_ends(models, capfd, monkeypatch, error, code):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     if isinstance(error, BrokenPipeError):  # keep the test's own output
         monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert main(["forecast", str(models.plain), "--until", "12"]) == code
