@@ -54,6 +54,13 @@ class ColumnGroups:
             yield slice(group, group + count), slice(column, column + count * width), width
             group, column = group + count, column + count * width
 
+    def split(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Columns (..., M, R) like those of ``factor``, by groups of the same width: (which groups, their columns
+        (..., groups, M, width)).
+        """
+        for which, columns, width in self.runs():
+            yield which, v[..., columns].unflatten(-1, (-1, width)).movedim(-2, -3)
+
 
 class Sequences:
     """One or several sequences of D outputs at given times.

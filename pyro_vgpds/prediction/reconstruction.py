@@ -23,8 +23,9 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import least_lam, natural_step
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
+from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
-from pyro_vgpds.mapping.sparse_gp import SparseGP, collapsed_bound
+from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath, Rows
 

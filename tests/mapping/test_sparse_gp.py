@@ -30,8 +30,8 @@ def sparse(x, kernel, inducing, noise, mean, data=None, jitter=None):
 def test_is_the_papers_formula():
     data = make_data()
     fhat, q, model = collapsed(data)
-    psi = expect(fhat.kernel, q.mean, q.variance, model.inducing, None)
-    k_mm = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    psi = expect(fhat.likelihood.kernel, q.mean, q.variance, model.inducing, None)
+    k_mm = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     expected = naive_bound(psi.psi0[0], psi.psi1, psi.psi2[0], k_mm, 0.07, data.y - model.output_mean)
     torch.testing.assert_close(fhat.log_prob(data.y), expected, rtol=1e-7, atol=1e-6)
 
@@ -43,7 +43,7 @@ def test_bound_of_d_outputs_is_the_sum_of_d_bounds():
     for d in range(data.num_outputs):
         single = Sequences(torch.arange(data.num_frames), data.y[:, d : d + 1])
         likelihood = sparse(
-            q.mean, fhat.kernel, model.inducing, model.noise, model.output_mean[d : d + 1], single, 1e-8
+            q.mean, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean[d : d + 1], single, 1e-8
         )
         total = total + likelihood.integrate(q).log_prob(single.y)
     torch.testing.assert_close(fhat.log_prob(data.y), total, rtol=1e-11, atol=1e-9)
@@ -58,8 +58,8 @@ def test_masked_is_deleted_rows():
     fhat, q, model = collapsed(data)
     masked = fhat.log_prob(y)
     parts = (q.mean[~hidden], q.variance[~hidden])
-    psi = expect(fhat.kernel, *parts, model.inducing, None)
-    k_mm = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    psi = expect(fhat.likelihood.kernel, *parts, model.inducing, None)
+    k_mm = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     expected = naive_bound(psi.psi0[0], psi.psi1, psi.psi2[0], k_mm, 0.07, data.y[~hidden] - model.output_mean)
     torch.testing.assert_close(masked, expected, rtol=1e-7, atol=1e-6)
 
@@ -72,7 +72,7 @@ def test_gram_form_is_direct_form():
     direct = data.groups(model.output_mean, columns=True)
     assert direct.factor.shape == (21, 40)
     short = fhat.log_prob(data.y)
-    fhat.groups = lambda value: direct
+    fhat.likelihood.groups = lambda value: direct
     torch.testing.assert_close(fhat.log_prob(data.y), short, rtol=1e-11, atol=1e-9)
 
 
@@ -101,7 +101,7 @@ def test_a_point_q_is_the_sparse_gp(missing):
     class Point:
         mean, variance, batch_shape = q.mean, torch.zeros_like(q.mean), torch.Size()
 
-    known = sparse(q.mean, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    known = sparse(q.mean, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     torch.testing.assert_close(known.integrate(Point).log_prob(data.y), known.log_prob(data.y), rtol=1e-10, atol=1e-8)
 
 
@@ -121,7 +121,7 @@ def test_is_below_the_expected_sparse_bound():
     data = make_data()
     fhat, q, model = collapsed(data)
     x = q.rsample((4000,))
-    known = sparse(x, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    known = sparse(x, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     values = known.log_prob(data.y)
     error = values.std() / math.sqrt(len(values))
     assert fhat.log_prob(data.y) < values.mean() - 5 * error
@@ -134,7 +134,7 @@ def test_depends_on_marginals_only():
     class Factorised:
         mean, variance, batch_shape = q.mean.detach(), q.variance.detach(), torch.Size()
 
-    torch.testing.assert_close(fhat.log_prob(data.y), fhat.integrate(Factorised).log_prob(data.y))
+    torch.testing.assert_close(fhat.log_prob(data.y), fhat.likelihood.integrate(Factorised).log_prob(data.y))
 
 
 def test_is_the_uncollapsed_bound_at_its_optimum_and_so_are_the_gradients():
@@ -143,9 +143,9 @@ def test_is_the_uncollapsed_bound_at_its_optimum_and_so_are_the_gradients():
     y = data.y - model.output_mean
     n, d = y.shape
     parameters = [model.inducing_unconstrained, *model.mapping.parameters(), model.noise_unconstrained]
-    psi = expect(fhat.kernel, q.mean, q.variance, model.inducing, None)
+    psi = expect(fhat.likelihood.kernel, q.mean, q.variance, model.inducing, None)
     psi0, psi1, psi2 = psi.psi0[0], psi.psi1, psi.psi2[0]
-    k = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    k = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     beta = 1 / model.noise
     with torch.no_grad():  # the optimal q(U), held
         inside = torch.linalg.inv(k + beta * psi2)
@@ -186,7 +186,9 @@ def test_one_noise_each_is_a_sum_of_single_outputs():
     total = 0.0
     for d in range(5):
         single = Sequences(torch.arange(data.num_frames), data.y[:, d : d + 1])
-        likelihood = sparse(q.mean, each.kernel, model.inducing, noise[d], model.output_mean[d : d + 1], single, 1e-8)
+        likelihood = sparse(
+            q.mean, each.likelihood.kernel, model.inducing, noise[d], model.output_mean[d : d + 1], single, 1e-8
+        )
         total = total + likelihood.integrate(q).log_prob(single.y)
     torch.testing.assert_close(each.log_prob(data.y), total, rtol=1e-10, atol=1e-8)
 
@@ -222,9 +224,9 @@ def test_batches():
     data = make_data(missing=0.2)
     fhat, q, model = collapsed(data)
     x = q.rsample((3,))
-    together = sparse(x, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    together = sparse(x, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     assert together.batch_shape == (3,)
-    alone = [sparse(v, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8) for v in x]
+    alone = [sparse(v, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8) for v in x]
     torch.testing.assert_close(together.log_prob(data.y), torch.stack([a.log_prob(data.y) for a in alone]))
     assert together.rsample((2,)).shape == (2, 3, data.num_frames, 5)
     assert together.expand((4, 3)).batch_shape == (4, 3)

@@ -198,7 +198,7 @@ def test_given_the_path_outputs_are_gaussian_over_time():
     with pytest.raises(ValueError, match="finite"):
         given.log_prob(torch.full((3, 5), torch.nan))
     with pytest.raises(NotImplementedError, match="noise=True"):
-        PosteriorGP(x, posterior.inducing, noise=False).log_prob(value)
+        PosteriorGP(x, posterior.inducing, include_noise=False).log_prob(value)
 
 
 @pytest.mark.parametrize("sequence", [None, 1])
