@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 
@@ -103,6 +104,7 @@ class Sequences:
             raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
         self.dtype, self.device = dtype, torch.device(device or "cpu")
         stamps, self.time_origin = read_times(t)
+        self.lags: tuple[int, ...] = ()
         self._arrays, names = ([], None) if y is None else _read_outputs(y, stamps, several=is_list(t))
         if not any(isinstance(a, np.memmap) for a in self._arrays):  # a copy: what the caller does to theirs is theirs
             self._arrays = [_to_tensor(a, dtype) for a in self._arrays]
@@ -175,6 +177,18 @@ class Sequences:
     def num_outputs(self) -> int:
         """D, or 0 where there are only times."""
         return int(self._arrays[0].shape[1]) if self._arrays else 0
+
+    @property
+    def num_base_outputs(self) -> int:
+        return self.num_outputs // (1 + len(self.lags))
+
+    def lagged(self, lags: Sequence[int]) -> Sequences:
+        y = self.read().cpu()
+        parts = [lagged(y[s].numpy(), lags) for s in self.times.slices()]
+        t = [self.times.t[s] for s in self.times.slices()]
+        new = Sequences(t, parts, dtype=self.dtype, device=self.device)
+        new.lags, new.time_origin, new.columns = tuple(lags), self.time_origin, self.columns
+        return new
 
     @property
     def num_observed(self) -> int:

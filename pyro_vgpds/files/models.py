@@ -19,8 +19,8 @@ from pyro_vgpds.model import VGPDS
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "describe_data", "describe_model", "load",
-    "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "convert_scale", "describe_data", "describe_model",
+    "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -91,7 +91,7 @@ def load(
     if header["kind"] == "mixture":
         raise FileFormatError(f"{path} holds a mixture of several models. Use load_posterior.")
     try:
-        _convert_scale(header, tensors)
+        convert_scale(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
     except BAD_CONTENT as error:
@@ -99,8 +99,8 @@ def load(
 
 
 def describe_model(
-    model: VGPDS,
-    guide: AutoOpperArchambeau,
+    model: object,
+    guide: object,
     data: Sequences,
     states: tuple[Tensors, Tensors] | None = None,
 ) -> tuple[Json, Tensors]:
@@ -108,13 +108,12 @@ def describe_model(
 
     :param states: state dictionaries of model and guide. Default: the current ones.
     """
-    for name, value, kind in (
-        ("model", model, VGPDS),
-        ("guide", guide, AutoOpperArchambeau),
-        ("data", data, Sequences),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {kind.__name__}, but got {type(value).__name__}.")
+    if not isinstance(model, VGPDS):
+        raise TypeError(f"model must be VGPDS, but got {type(model).__name__}.")
+    if not isinstance(guide, AutoOpperArchambeau):
+        raise TypeError(f"guide must be AutoOpperArchambeau, but got {type(guide).__name__}.")
+    if not isinstance(data, Sequences):
+        raise TypeError(f"data must be Sequences, but got {type(data).__name__}.")
     shape = (data.num_frames, model.latent_dim)
     if data.y is None or not hasattr(guide, "lam") or tuple(guide.lam.shape) != shape:
         raise ValueError(
@@ -166,15 +165,17 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
 
 def describe_data(data: Sequences) -> tuple[Json, Tensors]:
     """Header and tensors of the data. Lagged copies of outputs are not stored, but made again."""
+    base = data.num_base_outputs
     header: Json = {
         "data": {
             "lengths": list(data.lengths),
-            "columns": data.columns,
+            "columns": None if data.columns is None else data.columns[:base],
             "time_origin": None if data.time_origin is None else str(data.time_origin),
+            "lags": list(data.lags),
         },
         "dtype": str(data.dtype).removeprefix("torch."),
     }
-    return header, {"data.t": data.times.t, "data.y": data.read()}
+    return header, {"data.t": data.times.t, "data.y": data.read(0, base)}
 
 
 def build_data(
@@ -187,7 +188,7 @@ def build_data(
     dtype = getattr(torch, header["dtype"]) if dtype is None else dtype
     data = Sequences(t, y, columns=about["columns"], dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
-    return data
+    return data.lagged(about["lags"]) if about.get("lags") else data  # older files have none
 
 
 def pack_metadata(metadata: dict[str, object] | None, tensors: Tensors) -> Json:
@@ -204,7 +205,7 @@ def _unpack_metadata(header: Json, tensors: Tensors) -> dict[str, object]:
     return dict(unpack(header.get("metadata", {"d": []}), strip(tensors, "metadata.")))
 
 
-def _convert_scale(header: Json, tensors: Tensors) -> None:
+def convert_scale(header: Json, tensors: Tensors) -> None:
     """Older files of scaled models hold divided data, and the scale as metadata: put the data's units back."""
     scale = None if "model.output_scale" in tensors else _unpack_metadata(header, tensors).get("scale")
     mean = tensors["model.output_mean"]

@@ -7,6 +7,7 @@ from pyro_vgpds.prediction.outputs import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.results import Outputs
 from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
     "BayesClassifier",
@@ -18,4 +19,6 @@ __all__ = [
     "Prediction",
     "Reconstruction",
     "Solver",
+    "load_posterior",
+    "save_posterior",
 ]

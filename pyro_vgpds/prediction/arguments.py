@@ -71,9 +71,9 @@ def read_new_data(t: DataLike, y: DataLike, data: Sequences) -> Sequences:
     stamps, several = _read_stamps(t, data), is_list(t)
     y = [_align(part, data) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data)
     new = Sequences(stamps if several else stamps[0], y, dtype=data.dtype, device=data.device)
-    if new.num_outputs != data.num_outputs:
-        raise ValueError(f"y has {new.num_outputs} outputs, but the model has {data.num_outputs}.")
-    return new
+    if new.num_outputs != data.num_base_outputs:
+        raise ValueError(f"y has {new.num_outputs} outputs, but the model has {data.num_base_outputs}.")
+    return new.lagged(data.lags) if data.lags else new
 
 
 def _read_stamps(t: DataLike, data: Sequences, increasing: bool = True) -> list[np.ndarray]:
@@ -88,8 +88,9 @@ def _align(y: ArrayLike, data: Sequences) -> ArrayLike:
     """A DataFrame with the columns of training, in their order."""
     if data.columns is None or not hasattr(y, "reindex"):
         return y
+    columns = data.columns[: data.num_base_outputs]
     frame = cast("pandas.DataFrame", y).rename(columns=str)
-    unknown = [name for name in frame.columns if name not in data.columns]
+    unknown = [name for name in frame.columns if name not in columns]
     if unknown:
         raise ValueError(f"y must have columns of the training data, but it has {unknown[0]!r}.")
-    return frame.reindex(columns=data.columns)
+    return frame.reindex(columns=columns)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import pyro
 import torch
@@ -25,6 +26,17 @@ from pyro_vgpds.types import ArrayLike
 __all__ = ["FittedModel"]
 
 
+class Settings(NamedTuple):
+    """What a :class:`FittedModel` was made from, as it was then."""
+
+    model: PyroModule
+    guide: AutoOpperArchambeau
+    states: tuple[dict[str, Tensor], dict[str, Tensor]]  #: of model and guide
+    noise_variance: Tensor | None  #: (1,) or (D,); None for that of the model
+    output_scale: Tensor | None  #: (D,); None for that of the model
+    residual: Kernel | None
+
+
 class FittedModel:
     """What all predictions of a trained model share; arguments and errors as in :class:`~pyro_vgpds.Posterior`.
 
@@ -32,6 +44,7 @@ class FittedModel:
     :ivar training: q(X), p(y given x) and the data.
     :ivar inducing: q(U).
     :ivar correlation: of the residuals; None if the noise is white.
+    :ivar settings: model, guide, and the noise, scale and residual kernel that were given.
     """
 
     def __init__(
@@ -54,10 +67,11 @@ class FittedModel:
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
             self.training = _read(guide, data)
             q, likelihood, _ = self.training
-            if noise_variance is not None or output_scale is not None:
-                likelihood = likelihood.replaced(
-                    noise_variance=_read_variance(noise_variance, data), scale=_read_scale(output_scale, data)
-                )
+            noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
+            states = _state(model), _state(guide)
+            self.settings = Settings(model, guide, states, noise, scale, copy.deepcopy(residual))
+            if noise is not None or scale is not None:
+                likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
                 self.training = self.training._replace(likelihood=likelihood)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
@@ -76,17 +90,17 @@ class FittedModel:
     @property
     def num_outputs(self) -> int:
         """D, the number of outputs."""
-        return self.inducing.num_outputs
+        return self.data.num_base_outputs
 
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return self.data.columns
+        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     @property
     def noise_variance(self) -> Tensor:
         """The noise variance of predictions, (1,) or (D,), in squared units of the data."""
-        return self.inducing.noise
+        return self.inducing.noise[: self.num_outputs]
 
     # q(U)
 
@@ -129,17 +143,30 @@ def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:
-    """(1,) or (D,)."""
+    """(1,) or (D,), with lags also of the lagged copies."""
     if noise_variance is None:
         return None
-    return check_noise(noise_variance, data.num_outputs, "noise_variance").to(data.times.t).reshape(-1)
+    given = _repeat(positive("noise_variance", noise_variance), data)
+    return check_noise(given, data.num_outputs, "noise_variance").to(data.times.t).reshape(-1)
 
 
 def _read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
-    """(D,)."""
+    """(D,), with lags also of the lagged copies."""
     if output_scale is None:
         return None
-    scale = positive("output_scale", output_scale).to(data.times.t)
+    scale = _repeat(positive("output_scale", output_scale), data).to(data.times.t)
     if scale.shape != (data.num_outputs,):
         raise ValueError(f"output_scale must be ({data.num_outputs},), but its shape is {tuple(scale.shape)}.")
     return scale
+
+
+def _repeat(value: Tensor, data: Sequences) -> Tensor:
+    """Numbers of the data's own outputs also for their lagged copies."""
+    own = data.num_base_outputs
+    return value.repeat(data.num_outputs // own) if value.shape == (own,) and own > 1 else value
+
+
+def _state(module: object) -> dict[str, Tensor]:
+    """Copies of the parameters and buffers; empty for a model that is a function."""
+    state = module.state_dict() if isinstance(module, PyroModule) else {}
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -48,6 +48,9 @@ class Posterior(FittedModel):
     :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
     :raises TypeError: if ``guide`` or ``residual`` has another type.
 
+    If the data have lags (:meth:`Sequences.lagged <pyro_vgpds.Sequences.lagged>`), all methods take and return the
+    data's own D outputs only, and make the lagged copies of new outputs themselves.
+
     ``sequence`` means the same in all methods: the index of the training sequence that ``t`` belongs to (negative
     indices count from the end), or None for a new, independent sequence. Methods that take several sequences also take
     a list with one entry for each. The default is None, except in :meth:`forecast`, which continues the only training
@@ -137,7 +140,7 @@ class Posterior(FittedModel):
         >>> post.impute().mean.equal(data.y)  # nothing is missing here
         True
         """
-        observed, t = self.data.read() if fill else None, self.data.times.t
+        observed, t = self.data.read(0, self.num_outputs) if fill else None, self.data.times.t
         every = [(rows, rows) for rows in (training_frames(self.data, s) for s in range(self.data.num_sequences))]
         carried = self.residuals(self.inducing, t, every)
         return Prediction(t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried)
@@ -202,7 +205,7 @@ class Posterior(FittedModel):
                 joint.path(solution),
                 inducing,
                 include_noise=include_noise,
-                observed=new.read() if fill else None,
+                observed=new.read(0, self.num_outputs) if fill else None,
                 residuals=self.residuals(inducing, new.times.t, pair_frames(self.data, new, belongs)),
             )
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps

@@ -58,12 +58,12 @@ class Outputs(ABC):
     @property
     def shape(self) -> tuple[int, int]:
         """(T, D)."""
-        return len(self.t), self.data.num_outputs
+        return len(self.t), self.data.num_base_outputs
 
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return self.data.columns
+        return None if self.data.columns is None else self.data.columns[: self.shape[1]]
 
     @property
     def dates(self) -> np.ndarray | None:
