@@ -80,7 +80,8 @@ def plot_forecast(
         # small dots, because a line alone does not show a single point between two gaps
         ax.plot(*lines, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
     for i, level in enumerate(sorted(levels, reverse=True)):  # the widest first, so that the darker ones lie on it
-        _band(ax, t, *(end[order] for end in _interval(prediction, column, level)), level, i)
+        lower, upper = _interval(prediction, column, level)
+        _band(ax, t, lower[order], upper[order], level, i)
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
     if after is not None:
         _dots(ax, *after, "truth")
@@ -133,8 +134,8 @@ def plot_reconstruction(
     runs = _runs(t)
     if seen is not None:
         _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
-    times, mean, *ends = _with_breaks(t, mean, *_interval(prediction, column, level), runs=runs)
-    _band(ax, times, *ends, level)
+    times, mean, lower, upper = _with_breaks(t, mean, *_interval(prediction, column, level), runs=runs)
+    _band(ax, times, lower, upper, level)
     if truth is not None:
         _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
@@ -162,8 +163,9 @@ def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
     return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
 
 
-def _interval(prediction: Any, column: int, level: float) -> list[np.ndarray]:
-    return [array(end)[:, column] for end in prediction.interval(level)]
+def _interval(prediction: Any, column: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+    lower, upper = (array(end)[:, column] for end in prediction.interval(level))
+    return lower, upper
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from problems import make_data, make_model
 from pyro.infer import SVI, Predictive
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, load, save
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, PosteriorMixture, Sequences, load, save
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Linear, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.mapping import inducing as predictive
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
@@ -291,7 +291,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, tmp_path):
     model, guide = make_model(data)
     whole = Posterior(model, guide, data).forecast(T_NEW, 0)
     wanted = whole.mean, whole.variance
-    for name, value in (("_KEEP", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
+    for name, value in (("_CACHED", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
         monkeypatch.setattr(predictive, name, value)
     prediction = Posterior(model, guide, data).forecast(T_NEW, 0)
     torch.testing.assert_close(prediction.mean, wanted[0])
@@ -421,3 +421,46 @@ def test_new_times_in_any_order(structure):
         torch.testing.assert_close(mixed.mean[order], sorted_.mean)
         torch.testing.assert_close(mixed.latent.covariance[:, order][..., order], sorted_.latent.covariance)
         assert mixed.sample(2).shape == (2, 200, 5)
+
+
+def test_sequence_means_the_same_everywhere():
+    posterior, _ = make_posterior()
+    y = torch.full((4, 5), torch.nan)
+    times = T_NEW.sort()[0]
+    methods = {
+        "forecast": lambda s: posterior.forecast(times, s).latent.mean,
+        "reconstruct": lambda s: posterior.reconstruct(times, y, s).latent.mean,
+        "project": lambda s: posterior.project(times, y, s).mean,
+        "mixture": lambda s: PosteriorMixture([posterior]).forecast(times, s).components[0].latent.mean,
+    }
+    wanted = {s: posterior.q.forecast(times, s).mean for s in (None, 3)}
+    for method in methods.values():
+        torch.testing.assert_close(method(-1), wanted[3], atol=1e-5, rtol=0.0)
+        torch.testing.assert_close(method(None), wanted[None], atol=1e-5, rtol=0.0)
+        for bad, error in ((4, ValueError), (-5, ValueError), (1.0, TypeError), (True, TypeError)):
+            with pytest.raises(error, match="sequence must be"):
+                method(bad)
+    for method in (posterior.generate, posterior.as_model):
+        with pytest.raises(ValueError, match="sequence must be 0 to 3, or None for a new sequence, but got 4"):
+            method(**({"t": times} if method == posterior.generate else {}), sequence=4)
+    alone = make_data(lengths=(6,))
+    single = Posterior(*make_model(alone), alone)
+    assert torch.equal(single.forecast(times).mean, single.forecast(times, 0).mean)
+    assert torch.equal(single.reconstruct(times, y).latent.mean, torch.zeros(4, 2))  # a new sequence by default
+
+
+def test_another_scale_to_predict_with():
+    data = make_data(missing=0.2)
+    model, guide = make_model(data)
+    scale = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.1])
+    other = Posterior(model, guide, data, output_scale=scale)
+    torch.testing.assert_close(other.noise_variance, torch.full((5,), 0.07))  # in the units of the data
+    model.output_scale = scale
+    model.set_noise(0.07 / scale.square())
+    wanted = Posterior(model, guide, data)
+    assert other.bound == pytest.approx(wanted.bound)
+    torch.testing.assert_close(other.forecast(T_NEW, 0).variance, wanted.forecast(T_NEW, 0).variance)
+    with pytest.raises(ValueError, match="output_scale must be positive and finite"):
+        Posterior(model, guide, data, output_scale=-scale)
+    with pytest.raises(ValueError, match=r"output_scale must be \(5,\), but its shape is \(2,\)"):
+        Posterior(model, guide, data, output_scale=scale[:2])

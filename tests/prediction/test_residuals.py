@@ -141,7 +141,7 @@ def test_blocks_of_any_size_and_mixtures(monkeypatch):
     wanted = wanted.mean, wanted.variance
     both = PosteriorMixture([posterior, posterior]).forecast(T_NEW, 0)
     torch.testing.assert_close(both.mean, wanted[0])
-    for name in ("_BLOCK", "_FRAMES", "_KEEP"):
+    for name in ("_BLOCK", "_FRAMES", "_CACHED"):
         monkeypatch.setattr(predictive, name, 30)
     small, _ = make_posteriors(Bias() + White(), [0.05, 0.2, 0.1, 0.02, 0.4])
     got = small.forecast(T_NEW, 0)
