@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.data.sequences import ColumnGroups
+from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
 from pyro_vgpds.mapping.psi import Psi
 

@@ -9,7 +9,8 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
-from pyro_vgpds.data.sequences import ColumnGroups, Sequences
+from pyro_vgpds.data.groups import ColumnGroups
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.bound import collapsed_bound

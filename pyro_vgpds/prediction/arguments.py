@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
-from pyro_vgpds.data.sequences import Sequences, is_list, read_times
+from pyro_vgpds.data.reading import is_list, read_times
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.types import ArrayLike, DataLike
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
-from pyro_vgpds.data.sequences import Sequences, is_list
+from pyro_vgpds.data.reading import is_list
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.arguments import ONLY, SequenceLike, read_new_data, read_new_times, resolve_sequences
