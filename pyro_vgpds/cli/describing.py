@@ -293,10 +293,10 @@ def _before(trained: Trained) -> Any:
 def _outputs(trained: Trained, args: argparse.Namespace) -> list[int]:
     if args.outputs is None:
         return _widest(trained, 4)
-    return select(args.outputs, trained.data.columns, trained.model.num_outputs, "--outputs")
+    return select(args.outputs, trained.posterior.columns, trained.posterior.num_outputs, "--outputs")
 
 
 def _widest(trained: Trained, count: int) -> list[int]:
     """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances.cpu().numpy()
+    spread = trained.data.output_variances[: trained.data.num_base_outputs].cpu().numpy()
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())

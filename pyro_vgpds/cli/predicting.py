@@ -47,7 +47,7 @@ def run_generate(args: argparse.Namespace) -> int:
     names = [str(i) for i in range(args.samples) for _ in times]
     t, y = np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1])
     write_table(
-        args.output or sys.stdout, t, y, columns=trained.data.columns, sequence=names, frame_shape=trained.shape,
+        args.output or sys.stdout, t, y, columns=trained.posterior.columns, sequence=names, frame_shape=trained.shape,
         fps=args.fps or trained.fps,
     )  # fmt: skip
     _say_written(args, y.shape)
@@ -68,7 +68,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     truth = np.concatenate(trained.fitting(table))
     seen = truth.copy()
     if args.hide:
-        seen[:, select(args.hide, trained.data.columns, trained.model.num_outputs, "--hide")] = np.nan
+        seen[:, select(args.hide, trained.posterior.columns, trained.posterior.num_outputs, "--hide")] = np.nan
     sequence = None if args.sequence is None else trained.sequence(args.sequence)
     ends = np.cumsum([len(t) for t in table.t])[:-1]
     several = len(table.t) > 1

@@ -20,6 +20,7 @@ from pyro_vgpds.files.models import load, load_metadata, save
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.storage import load_posterior
 from pyro_vgpds.training.api import FitResult, Record
 
 __all__ = ["NEW", "Trained", "describe"]
@@ -50,7 +51,9 @@ class Trained:
 
     @cached_property
     def posterior(self) -> Posterior:
-        return Posterior(self.model, self.guide, self.data)
+        found = load_posterior(self.path)  # with the noise and residuals that it was saved with
+        assert isinstance(found, Posterior)
+        return found
 
     # units and names
 
@@ -91,7 +94,7 @@ class Trained:
 
     def outputs(self) -> np.ndarray:
         """The training outputs (N, D)."""
-        return self.data.read().cpu().numpy()
+        return self.data.read(0, self.data.num_base_outputs).cpu().numpy()
 
     def times(self, sequence: int) -> np.ndarray:
         """Of a training sequence: numbers or dates."""
@@ -165,7 +168,7 @@ class Trained:
 
         :raises CommandError: where the file has other columns, sizes or times than the model.
         """
-        wanted, count = self.data.columns, self.model.num_outputs
+        wanted, count = self.posterior.columns, self.posterior.num_outputs
         dates = self.data.time_origin is not None
         if (table.t[0].dtype.kind == "M") != dates:
             kinds = ("dates", "numbers")

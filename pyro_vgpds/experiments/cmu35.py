@@ -158,7 +158,7 @@ def _members(
                 )
                 found |= {f"{target}-{block}-{name}": model.mean(v)[hidden] for name, v in versions.items()}
         if picture and start == 0:
-            trained.save(files / f"{picture}.safetensors")
+            model.save(files / f"{picture}.safetensors")
             _draw(files / f"{picture}.png", data, model, train, out)
         return found
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds import datasets, experiments, fit, load, load_metadata
+from pyro_vgpds import datasets, experiments, fit, load, load_metadata, load_posterior
 from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
 from pyro_vgpds.experiments import imputation, recipe
@@ -128,10 +128,12 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "cmu35.png").stat().st_size > 10_000
     model, _, data = load(tmp_path / "cmu35.safetensors")
     assert model.num_outputs == 3 * 59  # and those of two lags
-    about = load_metadata(tmp_path / "cmu35.safetensors")
-    assert about["lags"] == [-4, 4]
+    assert data.lags == (-4, 4)
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
-    torch.testing.assert_close(about["scale"][:59], scale)
+    torch.testing.assert_close(model.output_scale[:59], scale)
+    posterior = load_posterior(tmp_path / "cmu35.safetensors")
+    assert posterior.forecast([0.1], 0).mean.shape == (1, 59)
+    assert posterior.correlation is not None  # the offsets of the published predictions
     assert data.num_sequences == 6
 
     def no_training(*args):
@@ -196,8 +198,8 @@ def test_missa(tmp_path, monkeypatch):
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
+    assert bool((load(tmp_path / "missa.safetensors")[0].output_scale == 1.0).all())  # pixels as they are
     about = load_metadata(tmp_path / "missa.safetensors")
-    assert about["scale"] is None  # pixels as they are
     assert about["shape"] == [12, 12]
 
 
