@@ -50,6 +50,14 @@ def write_table(
     :param frame_shape: (H, W) of video frames.
     :param fps: frames per second of a video. Default: 12.
     :raises ValueError: if the suffix is unknown, or names a video and ``frame_shape`` is not given.
+
+    >>> import sys
+    >>> import numpy as np
+    >>> from pyro_vgpds.files import write_table
+    >>> write_table(sys.stdout, np.array([0.0, 0.5]), np.array([[1.0, 2.0], [3.0, 4.0]]), columns=["hip", "knee"])
+    time,hip,knee
+    0,1,2
+    0.5,3,4
     """
     names = list(columns) if columns else [f"y{i}" for i in range(y.shape[1])]
     frames = None if frame_shape is None else y.reshape(len(y), *frame_shape)

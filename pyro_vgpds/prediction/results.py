@@ -41,15 +41,24 @@ class Outputs(ABC):
 
     @abstractmethod
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends (T, D) of central intervals, separately for each output."""
+        """Lower and upper ends (T, D) of central intervals, separately for each output.
+
+        :param probability: of each interval.
+        """
 
     @abstractmethod
     def sample(self, num_samples: int = 1) -> Tensor:
-        """Joint draws (num_samples, T, D)."""
+        """Joint draws (num_samples, T, D).
+
+        :param num_samples: number of draws.
+        """
 
     @abstractmethod
     def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-density of outputs (T, D), summed; NaN is ignored."""
+        """Log-density of outputs, summed; NaN is ignored.
+
+        :param y: (T, D).
+        """
 
     @abstractmethod
     def _make_moments(self) -> tuple[Tensor, Tensor]:
