@@ -45,10 +45,12 @@ python_use_unqualified_type_names = True
 # every reference must lead somewhere, but for those to other packages, which are not looked up
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:class", r"PyroModule|Start|Tensor|TextIO|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
     (
         "py:class",
-        r"ArrayLike|DataLike|Default|PathLike|PyroModule|SequenceLike|Start|Tensor|TextIO|TorchDistribution|pyro_vgpds\.kernels\.base\.K",
+        r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path|"
+        r"StationaryKernel|TrainingRun",
     ),
 ]
 

@@ -43,6 +43,7 @@ def test_anything_nested_comes_back(tmp_path):
     assert again["deep"][0]["a"][1] == {"t": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize(("method", "stop"), [("natural", 13), ("adam", 13), ("lbfgs", 40)])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, method, stop, prior):
@@ -74,6 +75,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, method, stop,
         assert torch.equal(a, b)
 
 
+@pytest.mark.long
 def test_undone_steps_are_resumed_too(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_BAD_DROP", 1e-3)
     options = {"tolerance": 0.0, "warmup": 4, "learning_rate": 0.5}
@@ -101,6 +103,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_the_file_is_a_complete_one(tmp_path):
     path = tmp_path / "checkpoint"
     script = SCRIPT.format(tests=[str(folder) for folder in Path(__file__).parents[:2]], path=str(path))

@@ -48,10 +48,13 @@ def test_the_bound_rises_and_is_that_of_the_parameters_returned(problem, method)
     assert bound_of(*problem) == pytest.approx(result.bound, rel=1e-8)
     assert [record.step for record in result.history] == list(range(len(result.history)))
     assert result.num_steps <= 60
-    assert result.seconds > 0
+    seconds = [record.seconds for record in result.history]
+    assert seconds == sorted(seconds)
+    assert result.seconds == seconds[-1]
     assert guide._natural is None
 
 
+@pytest.mark.long
 def test_natural_steps_are_faster_than_adam(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -96,6 +99,7 @@ def test_natural_gradients_beside_a_plain_svi_loop(problem):
     assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(inside, rel=1e-9)  # mean_bar and lam are set
 
 
+@pytest.mark.long
 def test_a_full_natural_step_is_the_fixed_point():
     data = make_data((5, 3))
     model, guide = make_model(data, noise=1.0)
@@ -216,6 +220,7 @@ def test_a_callback_that_fails_leaves_what_was_learned(problem):
     assert problem[1]._natural is None
 
 
+@pytest.mark.long
 def test_a_bound_without_digits_is_a_failed_step():
     t = np.linspace(0, 10, 50)
     y = np.sin(t[:, None] + np.arange(5)) + 0.01 * np.random.default_rng(2).standard_normal((50, 5))
@@ -247,6 +252,7 @@ def test_float32_reports_the_bound_of_what_it_returns():
     assert bound_of(model, guide, data) == pytest.approx(result.bound, rel=1e-5)
 
 
+@pytest.mark.long
 def test_restarts_keep_the_best(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -324,6 +330,7 @@ def test_result(problem):
     assert isinstance(result, FitResult)
 
 
+@pytest.mark.long
 def test_same_seed_same_numbers(problem):
     model, guide, data = problem
     first = training._State.of(model, guide)
@@ -373,12 +380,12 @@ def run_random(seed: int) -> tuple[float, float, int]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*jitter raised")  # said once, and no failure
         result = fit(model, guide, problem.data, num_steps=40)
-    assert math.isfinite(result.bound), seed
-    assert result.bound >= start, seed
+    assert start <= result.bound < math.inf, seed
     assert bound_of(model, guide, problem.data) == pytest.approx(result.bound, rel=1e-5, abs=1e-3), seed
     return start, result.bound, result.num_undone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(16))
 def test_random_problems(seed):
     run_random(seed)
@@ -390,6 +397,7 @@ def test_200_random_problems(seed):
     run_random(seed)
 
 
+@pytest.mark.long
 def test_a_period_is_kept_and_refined():
     """Noisy cycles of period 2.4, started at 2.35: training goes to the peak nearby and does not walk off."""
     rng = np.random.default_rng(0)
@@ -431,6 +439,7 @@ def test_natural_gradient_keeps_q_where_hyperparameters_are_random():
     torch.testing.assert_close(Posterior(model, guide, data).q.eta, eta, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.long
 def test_the_bound_over_draws_of_hyperparameters_is_that_of_training_within_a_block(problem):
     _, _, data = problem
     kernel = Matern32(lengthscale=dist.LogNormal(1.0, 1.0)) + White(1e-2) + Bias(0.1)
