@@ -72,7 +72,7 @@ class FittedModel:
             self.settings = Settings(model, guide, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-                self.training = self.training._replace(likelihood=likelihood)
+                self.training = Training(q, likelihood, data)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))
