@@ -78,25 +78,26 @@ def describe_parameter(module: PyroModule, name: str) -> str | Json:
     return {"prior": kind, "event_dim": event_dim, **{key: getattr(prior, key).tolist() for key in _PRIORS[kind]}}
 
 
-def build_kernel(about: Json, tensors: dict[str, Tensor], prefix: str = "") -> Kernel:
+def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, prefix: str = "") -> Kernel:
     """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``.
 
+    :param dtype: of priors.
     :raises KeyError: if a name is not in the fixed lists, or a tensor is missing.
     """
     if about["kind"] in ("Sum", "Product"):
-        parts = [build_kernel(part, tensors, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
+        parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
-    values = {name: build_parameter(how, tensors, prefix + name) for name, how in about["parameters"].items()}
+    values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
     kernel = _KERNELS[about["kind"]](**values, **about.get("options", {}))
     fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
     return kernel.fix(*fixed) if fixed else kernel
 
 
-def build_parameter(how: str | Json, tensors: dict[str, Tensor], name: str) -> Tensor | PyroSample:
+def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dtype, name: str) -> Tensor | PyroSample:
     """The value or the prior of a parameter."""
     if how == "fixed":
         return tensors[name]
     if isinstance(how, str):
         return tensors[f"{name}_unconstrained"].exp()
-    arguments = {key: torch.tensor(how[key], dtype=torch.float64) for key in _PRIORS[how["prior"]]}
+    arguments = {key: torch.tensor(how[key], dtype=dtype) for key in _PRIORS[how["prior"]]}
     return PyroSample(getattr(dist, how["prior"])(**arguments).to_event(how["event_dim"]))
