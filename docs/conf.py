@@ -46,7 +46,8 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"PyroModule|Start|Tensor|TextIO|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
+    ("py:class", r"PyroModule|Shape|Start|Tensor|TextIO|TorchDistribution"),
+    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi)"),
     (
         "py:class",
         r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path|"

@@ -28,7 +28,10 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor) -> Relevance:
-        """From the values alone: active dimensions have at least 5 % of the largest value."""
+        """Active dimensions have at least 5 % of the largest value.
+
+        :param value: (Q,).
+        """
         return cls(value, value >= _ACTIVE * value.max())
 
 
