@@ -46,8 +46,8 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"(Array|Data|Path)Like|Axes|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path|PyroModule|Shape"),
-    ("py:class", r"Start|StationaryKernel|Tensor|TorchDistribution|TrainingRun"),
+    ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
+    ("py:class", r"PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi)"),
 ]
 

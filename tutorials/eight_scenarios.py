@@ -201,7 +201,7 @@ for row, scenario, (t, y), (_, posterior, relevance) in zip(axes, scenarios, ser
     t_seen, t_ahead = t[0][:-num_ahead], t[0][-num_ahead:]
     ahead = posterior.forecast(t_ahead, sequence=0)
     plot_forecast(ahead, 0, row[0], history=(t_seen, y[0][:-num_ahead]), truth=(t_ahead, y[0][-num_ahead:]))
-    fitted = posterior.impute(fill=False, noise=False).mean[: len(t_seen), 0]
+    fitted = posterior.impute(fill=False, include_noise=False).mean[: len(t_seen), 0]
     row[0].plot(t_seen, fitted, color="#D55E00", linewidth=1, label="fit")
     row[0].get_legend().remove()
     row[0].set_title(scenario.title, loc="left", fontweight="bold")

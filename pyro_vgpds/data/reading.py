@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.dates import to_seconds
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Array", "is_list", "read_outputs", "read_times", "to_tensor", "view"]
@@ -40,7 +41,7 @@ def read_times(
         if not all(a.dtype.kind == "M" for a in raw):
             raise TypeError("t has dates in some sequences and numbers in others; use one kind for all.")
         origin = min(a.min() for a in raw if len(a)) if origin is None else origin
-        raw = [np.where(np.isnat(a), np.nan, (a - origin) / np.timedelta64(1, "s")) for a in raw]
+        raw = [to_seconds(a, origin) for a in raw]
     else:
         origin = None
     return [_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin

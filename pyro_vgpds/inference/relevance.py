@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels import Kernel
 
 __all__ = ["Relevance", "mapping_weights"]
 

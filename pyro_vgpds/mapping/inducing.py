@@ -96,12 +96,13 @@ class InducingPosterior:
         self.eigenvalues, self.basis = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = self.eigenvalues.clamp_min(0.0)
         self._k, self._weight = self.whitened(mean, variance), weight
-        small = len(self.inducing) * data.num_outputs <= _CACHED
-        self._cached = list(self._make_columns(0, data.num_outputs)) if small else None
+        small = len(self.inducing) * self.num_outputs <= _CACHED
+        self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
     @property
     def num_outputs(self) -> int:
-        return len(self.output_mean)
+        """The number of outputs that are predicted: the data's own, without lagged copies."""
+        return self.data.num_base_outputs
 
     def noise_of(self, index: Tensor) -> Tensor:
         """Noise variances of some outputs in the data's units, (d,)."""

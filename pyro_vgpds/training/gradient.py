@@ -13,7 +13,7 @@ from pyro.contrib.gp.kernels import Periodic as PyroGPPeriodic
 from torch import Tensor, nn
 
 from pyro_vgpds.inference.ascent import Ascent, Damping
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.problem import NO_START, Problem, Values
 from pyro_vgpds.training.settings import Settings

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_vgpds import datasets, experiments, fit, load, load_metadata
+from pyro_vgpds import datasets, experiments, fit, load, load_metadata, load_posterior
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
@@ -141,10 +141,12 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert any(max(colour) - min(colour) > 80 for colour in colours)  # and predictions in colour
     model, _, data = load(tmp_path / "cmu35.safetensors")
     assert model.num_outputs == 3 * 59  # with those of two lags
-    about = load_metadata(tmp_path / "cmu35.safetensors")
-    assert about["lags"] == [-4, 4]
+    assert data.lags == (-4, 4)
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
-    torch.testing.assert_close(about["scale"][:59], scale)
+    torch.testing.assert_close(model.output_scale[:59], scale)
+    posterior = load_posterior(tmp_path / "cmu35.safetensors")
+    assert posterior.forecast([0.1], 0).mean.shape == (1, 59)
+    assert posterior.correlation is not None  # the offsets of the published predictions
     assert data.num_sequences == 6
 
     def no_training(*args):
@@ -187,7 +189,7 @@ def test_outputs_of_unequal_signal():
     np.testing.assert_allclose(smooth[:, :6], fitted[:, :6], atol=0.5)
     assert smooth[:, 6:].std(0).mean() < 0.5 * fitted[:, 6:].std(0).mean()  # over time
     variance = balanced.variance(balanced.posterior.impute(fill=False))
-    noise = float(trained.posterior.noise)
+    noise = float(trained.posterior.noise_variance)
     assert np.all(variance > 0.99 * noise)
     assert np.all(variance[:, 6:] < 1.5 * noise)
     seen = y[:20].copy()
@@ -209,8 +211,8 @@ def test_missa(tmp_path, monkeypatch):
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
+    assert bool((load(tmp_path / "missa.safetensors")[0].output_scale == 1.0).all())  # pixels as they are
     about = load_metadata(tmp_path / "missa.safetensors")
-    assert about["scale"] is None  # pixels are not scaled
     assert about["shape"] == [12, 12]
 
 

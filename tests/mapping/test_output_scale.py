@@ -13,7 +13,7 @@ from problems import make_data
 from pyro.infer import Predictive, Trace_ELBO
 from torch.distributions import MultivariateNormal
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, SparseGP, fit, load, save
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, SparseGP, fit, load, save
 from pyro_vgpds.baselines import MapGPLVM
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
@@ -113,7 +113,7 @@ def test_samples_are_in_the_units_of_the_data():
 def test_predictions_are_in_the_units_of_the_data(missing, options):
     own, other, scale, jacobian = pair(missing, **options)
     assert own.bound == pytest.approx(other.bound - jacobian, rel=1e-9)
-    torch.testing.assert_close(own.noise, other.noise * scale.square(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(own.noise_variance, other.noise_variance * scale.square(), rtol=1e-7, atol=0)
     torch.testing.assert_close(own.inducing_mean, other.inducing_mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(own.inducing_covariance(3), other.inducing_covariance(3), rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(own.residual_variance() / scale.square(), other.residual_variance(), rtol=1e-6, atol=0)
@@ -129,7 +129,7 @@ def test_predictions_are_in_the_units_of_the_data(missing, options):
         draws.append(prediction.sample(3))
     torch.testing.assert_close(draws[0] / scale, draws[1], rtol=1e-4, atol=1e-4)
     x = torch.randn(2, 3, 2)
-    given = [PosteriorGP(x, post._inducing) for post in (own, other)]
+    given = [PosteriorGP(x, post.inducing) for post in (own, other)]
     torch.testing.assert_close(given[0].mean / scale, given[1].mean, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(given[0].variance / scale.square(), given[1].variance, rtol=1e-6, atol=0)
     density = given[1].log_prob(draws[1][0]) - 3 * scale.log().sum()
@@ -144,7 +144,7 @@ def test_reconstructions_are_in_the_units_of_the_data(options):
     found = []
     for post, y in ((own, seen), (other, seen / scale)):
         pyro.set_rng_seed(1)
-        found.append(post.reconstruct(own.data.times.t[:10], y, num_steps=20, **options))
+        found.append(post.reconstruct(own.data.times.t[:10], y, solver=Solver(num_steps=20), **options))
     counts = torch.isfinite(seen).sum(0)
     more = float((counts * scale.log()).sum())
     assert found[0].bound == pytest.approx(found[1].bound - jacobian - more, rel=1e-7)
