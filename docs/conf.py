@@ -46,11 +46,9 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"Start|Tensor|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
-    (
-        "py:class",
-        r"(Array|Data|Path)Like|Axes|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path|StationaryKernel|TrainingRun",
-    ),
+    ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
+    ("py:class", r"PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
+    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi)"),
 ]
 
 

@@ -61,6 +61,7 @@ def as_a_reader(tmp_path, monkeypatch):
     plt.close("all")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/mathematics.md", "docs/usage.md"])
 def test_code_blocks(page, capsys, as_a_reader):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -295,6 +296,7 @@ def test_every_public_name_is_documented():
 NEEDED = ("furo", "myst_parser", "sphinx", "sphinx-mathjax-offline")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"the pages need {', '.join(NEEDED)}: pip install '.[dev]'")
 def test_pages_are_built_without_warnings_and_have_every_public_name(tmp_path):
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-b", "html", "docs", str(tmp_path)]

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import format_duration, format_times
+from pyro_vgpds.cli.dates import format_duration
 from pyro_vgpds.cli.errors import OK
 from pyro_vgpds.cli.trained import ModelFile
+from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.formatting import counted
 
 __all__ = ["run_info"]

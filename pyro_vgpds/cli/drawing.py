@@ -13,12 +13,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyro_vgpds.cli.dates import format_times
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import select
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.cli.trained import NEW, ModelFile
-from pyro_vgpds.cli.writing import Answer, check_output
+from pyro_vgpds.cli.writing import check_output
+from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.container import placed
 from pyro_vgpds.plotting import (
     plot_forecast,
@@ -29,6 +29,7 @@ from pyro_vgpds.plotting import (
     plot_relevance,
     plot_training,
 )  # fmt: skip
+from pyro_vgpds.prediction.results import Outputs
 
 __all__ = ["FIGURES", "run_plot"]
 
@@ -65,7 +66,7 @@ def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
     if trained.result is not None:
         plot_training(trained.result, places["last"])
     else:
-        predicted = trained.answer(trained.posterior.impute(fill=False), 0)
+        predicted = trained.posterior.impute(fill=False)
         _draw_fit(trained, predicted, _widest(trained, 1)[0], places["last"])
     return figure
 
@@ -102,27 +103,25 @@ def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
             f"--sequence must be a training sequence with --what fit, but got {NEW!r}. Use --what forecast for it."
         )
     if trained.shape is not None and args.outputs is None:
-        function = trained.answer(trained.posterior.impute(fill=False, noise=False), 0).mean
-        films = {"data": trained.outputs(), "model": function}
+        function = trained.posterior.impute(fill=False, include_noise=False).mean
+        films = {"data": trained.outputs(), "model": function.cpu().numpy()}
         labels = format_times(trained.times(0))
         frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}
         return plot_frames(frames, labels=labels)[0, 0].figure
     chosen = _outputs(trained, args)
     figure, axes = _panels(len(chosen))
-    predicted = trained.answer(trained.posterior.impute(fill=False), 0)
+    predicted = trained.posterior.impute(fill=False)
     for ax, output in zip(axes, chosen, strict=True):
         _draw_fit(trained, predicted, output, ax, which)
     _share_labels(axes)
     return figure
 
 
-def _draw_fit(trained: ModelFile, predicted: Answer, output: int, ax: Axes, which: int = 0) -> None:
+def _draw_fit(trained: ModelFile, predicted: Outputs, output: int, ax: Axes, which: int = 0) -> None:
     """The model's prediction ``predicted`` of the training frames, and the data."""
     rows = trained.data.times.slices()[which]
-    assert predicted.stddev is not None
-    one = type(predicted)(predicted.t[rows], predicted.mean[rows], predicted.stddev[rows], predicted.columns)
     data = trained.outputs()[rows]
-    plot_reconstruction(one, output, ax, truth=data, seen=data)
+    plot_reconstruction(predicted.select(rows), output, ax, truth=data, seen=data)
     _name_sequence(trained, which, ax)
 
 
@@ -134,7 +133,7 @@ def _name_sequence(trained: ModelFile, which: int, ax: Axes) -> None:
 def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
-    predicted = trained.answer(trained.posterior.forecast(times, sequence), 0)
+    predicted = trained.posterior.forecast(times, sequence)
     history = None
     if sequence is not None:
         history = trained.times(sequence), trained.outputs()[trained.data.times.slices()[sequence]]
@@ -184,12 +183,12 @@ def _before(trained: ModelFile) -> np.ndarray | None:
 def _outputs(trained: ModelFile, args: argparse.Namespace) -> list[int]:
     if args.outputs is None:
         return _widest(trained, 4)
-    return select(args.outputs, trained.data.columns, trained.model.num_outputs, "--outputs")
+    return select(args.outputs, trained.posterior.columns, trained.posterior.num_outputs, "--outputs")
 
 
 def _widest(trained: ModelFile, count: int) -> list[int]:
     """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances.cpu().numpy() * np.square(trained.scale)
+    spread = trained.data.output_variances[: trained.data.num_base_outputs].cpu().numpy()
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
 
 

@@ -43,12 +43,14 @@ def run_fit(args: argparse.Namespace) -> int:
     kernel = _temporal(args.temporal)
     torch.set_num_threads(args.threads)
     table = read_table(args.file, Layout.of(args))
-    data, scale = _data(table, args.scale)
+    data = _data(table)
     say(args, f"{args.file}: {data}")
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
     latent = min(_LATENT, data.num_outputs) if args.latent_dim is None else args.latent_dim
-    model = VGPDS.from_data(data, latent, args.num_inducing, kernel, noise_per_output=args.noise_per_output)
+    model = VGPDS.from_data(
+        data, latent, args.num_inducing, kernel, noise_per_output=args.noise_per_output, scale_outputs=args.scale
+    )
     _hold(model, args.hold)
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value
@@ -57,7 +59,7 @@ def run_fit(args: argparse.Namespace) -> int:
         progress=False if args.quiet else None, checkpoint=args.checkpoint, resume=_resume(args),
     )  # fmt: skip
     about = describe(
-        result, before, source=args.file.name, scale=scale, names=table.names, shape=table.shape, fps=table.fps,
+        result, before, source=args.file.name, names=table.names, shape=table.shape, fps=table.fps,
         seed=args.seed, shrink=args.shrink,
     )  # fmt: skip
     model_file = ModelFile(args.output, model, guide, data, about)
@@ -76,16 +78,11 @@ def _temporal(text: str) -> Kernel:
         raise UsageError(f"--temporal: {error}") from None
 
 
-def _data(table: InputTable, scaled: bool) -> tuple[Sequences, torch.Tensor | None]:
+def _data(table: InputTable) -> Sequences:
     try:
-        data = Sequences(table.t, table.y, columns=table.columns)
+        return Sequences(table.t, table.y, columns=table.columns)
     except (ValueError, TypeError) as error:
         raise CommandError(f"{table.path}: {error}") from None
-    if not scaled:
-        return data, None
-    scale = ModelFile.scale_of(data)
-    parts = [part / scale.numpy() for part in table.y]
-    return Sequences(table.t, parts, columns=table.columns), scale
 
 
 def _hold(model: VGPDS, names: str | None) -> None:
@@ -120,7 +117,7 @@ def _summary(model_file: ModelFile, result: FitResult) -> str:
         "stuck": "no further step raised the bound",
     }[result.stopped]
     noise = np.sqrt(model_file.model.noise.detach().numpy()).mean()
-    of = " of each output's standard deviation" if model_file.metadata["scale"] is not None else ""
+    of = " of each output's standard deviation" if isinstance(model_file.scale, np.ndarray) else ""
     steps = counted(result.num_steps, "step")
     latent, outputs = model_file.model.latent_dim, model_file.model.num_outputs
     more = "all latent dimensions are active: a larger --latent-dim may give a better model\n"

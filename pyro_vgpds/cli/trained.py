@@ -1,31 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model file with its metadata: the outputs' scale, names, and the record of training.
-
-A model that was trained with ``--scale`` has outputs of unit variance. Data are divided by the scale here, and
-predictions multiplied by it. :func:`~pyro_vgpds.load` reads such files too.
-"""
+"""A model file with its metadata: names of the sequences, and the record of training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
 
-from pyro_vgpds.cli.dates import format_duration, format_times, months_to, parse_range, parse_step, steps_to
+from pyro_vgpds.cli.dates import format_duration, months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable
-from pyro_vgpds.cli.writing import Answer
+from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import load, load_metadata, save
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.storage import load_posterior
 from pyro_vgpds.training.api import FitResult
 from pyro_vgpds.training.metadata import read_result
 
@@ -41,7 +35,7 @@ class ModelFile:
     path: Path
     model: VGPDS
     guide: AutoOpperArchambeau
-    data: Sequences  #: of training, divided by the scale, if any
+    data: Sequences
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -59,15 +53,17 @@ class ModelFile:
 
     @cached_property
     def posterior(self) -> Posterior:
-        return Posterior(self.model, self.guide, self.data)
+        found = load_posterior(self.path)  # with the noise and residuals that it was saved with
+        assert isinstance(found, Posterior)
+        return found
 
     # units and names
 
     @property
     def scale(self) -> np.ndarray | float:
-        """What the outputs were divided by, (D,), or 1."""
-        held = self.metadata.get("scale")
-        return 1.0 if held is None else np.asarray(held.cpu().numpy(), dtype=np.float64)
+        """By which the model divides the outputs, (D,), or 1."""
+        scale = self.model.output_scale.cpu().numpy()
+        return 1.0 if (scale == 1.0).all() else np.asarray(scale, dtype=np.float64)
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -95,9 +91,8 @@ class ModelFile:
         return read_result(self.metadata)
 
     def outputs(self) -> np.ndarray:
-        """The training outputs (N, D) in the units of the data."""
-        scaled: np.ndarray = self.data.read().cpu().numpy() * self.scale
-        return scaled
+        """The training outputs (N, D)."""
+        return self.data.read(0, self.data.num_base_outputs).cpu().numpy()
 
     def times(self, sequence: int) -> np.ndarray:
         """Times of a training sequence: numbers or dates."""
@@ -105,10 +100,7 @@ class ModelFile:
 
     def dated(self, t: np.ndarray) -> np.ndarray:
         """Numbers as dates, where the data have dates."""
-        if self.data.time_origin is None:
-            return t
-        dates: np.ndarray = np.datetime64(self.data.time_origin, "ns") + np.round(t * 1e9).astype("timedelta64[ns]")
-        return dates
+        return t if self.data.time_origin is None else to_dates(t, self.data.time_origin)
 
     def sequence(self, text: str | None) -> int | None:
         """The number of the sequence of this name or number; None for ``new``.
@@ -169,27 +161,12 @@ class ModelFile:
             raise UsageError(f"{argument} must be {'dates' if dates else 'numbers'}, like the times of {self.path}.")
         return t
 
-    # answers
-
-    def answer(self, prediction: Prediction, interval: float, sequence: list[str] | None = None) -> Answer:
-        """A prediction in the units of the data.
-
-        :param interval: the probability of the intervals; 0 for none.
-        """
-        mean, sd = (value.cpu().numpy() * self.scale for value in (prediction.mean, prediction.stddev))
-        ends = None
-        if interval:
-            width = NormalDist().inv_cdf(0.5 + 0.5 * interval) * sd
-            ends = mean - width, mean + width
-        times = self.dated(prediction.t.cpu().numpy())
-        return Answer(times, mean, sd, self.data.columns, sequence, ends, self.shape, self.fps)
-
     def fitting(self, table: InputTable) -> list[np.ndarray]:
         """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks.
 
         :raises CommandError: if the file does not fit the model's columns, frame size or kind of times.
         """
-        wanted, count = self.data.columns, self.model.num_outputs
+        wanted, count = self.posterior.columns, self.posterior.num_outputs
         dates = self.data.time_origin is not None
         if (table.t[0].dtype.kind == "M") != dates:
             kinds = ("dates", "numbers")
@@ -217,10 +194,3 @@ class ModelFile:
         if table.y[0].shape[1] != count:
             raise CommandError(f"{table.path} has {table.y[0].shape[1]} outputs, but {self.path} has {count}.")
         return table.y
-
-    @staticmethod
-    def scale_of(data: Sequences) -> torch.Tensor:
-        """Standard deviations (D,) of the outputs, 1 for constant ones."""
-        sd = data.output_variances.sqrt()
-        rounding = 8.0 * torch.finfo(data.dtype).eps * data.output_means.abs()
-        return torch.where(sd > rounding, sd, torch.ones_like(sd))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyro
 
-from pyro_vgpds import VGPDS, Sequences, baselines, datasets
+from pyro_vgpds import VGPDS, Sequences, Solver, baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe, Trained
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.kernels import Bias, White
@@ -146,7 +146,9 @@ def _members(
         for target, (t, truth) in _targets(data, out).items():
             for block in BLOCKS:
                 seen = data.hide(truth, block)
-                prediction = model.predict(t, seen, num_starts=2, num_steps=min(200, 2 * recipe.num_steps))
+                prediction = model.predict(
+                    t, seen, solver=Solver(num_starts=2, num_steps=min(200, 2 * recipe.num_steps))
+                )
                 hidden = np.isnan(seen)
                 # predictions without noise carry no offset: their mean is that of white noise
                 versions = (
@@ -156,7 +158,7 @@ def _members(
                 )
                 found |= {f"{target}-{block}-{name}": model.mean(v)[hidden] for name, v in versions.items()}
         if picture and start == 0:
-            trained.save(files / f"{picture}.safetensors")
+            model.save(files / f"{picture}.safetensors")
             _draw(files / f"{picture}.png", data, model, train, out)
         return found
 

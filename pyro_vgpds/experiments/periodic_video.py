@@ -86,7 +86,7 @@ def _generate(
     if seed == 0:
         plain.save(files / f"{key}.safetensors", shape=list(video.shape))
         pyro.set_rng_seed(0)
-        draw = trained.posterior.generate(times, 1, 0, noise=False)[0].numpy() * trained.scale
+        draw = trained.posterior.generate(times, 1, 0, include_noise=False)[0].numpy()
         versions = {"truth": ahead, "VGPDS, mean": made, "VGPDS, a draw": draw, "last cycle": repeated}
         show_frames(files / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
     return {

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,15 +13,15 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.files.models import save
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.prediction.outputs import Prediction
+from pyro_vgpds.prediction.outputs import Prediction, Reconstruction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
+from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Recipe", "Trained"]
 
@@ -58,11 +57,8 @@ class Recipe:
         :raises KeyboardInterrupt: where training was interrupted; a model that is half trained is no result.
         """
         start = time.perf_counter()
-        num_outputs = y[0].shape[1]
-        y = [lagged(part, self.lags) for part in y]
-        scale = np.nanstd(np.concatenate(list(y)), 0) if self.scale else np.ones(y[0].shape[1])
-        scale = np.where(scale > 1e-9, scale, 1.0)
-        data = Sequences(list(t), [part / scale for part in y])
+        data = Sequences(list(t), list(y))
+        data = data.lagged(self.lags) if self.lags else data
         pyro.clear_param_store()
         pyro.set_rng_seed(seed)
         model = VGPDS.from_data(
@@ -72,6 +68,7 @@ class Recipe:
             self.kernel(),
             static_dim=self.static_dim,
             noise_per_output=self.noise_per_output,
+            scale_outputs=self.scale,
         )
         if self.per_dimension:
             model.temporal.per_dimension(model.latent_dim)
@@ -80,9 +77,7 @@ class Recipe:
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         seconds = time.perf_counter() - start
-        return Trained(
-            Posterior(model, guide, data), model, guide, scale, num_outputs, self.lags, result.bound, seconds
-        )
+        return Trained(Posterior(model, guide, data), model, guide, result.bound, seconds)
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
@@ -90,72 +85,63 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and what its outputs are: the data's, and those of lags, divided by a scale."""
+    """A trained model and its predictions, in the units of the data."""
 
     posterior: Posterior
     model: VGPDS
     guide: AutoOpperArchambeau
-    scale: np.ndarray
-    num_outputs: int
-    lags: tuple[int, ...]
     bound: float
     seconds: float
 
     def with_noise(self, factor: float) -> Trained:
-        """The same with a noise for each output: a multiple of the trained one plus what is left unexplained of it."""
-        trained = self.posterior.noise.expand(self.posterior.num_outputs)
-        noise = factor * (trained + self.posterior.residual_variance())
-        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, noise=noise))
+        """The same with one noise for each output: a multiple of the trained noise plus the residual variance.
+
+        Lagged copies have a noise of their own, too.
+        """
+        data = self.posterior.data
+        every = Sequences(list(data.times.t.split(data.lengths)), list(data.read().split(data.lengths)))
+        whole = Posterior(self.model, self.guide, every)
+        return self._with(noise_variance=factor * (whole.noise_variance + whole.residual_variance()))
 
     def carrying(self, residual: Kernel) -> Trained:
         """The same with a kernel of time for its residuals."""
-        post = self.posterior
-        return replace(
-            self, posterior=Posterior(self.model, self.guide, post.data, noise=post.noise, residual=residual)
-        )
+        return self._with(noise_variance=self.posterior.settings.noise_variance, residual=residual)
 
     def balanced(self, share: float) -> Trained:
-        """The same for outputs of unequal signal: each in units of its own, and the trained noise in those units.
+        """The same for outputs of unequal signal, which the model takes as they are.
 
-        The prior takes all outputs to vary alike. One that varies by less than a share of that, beyond the noise, would
-        have its noise fitted, so it is magnified to where its signal is that share; its noise grows along.
+        The prior assumes that all outputs vary alike. The noise of an output that varies by less than a share of that,
+        beyond the noise, would be fitted. So its scale becomes that at which its signal is that share.
         """
         post = self.posterior
         with torch.no_grad():
             level = share * float(self.model.mapping().cov_diag(post.q.mean[:1]))
-        noise = float(post.noise)
+        noise = float(post.noise_variance)
         signal = (post.data.output_variances - noise).clamp_min(0.05 * noise)
-        magnified = (signal / level).clamp_max(1.0).sqrt()
-        model, guide = copy.deepcopy((self.model, self.guide))
-        model.output_mean = model.output_mean / magnified
-        data = Sequences(post.data.times.t, post.data.read() / magnified)
-        posterior = Posterior(model, guide, data, noise=noise / magnified**2)
-        scale = self.scale * magnified.numpy()
-        return replace(self, posterior=posterior, model=model, guide=guide, scale=scale)
+        return self._with(output_scale=(signal / level).clamp_max(1.0).sqrt())
+
+    def _with(self, **settings: Any) -> Trained:
+        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, **settings))
 
     def save(self, path: Path, **metadata: Any) -> None:
-        """A file as those of the command line, whose answers are in the units of the data.
+        """A file that :func:`~pyro_vgpds.load_posterior` and the command line read.
 
-        :param metadata: what else is known of the outputs, such as the ``shape`` of a video's frames.
+        :param metadata: more about the outputs, such as the ``shape`` of a video's frames.
         """
-        scale = None if (self.scale == 1.0).all() else torch.as_tensor(self.scale)
-        about = {"scale": scale, "lags": list(self.lags), **metadata}
-        save(path, self.model, self.guide, self.posterior.data, about)
+        save_posterior(path, self.posterior, metadata)
 
-    def predict(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> Prediction:
-        """Partly seen frames, in the model's units."""
-        return self.posterior.reconstruct(t, lagged(y, self.lags) / self.scale, sequence, **options)
+    def predict(self, t: ArrayLike, y: np.ndarray, sequence: int | None = None, **options: Any) -> Reconstruction:
+        """Predictions of partly observed frames."""
+        return self.posterior.reconstruct(t, y, sequence, **options)
 
-    def reconstruct(self, t: Any, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
-        """Means (T, D) of partly seen frames."""
+    def reconstruct(self, t: ArrayLike, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
+        """Means (T, D) of partly observed frames."""
         return self.mean(self.predict(t, y, sequence, **options))
 
     def mean(self, prediction: Prediction) -> np.ndarray:
-        """Means (T, D) in the units of the data."""
-        mean: np.ndarray = (prediction.mean.numpy() * self.scale)[:, : self.num_outputs]
-        return mean
+        """Means (T, D)."""
+        return prediction.mean.numpy()
 
     def variance(self, prediction: Prediction) -> np.ndarray:
-        """Variances (T, D) in the units of the data."""
-        variance: np.ndarray = (prediction.variance.numpy() * self.scale**2)[:, : self.num_outputs]
-        return variance
+        """Variances (T, D)."""
+        return prediction.variance.numpy()

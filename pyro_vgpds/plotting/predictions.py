@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
 from pyro_vgpds.types import ArrayLike
 
@@ -24,7 +24,8 @@ __all__ = ["Moments", "plot_forecast", "plot_reconstruction"]
 class Moments(Protocol):
     """The part of a :class:`~pyro_vgpds.Prediction` that every plot uses.
 
-    Bands also need its ``stddev`` (T, D). ``columns`` and ``dates`` are optional.
+    Bands also need its ``interval(probability)``, which returns lower and upper ends (T, D). ``columns`` and ``dates``
+    are optional.
     """
 
     @property
@@ -47,7 +48,7 @@ def plot_forecast(
 ) -> Axes:
     """Plot one output of a forecast: the mean, and central bands of the given probabilities.
 
-    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
     :param output: index or name of the output.
     :param ax: axes to draw on. Default: those of a new figure.
     :param history: times (N,) and outputs (N, D) before the forecast, drawn as a line; NaN leaves a gap. If the
@@ -64,9 +65,9 @@ def plot_forecast(
     >>> ax = plot_forecast(ahead, output=1, history=(data.times.t[first], data.read()[first]))
     """
     column, name = _output(prediction, output)
-    t, mean, sd = _moments(prediction, column)
+    t, mean = _mean(prediction, column)
     order = np.argsort(t, kind="stable")  # one sequence, whose times may be in any order
-    t, mean, sd = t[order], mean[order], sd[order]
+    t, mean = t[order], mean[order]
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
     before, after = (
@@ -78,7 +79,9 @@ def plot_forecast(
         lines = _with_breaks(*before, runs=_runs(before[0]))
         # small dots, because a line alone does not show a single point between two gaps
         ax.plot(*lines, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
-    _bands(ax, t, mean, sd, levels)
+    for i, level in enumerate(sorted(levels, reverse=True)):  # the widest first, so that the darker ones lie on it
+        lower, upper = _interval(prediction, column, level)
+        _band(ax, t, lower[order], upper[order], level, i)
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
     if after is not None:
         _dots(ax, *after, "truth")
@@ -100,7 +103,7 @@ def plot_reconstruction(
 
     Several concatenated sequences, as returned by ``post.impute()``, are drawn as separate lines.
 
-    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
     :param output: index or name of the output.
     :param ax: axes to draw on. Default: those of a new figure.
     :param truth: (T, D), drawn as dots. Default: not drawn.
@@ -111,15 +114,16 @@ def plot_reconstruction(
     :returns: the axes.
     :raises ValueError: if the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
 
+    >>> from pyro_vgpds import Solver
     >>> from pyro_vgpds.plotting import plot_reconstruction
     >>> t, truth = data.times.t[:10], data.read()[:10]
     >>> seen = truth.clone()
     >>> seen[4:8, 0] = float("nan")
-    >>> whole = post.reconstruct(t, seen, num_starts=1)
+    >>> whole = post.reconstruct(t, seen, solver=Solver(num_starts=1))
     >>> ax = plot_reconstruction(whole, output=0, truth=truth, seen=seen)
     """
     column, name = _output(prediction, output)
-    t, mean, sd = _moments(prediction, column)
+    t, mean = _mean(prediction, column)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be between 0 and 1, but got {level!r}.")
     arrays = {"truth": truth, "baseline": baseline, "seen": seen}
@@ -130,8 +134,8 @@ def plot_reconstruction(
     runs = _runs(t)
     if seen is not None:
         _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
-    times, mean, sd = _with_breaks(t, mean, sd, runs=runs)
-    _bands(ax, times, mean, sd, (level,))
+    times, mean, lower, upper = _with_breaks(t, mean, *_interval(prediction, column, level), runs=runs)
+    _band(ax, times, lower, upper, level)
     if truth is not None:
         _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
@@ -154,10 +158,14 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
     return number, columns[number] if columns else f"output {number}"
 
 
-def _moments(prediction: Any, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
-    t: np.ndarray = array(prediction.t if dates is None else dates)
-    return t, array(prediction.mean)[:, column], array(prediction.stddev)[:, column]
+    return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
+
+
+def _interval(prediction: Any, column: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+    lower, upper = (array(end)[:, column] for end in prediction.interval(level))
+    return lower, upper
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
@@ -176,13 +184,7 @@ def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
         raise TypeError(f"the times of {name} are dates, but those of the prediction are numbers; give numbers.")
     if own.dtype.kind == "M":
         raise TypeError(f"the times of {name} are numbers, but those of the prediction are dates; give dates.")
-    origin = dates[0] - _seconds(own[:1])[0]
-    since: np.ndarray = origin + _seconds(times)
-    return since
-
-
-def _seconds(t: np.ndarray) -> np.ndarray:
-    return np.round(t * 1e9).astype("timedelta64[ns]")
+    return to_dates(times, to_dates(-own[:1], dates[0])[0])
 
 
 def _runs(t: np.ndarray) -> list[np.ndarray]:
@@ -205,12 +207,9 @@ def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) ->
     ]
 
 
-def _bands(ax: Any, t: np.ndarray, mean: np.ndarray, sd: np.ndarray, levels: Sequence[float]) -> None:
-    """The widest first, so that the darker ones lie on it."""
-    for i, level in enumerate(sorted(levels, reverse=True)):
-        width = NormalDist().inv_cdf(0.5 + 0.5 * level) * sd
-        shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * i))  # opaque, so that the legend shows what the picture shows
-        ax.fill_between(t, mean - width, mean + width, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
+def _band(ax: Any, t: np.ndarray, lower: np.ndarray, upper: np.ndarray, level: float, darker: int = 0) -> None:
+    shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * darker))  # opaque, so that the legend shows what the picture shows
+    ax.fill_between(t, lower, upper, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
 
 
 def _dots(ax: Axes, t: np.ndarray, y: np.ndarray, label: str) -> None:

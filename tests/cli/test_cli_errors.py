@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from pyro_vgpds.cli import fitting, main, predicting
-from pyro_vgpds.cli.dates import format_times, months_to, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.dates import months_to, parse_date, parse_range, parse_step
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.reading import read_table
-from pyro_vgpds.cli.writing import placed
+from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.files.container import placed
 
 
 def error_of(capsys, *arguments):
@@ -57,7 +58,10 @@ def models(tmp_path_factory):
         (["fit", "x.csv", "-o", "m", "--seed", "-1"], "--seed"),
         (["fit", "x.csv", "-o", "m", "--seed", str(2**32)], "must be below 2**32"),
         (["fit", "x.csv", "-o", "m", "--method", "magic"], "invalid choice: 'magic'"),
-        (["fit", "x.csv", "-o", "m", "--temporal", "rbf+"], "--temporal: the kernel 'rbf+': expected the name of a kernel"),
+        (
+            ["fit", "x.csv", "-o", "m", "--temporal", "rbf+"],
+            "kernel 'rbf+': expected the name of a kernel",
+        ),
         (["fit", "x.csv", "-o", "m", "--resume"], "--resume requires --checkpoint FILE"),
         (["fit", "x.csv", "-o", "."], "-o/--output must be a file, but . is a folder"),
         (["forecast", "m", "--interval", "1"], "must be at least 0 and below 1, but got '1'"),
@@ -169,7 +173,7 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
 
 def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
-    monkeypatch.setattr(predicting, "write_answer", None)
+    monkeypatch.setattr(predicting, "_write", None)
     long = tmp_path / ("m" * 240 + ".safetensors")  # valid, but its temporary name is too long
     targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where even root cannot write
     for target in targets:
@@ -400,7 +404,7 @@ def test_unexpected_errors(models, capsys, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     assert main(["forecast", str(models.plain), "--until", "12"]) == 1
     assert capsys.readouterr().err == (
         "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug prints the traceback)\n"
@@ -414,7 +418,7 @@ def test_ends(models, capfd, monkeypatch, error, code):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     if isinstance(error, BrokenPipeError):  # keep the test's own output
         monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert main(["forecast", str(models.plain), "--until", "12"]) == code

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -12,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, Posterior, PosteriorMixture, Sequences, fit
 from pyro_vgpds.datasets import load_video, make_gait, make_pendulum_video, stick_figure
 from pyro_vgpds.files.film import write_film
 from pyro_vgpds.model import Relevance
@@ -53,7 +54,17 @@ def trained():
 def prediction(count=10, columns=None):
     rng = np.random.default_rng(1)
     mean = torch.from_numpy(rng.standard_normal((count, 3)))
-    return SimpleNamespace(t=torch.arange(count), mean=mean, stddev=torch.full((count, 3), 0.5), columns=columns)
+    return SimpleNamespace(t=torch.arange(count), mean=mean, interval=gaussian(mean, 0.5), columns=columns)
+
+
+def gaussian(mean, sd):
+    """Central intervals of Gaussians with a common standard deviation."""
+
+    def interval(level):
+        width = sd * NormalDist().inv_cdf(0.5 + 0.5 * level)
+        return mean - width, mean + width
+
+    return interval
 
 
 def line(ax, label):
@@ -101,7 +112,11 @@ def test_relevance_bars(trained):
     assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
     assert ax.get_title() == "2 of 3 dimensions are active"
     assert len(plot_relevance([3.0, 1.0]).containers) == 1
-    plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
+    value, active = trained.model.relevance(trained.guide, trained.data)
+    own = plot_relevance(trained.model.relevance(trained.guide, trained.data))
+    heights = value.sort(descending=True).values / value.max()
+    np.testing.assert_allclose([bar.get_height() for bar in own.containers[0]], heights.detach())
+    assert own.get_title() == f"{int(active.sum())} of 3 dimensions are active"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +195,20 @@ def test_forecast_fan():
     assert plot_forecast(prediction(), -1).get_ylabel() == "output 2"
     own = plt.subplots()[1]
     assert plot_forecast(guess, ax=own) is own
+
+
+def test_bands_are_the_intervals_of_the_prediction(trained):
+    """Those of a mixture are not Gaussian."""
+    far = Posterior(trained.model, trained.guide, trained.data, noise_variance=9.0)
+    mixed = PosteriorMixture([trained.post, far], [0.7, 0.3]).forecast([12.0, 13.0, 14.0], 0)
+    for ax, label, level in (
+        (plot_forecast(mixed, 1, levels=(0.5, 0.9)), "50 %", 0.5),
+        (plot_reconstruction(mixed, 1, level=0.9), "90 %", 0.9),
+    ):
+        lower, upper = (end[:, 1].numpy() for end in mixed.interval(level))
+        np.testing.assert_allclose(band(ax, label), [lower, upper])
+        gaussian_ends = gaussian(mixed.mean, mixed.stddev)(level)
+        assert np.abs(gaussian_ends[1][:, 1].numpy() - upper).min() > 0.01
 
 
 def test_forecast_of_a_real_prediction_sorts_its_times(trained):
@@ -286,7 +315,7 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
         plot_forecast(prediction(), **{what: (dates, np.ones((2, 3)))})
     with pytest.raises(TypeError, match=f"times of {what} must be numbers or dates, but their dtype is <U"):
         plot_forecast(prediction(), **{what: (["2024", "2025"], np.ones((2, 3)))})
-    bare = SimpleNamespace(t=dated.ahead.dates, mean=dated.ahead.mean, stddev=dated.ahead.stddev)
+    bare = SimpleNamespace(t=dated.ahead.dates, mean=dated.ahead.mean, interval=dated.ahead.interval)
     with pytest.raises(TypeError, match=f"times of {what} are numbers, but those of the prediction are dates"):
         plot_forecast(bare, **{what: (np.arange(2.0), np.ones((2, 3)))})
     assert not plt.get_fignums()
@@ -401,6 +430,13 @@ def test_animated_frames(tmp_path):
     with Image.open(path) as film:
         assert film.n_frames == 4
         assert film.info["duration"] == 100
+        shares = []  # of coloured pixels, in the left and in the right half
+        for i in range(4):
+            film.seek(i)
+            pixels = np.asarray(film.convert("RGB")).astype(int)
+            coloured = pixels.max(-1) - pixels.min(-1) > 40
+            shares.append([half.mean() for half in np.array_split(coloured, 2, axis=1)])
+    assert [[share > 0.3 for share in pair] for pair in shares] == [[False, i == 2] for i in range(4)]
     assert not plt.get_fignums()
 
 
@@ -426,7 +462,15 @@ def test_animated_poses_of_one_limb(tmp_path):
     moving = animate_poses(motion.skeleton, limb, view="side")
     low, high = moving._fig.axes[0].get_ylim()
     assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
-    save_animation(moving, tmp_path / "a.gif")
+    (drawn,) = moving._fig.axes[0].get_lines()
+    for frame in (0, 2):
+        moving._func(frame)
+        ends = drawn.get_ydata().reshape(-1, 3)[:, :2]
+        seen = np.array(motion.skeleton.bones) < 4
+        np.testing.assert_allclose(ends[seen], limb[frame, np.array(motion.skeleton.bones)[seen], 1])
+        assert np.isnan(ends[~seen.all(1)]).any(1).all()
+    with Image.open(save_animation(moving, tmp_path / "a.gif")) as film:
+        assert film.n_frames == 3
 
 
 def test_films_keep_their_frames(tmp_path):

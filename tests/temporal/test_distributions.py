@@ -140,9 +140,13 @@ def test_a_diagonal_prior_makes_no_matrix_at_all(monkeypatch):
     monkeypatch.setattr(dense.DenseCovariance, "__init__", refuse)
     n = 200_000  # a matrix of which would be 320 GB
     prior = TemporalGP(White(1.0)(), Times(torch.arange(n, dtype=torch.float64)), 2)
-    q = OpperArchambeau(prior, torch.randn(n, 2), torch.rand(n, 2))
-    assert q.variance.shape == q.rsample().shape == (n, 2)
-    assert torch.isfinite(kl_divergence(q, prior) + q.log_prob(q.mean))
+    mean, lam = torch.randn(n, 2), torch.rand(n, 2)
+    q = OpperArchambeau(prior, mean, lam)
+    s = 1.0 / (1.0 + lam)
+    torch.testing.assert_close(q.variance, s)
+    torch.testing.assert_close(q.rsample().var(), (mean.var() + s.mean()), rtol=0.02, atol=0)
+    torch.testing.assert_close(kl_divergence(q, prior), 0.5 * (s + mean.square() - 1.0 - s.log()).sum())
+    torch.testing.assert_close(q.log_prob(q.mean), -0.5 * (2 * torch.pi * s).log().sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -274,7 +278,9 @@ def test_extreme_precisions(lam):
     q = OpperArchambeau(prior, torch.randn(40, 1), torch.full((40, 1), lam))
     s = torch.linalg.inv(torch.linalg.inv(prior.covariance_matrix[0]) + lam * torch.eye(40))
     torch.testing.assert_close(q.variance[:, 0], s.diagonal(), rtol=1e-6, atol=0)
-    assert torch.isfinite(q.rsample()).all()
+    draws = q.rsample((4000,))
+    torch.testing.assert_close(draws.var(0), q.variance, rtol=0.15, atol=0)
+    assert ((draws.mean(0) - q.mean).abs() < 5 * (q.variance / 4000).sqrt()).all()
 
 
 def test_float32():

@@ -28,13 +28,14 @@ def test_new_frames_without_sites(kind, natural, route):
     for prior in both(kernel, Times(t)):
         q = (OpperArchambeau.from_natural if natural else OpperArchambeau)(prior, shift, lam)
         kl = kl_divergence(q, prior)
-        results.append([q.mean, q.variance, kl, q.mean_bar])
-        assert torch.isfinite(q.rsample((3,))).all()
+        g = torch.autograd.grad(kl + q.variance.sum(), lam)[0]
+        results.append([q.mean, q.variance, kl, q.mean_bar, g])
     for dense, ours in zip(*results, strict=True):
         close(ours, dense, 1e-7)
-    g = torch.autograd.grad(kl + q.variance.sum(), lam)[0]
-    assert torch.isfinite(g).all()
-    assert torch.equal(q.mean_bar[new], torch.zeros_like(q.mean_bar[new])) or natural
+    assert q.mean_bar[new].abs().max() < 1e-12
+    with torch.no_grad():
+        white = (q.rsample((3,)) - q.mean) / q.variance.sqrt()
+    assert 0.4 < white.square().mean() < 2.5
     # the old frames are as they are without the new ones
     alone = TemporalGP(kernel(), t[~new], Q, structure="markov")
     q_old = (OpperArchambeau.from_natural if natural else OpperArchambeau)(alone, shift[~new], lam[~new].detach())
