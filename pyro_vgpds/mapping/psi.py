@@ -49,7 +49,7 @@ class Psi:
 class MappingValue:
     """A kernel of latent points with analytic Ψ statistics, for x_n ~ N(mean_n, diag variance_n).
 
-    A new kernel implements the methods that raise ``NotImplementedError`` here; :func:`masked_sum` does the sums over n.
+    A new kernel implements all methods that raise ``NotImplementedError``; :func:`masked_sum` does the sums over n.
     To be part of a sum it also needs its cross terms with each other kind in the sum, by :func:`register_psi2`;
     ``Bias`` and ``White`` have theirs with every kind already.
 
@@ -61,8 +61,9 @@ class MappingValue:
 
     >>> import torch
     >>> from pyro_vgpds.kernels import ARDRBF
-    >>> kernel, mean, z = ARDRBF(1.0, 2.0)(), torch.zeros(4, 2), torch.ones(3, 2)
-    >>> kernel.psi1(mean, torch.ones(4, 2), z).shape, kernel.psi2(mean, torch.ones(4, 2), z, None).shape
+    >>> kernel, mean, variance = ARDRBF(1.0, 2.0)(), torch.zeros(4, 2).double(), torch.ones(4, 2).double()
+    >>> z = torch.ones(3, 2).double()
+    >>> kernel.psi1(mean, variance, z).shape, kernel.psi2(mean, variance, z, None).shape
     (torch.Size([4, 3]), torch.Size([1, 3, 3]))
     """
 
