@@ -68,11 +68,11 @@ class Help(SphinxDirective):
 
 
 def show_defaults(app: Any, what: str, name: str, member: Any, options: Any, signature: Any, returns: Any) -> Any:
-    """Show the text of a :class:`~pyro_vgpds.formatting.Default` instead of its private name in the source."""
+    """Show the text of a :class:`~pyro_vgpds.formatting.Default` instead of its name in the source."""
     values = getattr(member, "__globals__", {})
-    for private in re.findall(r"= (_\w+)", signature or ""):
-        if isinstance(values.get(private), Default):
-            signature = signature.replace(f"= {private}", f"= {values[private]}")
+    for constant in re.findall(r"= ([A-Z_]\w+)", signature or ""):
+        if isinstance(values.get(constant), Default):
+            signature = signature.replace(f"= {constant}", f"= {values[constant]}")
     return signature, returns
 
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import torch
+from matplotlib.axes import Axes
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
+from pyro_vgpds.model import Relevance
 from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
+from pyro_vgpds.prediction import Reconstruction
 
 LATENT_DIM, STATIC_DIM = 9, 4
 FPS = 30  # of the recordings; the data set has the paper's times, 0.05 per frame
@@ -28,14 +30,15 @@ KNEE = 10  # the hidden feature that is plotted over time
 WALK, RUN = "#009E73", "#CC79A7"
 
 
-def train(data: Sequences) -> tuple[Posterior, Any]:
-    """Train a model; return its posterior and the relevance of its latent dimensions."""
+def train(data: Sequences) -> tuple[VGPDS, Posterior, Relevance]:
+    """A trained model, its posterior, and the relevance of its latent dimensions."""
     pyro.set_rng_seed(0)
     cycle = Periodic().fix("variance") * RBF(lengthscale=2.0).fix("variance")
-    model = VGPDS.from_data(data, LATENT_DIM, 100, cycle + White(1e-2) + Bias(0.1), static_dim=STATIC_DIM)
+    kernel = cycle + White(1e-2) + Bias(0.1)
+    model = VGPDS.from_data(data, LATENT_DIM, 100, kernel, static_dim=STATIC_DIM, scale_outputs=True)
     guide = AutoOpperArchambeau(model)
     print(fit(model, guide, data, 150, progress=False))
-    return Posterior(model, guide, data), model.relevance(guide, data)
+    return model, Posterior(model, guide, data), model.relevance(guide, data)
 
 
 def on_the_spot(motion: datasets.CMU35, features: np.ndarray) -> np.ndarray:
@@ -45,7 +48,7 @@ def on_the_spot(motion: datasets.CMU35, features: np.ndarray) -> np.ndarray:
     return motion.skeleton.positions(channels)
 
 
-def draw_poses(ax: Any, motion: datasets.CMU35, guesses: dict[str, np.ndarray], hidden: np.ndarray) -> None:
+def draw_poses(ax: Axes, motion: datasets.CMU35, guesses: dict[str, np.ndarray], hidden: np.ndarray) -> None:
     truth = on_the_spot(motion, motion.test_y)
     drawn = {"truth": truth}
     for name, guess in guesses.items():
@@ -63,10 +66,11 @@ def draw_poses(ax: Any, motion: datasets.CMU35, guesses: dict[str, np.ndarray], 
     ax.set_title("A new walk: the right leg is hidden from 2.1 s on")
 
 
-def draw_knee(ax: Any, motion: datasets.CMU35, found: Any, guess: np.ndarray, seen: np.ndarray, scale: Any) -> None:
-    to_degrees = torch.as_tensor(scale) * 180 / np.pi
+def draw_knee(ax: Axes, motion: datasets.CMU35, found: Reconstruction, guess: np.ndarray, seen: np.ndarray) -> None:
     prediction = SimpleNamespace(
-        t=np.arange(len(seen)) / FPS, mean=found.mean * to_degrees, stddev=found.stddev * to_degrees
+        t=np.arange(len(seen)) / FPS,
+        mean=np.degrees(found.mean.numpy()),
+        interval=lambda probability: [np.degrees(end.numpy()) for end in found.interval(probability)],
     )
     truth, partly, neighbour = (np.degrees(y) for y in (motion.test_y, seen, guess))
     plot_reconstruction(prediction, KNEE, ax, truth=truth, seen=partly, baseline=neighbour)
@@ -75,7 +79,7 @@ def draw_knee(ax: Any, motion: datasets.CMU35, found: Any, guess: np.ndarray, se
     ax.get_legend().remove()
 
 
-def draw_loops(ax: Any, posterior: Posterior, relevance: Any, is_run: list[bool]) -> None:
+def draw_loops(ax: Axes, posterior: Posterior, relevance: Relevance, is_run: list[bool]) -> None:
     moving = relevance.value[: LATENT_DIM - STATIC_DIM].argsort(descending=True)[:2].tolist()
     style = LATENT_DIM - STATIC_DIM + int(relevance.value[LATENT_DIM - STATIC_DIM :].argmax())
     x = posterior.q.mean.numpy()
@@ -95,23 +99,22 @@ def main(target: Path) -> None:
     torch.set_num_threads(1)
     mpl.use("Agg")
     motion = datasets.load_cmu35()
-    scale = np.concatenate(motion.y).std(0)
-    scale[scale < 1e-9] = 1.0  # constant features
-    scaled = [y / scale for y in motion.y]
-    posterior, relevance = train(Sequences(list(motion.t), scaled))
+    model, posterior, relevance = train(Sequences(list(motion.t), list(motion.y)))
 
     seen = motion.hide(motion.test_y, "legs")  # one leg, in the second half
     hidden = np.isnan(seen)
-    found = posterior.reconstruct(motion.test_t, seen / scale, solver=Solver(num_starts=2, num_steps=200))
+    found = posterior.reconstruct(motion.test_t, seen, solver=Solver(num_starts=2))
     guesses = {
-        "VGPDS": found.mean.numpy() * scale,
+        "VGPDS": found.mean.numpy(),
         "nearest neighbour": baselines.nearest_neighbour(motion.y, seen).numpy(),
     }
-    linear = baselines.ppca([*motion.t, motion.test_t], [*scaled, seen / scale], num_iterations=50)[-1].numpy() * scale
+    scale = model.output_scale.numpy()
+    scaled = [y / scale for y in (*motion.y, seen)]
+    linear = baselines.ppca([*motion.t, motion.test_t], scaled, num_iterations=50)[-1].numpy() * scale
     truth = np.where(hidden, motion.test_y, np.nan)
     for name, guess in {**guesses, "probabilistic PCA": linear}.items():
         print(f"{name}: {np.degrees(metrics.mse(truth, guess) ** 0.5):.2f} degrees")
-    print(f"in the 95 % intervals: {100 * metrics.coverage(truth / scale, *found.interval(0.95)):.0f} %")
+    print(f"in the 95 % intervals: {100 * metrics.coverage(truth, *found.interval(0.95)):.0f} %")
 
     # hypot(y[50], y[51]) is the speed of the hips; it identifies the runs and is only used for colours
     is_run = [np.hypot(y[:, 50], y[:, 51]).mean() > 1.3 for y in motion.y]
@@ -120,7 +123,7 @@ def main(target: Path) -> None:
     above, below = fig.subfigures(2, 1, height_ratios=(1.2, 1))
     draw_poses(above.subplots(), motion, guesses, hidden)
     grid = below.add_gridspec(1, 3, width_ratios=(1.75, 1.1, 0.9))
-    draw_knee(below.add_subplot(grid[0]), motion, found, guesses["nearest neighbour"], seen, scale)
+    draw_knee(below.add_subplot(grid[0]), motion, found, guesses["nearest neighbour"], seen)
     loops = below.add_subplot(grid[1], projection="3d")
     draw_loops(loops, posterior, relevance, is_run)
     loops.set_title("31 latent paths")

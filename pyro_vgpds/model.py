@@ -155,7 +155,7 @@ class VGPDS(ParameterModule):
 
         :param data: the training sequences.
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
-        :param num_inducing: M. Default: 100, or the number of frames if that is smaller.
+        :param num_inducing: number of inducing inputs, M. Default: 100, or the number of frames if that is smaller.
         :param temporal: k_x. Default: ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF fixed at 1, as
             it is redundant with the weights of the mapping.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.

@@ -28,7 +28,6 @@
 
 # %%
 import os
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -127,17 +126,10 @@ print(f"{int(relevance.active.sum())} of {model.latent_dim} latent dimensions ar
 # %%
 imputed = posterior.impute(fill=False)
 rows = synthetic.times.slices()
-
-
-def some_rows(prediction, rows):
-    """The part of a prediction for one sequence."""
-    return SimpleNamespace(t=prediction.t[rows], mean=prediction.mean[rows], stddev=prediction.stddev[rows])
-
-
 lines = baselines.linear_interpolation(t, y)
 fig, axes = plt.subplots(2, 1, figsize=(9, 5.4), layout="constrained")
 for ax, s in zip(axes, (1, 2), strict=True):
-    plot_reconstruction(some_rows(imputed, rows[s]), 0, ax, truth=whole.y[s], baseline=lines[s], seen=y[s])
+    plot_reconstruction(imputed.select(rows[s]), 0, ax, truth=whole.y[s], baseline=lines[s], seen=y[s])
     ax.set(ylabel=f"output 0, sequence {s}", xlabel="time" if s == 2 else "")
 
 # %% [markdown]
@@ -320,7 +312,7 @@ fig, axes = plt.subplots(
     len(drawn), 1, figsize=(9, 1 + 2 * len(drawn)), layout="constrained", sharex=True, squeeze=False
 )
 for ax, (column, text) in zip(axes[:, 0], drawn.items(), strict=True):
-    plot_reconstruction(some_rows(genes_imputed, rows), column, ax, truth=truth[rows], seen=genes_y[s])
+    plot_reconstruction(genes_imputed.select(rows), column, ax, truth=truth[rows], seen=genes_y[s])
     ax.set(ylabel=text.split(",")[0], xlabel="")
 axes[-1, 0].set_xlabel("time" if not yeast.columns else f"minutes, experiment {yeast.names[s]}")
 for ax in axes[1:, 0]:

@@ -14,7 +14,7 @@
 # - Temporal kernels are compared by the lower bound on the evidence, without a test set.
 # - `static_dim` initialises some latent dimensions to one constant per sequence. Here they separate walks from runs.
 # - `Posterior.reconstruct` fills in the hidden part of a new sequence, with uncertainty.
-# - `lagged` outputs and a `residual` kernel improve reconstructions if single frames are ambiguous and sequences
+# - Lagged outputs and a `residual` kernel improve reconstructions if single frames are ambiguous and sequences
 #   differ.
 # - `Posterior.generate` continues a recording, and `pyro.condition` moves the model along a path that we choose.
 #
@@ -40,18 +40,7 @@ import pyro
 import torch
 from pyro.infer import Predictive
 
-from pyro_vgpds import (
-    VGPDS,
-    AutoOpperArchambeau,
-    Posterior,
-    Sequences,
-    Solver,
-    baselines,
-    datasets,
-    fit,
-    lagged,
-    metrics,
-)
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
 
@@ -142,13 +131,12 @@ for ax, name, s in zip(axes, ("a walk", "a run"), (walks[0], runs[0]), strict=Tr
 # \prod_s p(X^{(s)})$: the covariance $K_t$ of all frames is block-diagonal. The recordings share the mapping
 # $\mathbf{f}$. Because of this, the same pose of two walks has the same position in latent space.
 #
-# `Sequences` takes lists with one entry per sequence. We divide the features by their standard deviations, because they
-# are angles, lengths and differences, and the model has one noise variance $\beta^{-1}$ for all of them.
+# `Sequences` takes lists with one entry per sequence. The features are angles, lengths and differences, but the model
+# has one noise variance $\beta^{-1}$ for all of them. So we will train with `scale_outputs=True`: the model divides
+# each feature by its standard deviation. Predictions stay in the units of the data.
 
 # %%
-scale = np.concatenate(poses).std(0)
-scale[scale < 1e-9] = 1.0  # constant features
-data = Sequences(times, [y / scale for y in poses])
+data = Sequences(times, poses)
 print(data)
 
 # %% [markdown]
@@ -170,7 +158,6 @@ print(data)
 
 # %%
 num_steps, latent_dim, num_inducing, static_dim = (5, 5, 20, 2) if smoke_test else (150, 9, 100, 4)
-solver = Solver(num_starts=2, num_steps=20 if smoke_test else 200)  # of reconstructions
 kernels = {
     "smooth": lambda: RBF().fix("variance") + White(1e-2) + Bias(0.1),
     "cycle": lambda: Periodic().fix("variance") * RBF(lengthscale=2.0).fix("variance") + White(1e-2) + Bias(0.1),
@@ -179,7 +166,7 @@ trained = {}
 for name, make_kernel in kernels.items():
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    model = VGPDS.from_data(data, latent_dim, num_inducing, make_kernel(), static_dim=static_dim)
+    model = VGPDS.from_data(data, latent_dim, num_inducing, make_kernel(), static_dim=static_dim, scale_outputs=True)
     guide = AutoOpperArchambeau(model)
     result = fit(model, guide, data, num_steps, progress=False)
     trained[name] = SimpleNamespace(model=model, guide=guide, bound=result.bound)
@@ -242,11 +229,12 @@ space.set_box_aspect((1, 1, 1), zoom=0.9)
 
 # %%
 half = len(test_y) // 2
+solver = Solver(num_starts=2, num_steps=20 if smoke_test else 200)
 partly, found = {}, {}
 for name, block in hidden_parts.items():
     partly[name] = test_y.copy()
     partly[name][half:, block] = np.nan
-    found[name] = posterior.reconstruct(test_t, partly[name] / scale, solver=solver)
+    found[name] = posterior.reconstruct(test_t, partly[name], solver=solver)
     print(f"{name}: {np.isnan(partly[name]).sum()} of {test_y.size} values hidden")
 
 # %% [markdown]
@@ -256,11 +244,12 @@ for name, block in hidden_parts.items():
 # squared errors.
 
 # %%
+scale = model.output_scale.numpy()  # standard deviations: PCA gets scaled features as well
 guesses = {}
 for name, seen in partly.items():
     linear = baselines.ppca([*times, test_t], [*(y / scale for y in poses), seen / scale], num_iterations=50)[-1]
     guesses[name] = {
-        "VGPDS": found[name].mean.numpy() * scale,
+        "VGPDS": found[name].mean.numpy(),
         "nearest neighbour": baselines.nearest_neighbour(poses, seen).numpy(),
         "nearest neighbour, scaled": baselines.nearest_neighbour(poses, seen, scaled=True).numpy(),
         "probabilistic PCA": linear.numpy() * scale,
@@ -285,9 +274,10 @@ for method in guesses["right leg"]:
 # %%
 def in_degrees(prediction):
     """The parts of a prediction that are drawn, in degrees."""
-    to_degrees = torch.as_tensor(scale * degrees)
     return SimpleNamespace(
-        t=prediction.t, mean=prediction.mean * to_degrees, stddev=prediction.stddev * to_degrees, columns=None
+        t=prediction.t,
+        mean=degrees * prediction.mean,
+        interval=lambda probability: [degrees * end for end in prediction.interval(probability)],
     )
 
 
@@ -331,14 +321,14 @@ for ax, name in zip(axes, hidden_parts, strict=True):
 # therefore become too wide.
 
 # %%
-wide_noise = 3.0 * (posterior.noise_variance + posterior.residual_variance())
-wider = Posterior(model, guide, data, noise_variance=wide_noise)
+noise_variance = 3.0 * (posterior.noise_variance + posterior.residual_variance())
+wider = Posterior(model, guide, data, noise_variance=noise_variance)
 for name, seen in partly.items():
-    truth = np.where(np.isnan(seen), test_y, np.nan) / scale
-    again = wider.reconstruct(test_t, seen / scale, solver=solver)
+    truth = np.where(np.isnan(seen), test_y, np.nan)
+    again = wider.reconstruct(test_t, seen, solver=solver)
     for label, prediction in (("trained noise", found[name]), ("larger noise", again)):
         covered = [100 * metrics.coverage(truth, *prediction.interval(level)) for level in (0.5, 0.8, 0.95)]
-        error = degrees * metrics.mse(truth * scale, prediction.mean.numpy() * scale) ** 0.5
+        error = degrees * metrics.mse(truth, prediction.mean) ** 0.5
         print(
             f"{name}, {label}: {covered[0]:.0f}, {covered[1]:.0f} and {covered[2]:.0f} % of the hidden values lie in "
             f"the 50, 80 and 95 % intervals; error {error:.2f} degrees"
@@ -351,9 +341,9 @@ for name, seen in partly.items():
 # Recordings also differ: in one recording, a knee may bend a little more than the mapping predicts, in all frames. Two
 # additions help, and neither changes the model.
 #
-# - `lagged(y, lags=[-4, 4])` adds the outputs of the fourth frame before and the fourth frame after as outputs of a
-#   frame. A value that is hidden in one frame is hidden in the frames that contain it as well. The original features
-#   are the first columns.
+# - `data.lagged([-4, 4])` adds the outputs of the fourth frame before and the fourth frame after as outputs of a frame.
+#   A model of these data takes and predicts only the original outputs. A value that is hidden in one frame is hidden in
+#   the frames that contain it as well.
 # - `Posterior(..., residual=Bias() + White())` treats half of the noise variance as an offset that is constant over a
 #   sequence. The residual of the leg in the first half is carried over to the second half.
 #
@@ -361,32 +351,30 @@ for name, seen in partly.items():
 # neighbouring frames.
 
 # %%
-lags = [-4, 4]
-wide_poses = [lagged(y, lags) for y in poses]
-wide_scale = np.tile(scale, 1 + len(lags))
-wide_data = Sequences(times, [y / wide_scale for y in wide_poses])
+lagged_data = data.lagged([-4, 4])
+print(f"{lagged_data}; {lagged_data.num_base_outputs} of the outputs are predicted")
 pyro.set_rng_seed(0)
 kernel = RBF().fix("variance") + White(1e-2) + Bias(0.1)
-lag_model = VGPDS.from_data(wide_data, latent_dim, num_inducing, kernel, static_dim=static_dim)
+lag_model = VGPDS.from_data(lagged_data, latent_dim, num_inducing, kernel, static_dim=static_dim, scale_outputs=True)
 lag_guide = AutoOpperArchambeau(lag_model)
-print(fit(lag_model, lag_guide, wide_data, num_steps, progress=False))
-lag_posterior = Posterior(lag_model, lag_guide, wide_data)
-noise = 2.0 * (lag_posterior.noise_variance + lag_posterior.residual_variance())
-carrying = Posterior(lag_model, lag_guide, wide_data, noise_variance=noise, residual=Bias() + White())
+print(fit(lag_model, lag_guide, lagged_data, num_steps, progress=False))
+lag_posterior = Posterior(lag_model, lag_guide, lagged_data)
+noise_variance = 2.0 * (lag_posterior.noise_variance + lag_posterior.residual_variance())
+with_offset = Posterior(lag_model, lag_guide, lagged_data, noise_variance=noise_variance, residual=Bias() + White())
 
 for name, seen in partly.items():
     truth = np.where(np.isnan(seen), test_y, np.nan)
-    wide_seen = lagged(seen, lags) / wide_scale
-    again = carrying.reconstruct(test_t, wide_seen, solver=solver)
-    linear = baselines.ppca([*times, test_t], [*(y / wide_scale for y in wide_poses), wide_seen], num_iterations=50)[-1]
+    again = with_offset.reconstruct(test_t, seen, solver=solver)
+    everything = Sequences([*times, test_t], [y / scale for y in (*poses, seen)]).lagged(lagged_data.lags)
+    linear = baselines.ppca(everything, num_iterations=50)[-1][:, : len(scale)].numpy() * scale
     versions = {
         "VGPDS": found[name].mean,
-        "with neighbouring frames": again.with_noise(False).mean[:, : len(scale)],
-        "with neighbouring frames and offset": again.mean[:, : len(scale)],
-        "probabilistic PCA with neighbouring frames": linear[:, : len(scale)],
+        "with neighbouring frames": again.with_noise(False).mean,
+        "with neighbouring frames and offset": again.mean,
+        "probabilistic PCA with neighbouring frames": linear,
     }
     for method, guess in versions.items():
-        error = degrees * metrics.mse(truth, guess.numpy() * scale) ** 0.5
+        error = degrees * metrics.mse(truth, guess) ** 0.5
         print(f"{name}, {method}: {error:.2f} degrees")
 
 # %% [markdown]
@@ -407,7 +395,7 @@ pyro.set_rng_seed(0)
 for ax, (name, s) in zip(axes, (("walk", walks[0]), ("walk, second sample", walks[0]), ("run", runs[0])), strict=True):
     step = times[s][1] - times[s][0]
     new_t = times[s][-1] + step * ahead
-    draw = posterior.generate(new_t, 1, sequence=int(s), include_noise=False)[0].numpy() * scale
+    draw = posterior.generate(new_t, 1, sequence=int(s), include_noise=False)[0].numpy()
     shown = np.linspace(0, len(ahead) - 1, 9).round().astype(int)
     plot_poses(motion.skeleton, positions(draw), shown, ax, view="side", labels=[f"{t:.2f}" for t in new_t])
     ax.set_title(f"{name}, after its end at {times[s][-1]:.2f}", loc="left", fontsize="medium")
@@ -439,7 +427,7 @@ cycles = np.linspace(0, 3, 13 if smoke_test else 73)
 share = np.clip(cycles - 1, 0, 1)[:, None]  # weight of the run: 0, then increasing, then 1
 blend = (1 - share) * mean_loop(walks, turn * cycles) + share * mean_loop(runs, turn * cycles)
 conditioned = pyro.condition(posterior.as_model(include_noise=False), data={"x": torch.as_tensor(blend)})
-made = Predictive(conditioned, num_samples=1)(torch.as_tensor(cycles))["y"][0].numpy() * scale
+made = Predictive(conditioned, num_samples=1)(torch.as_tensor(cycles))["y"][0].numpy()
 
 fig, axes = plt.subplots(2, 1, figsize=(10, 5), layout="constrained")
 for ax, first in zip(axes, (0, len(made) // 2), strict=True):

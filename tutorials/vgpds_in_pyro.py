@@ -196,7 +196,7 @@ fig.colorbar(image, ax=axes[2])
 plt.show()
 
 # %% [markdown]
-# In the region with large $\lambda$ the posterior is narrow. Elsewhere it equals the prior, with all its correlations.
+# In the region with large $\lambda$ the posterior is narrow. Elsewhere it is close to the prior, with its correlations.
 # The library never inverts $K_t$, which is nearly singular for smooth kernels (the inversion above needs some jitter).
 # With $R = \operatorname{diag} \boldsymbol\lambda^{1/2}$ and $B = I + R K_t R$, whose eigenvalues are at least 1,
 #

@@ -158,9 +158,9 @@ _ = plot_plane(posterior, leading, axes[1])
 # p(Y_*^m \mid Y_*^p, Y) \approx \int p(Y_*^m \mid X_*)\, q(X_*)\, \mathrm{d}X_* .$$
 
 # %%
-num_steps = 10 if smoke_test else 200
+solver = Solver(num_steps=10 if smoke_test else 200)
 from_times = posterior.forecast(test_t, 0)
-with_seen = posterior.reconstruct(test_t, seen, 0, solver=Solver(num_steps=num_steps))
+with_seen = posterior.reconstruct(test_t, seen, 0, solver=solver)
 
 # %% [markdown]
 # The baselines are: the mean frame; the training frame that is nearest in the observed half; the mean of the $k$
@@ -219,7 +219,7 @@ hidden_out = np.where(video.hidden, frames[out], np.nan)
 seen_out = np.where(video.hidden, np.nan, frames[out])
 errors = {}
 for trust in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
-    found = inner_posterior.reconstruct(t[out], seen_out, 0, trust=trust, solver=Solver(num_steps=num_steps))
+    found = inner_posterior.reconstruct(t[out], seen_out, 0, trust=trust, solver=solver)
     errors[trust] = metrics.mae(hidden_out, found.mean)
     print(f"trust {trust:6g}: mean absolute error {errors[trust]:.3f} on {out.sum()} held-out training frames")
 trust = min(errors, key=errors.get)
@@ -231,7 +231,7 @@ print(f"times only: {alone:.3f}; chosen: trust {trust:g}")
 # in a synthetic clip, `trust=1` is right. On the test frames:
 
 # %%
-with_trust = posterior.reconstruct(test_t, seen, 0, trust=trust, solver=Solver(num_steps=num_steps))
+with_trust = posterior.reconstruct(test_t, seen, 0, trust=trust, solver=solver)
 chosen = f"VGPDS, trust {trust:g}"
 guesses = {chosen: with_trust.mean.numpy()} | guesses
 table(truth, {name: guesses[name] for name in (chosen, *list(guesses)[1:3], "linear in time")})

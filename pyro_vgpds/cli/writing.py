@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of output files before any work is done: a file is not replaced unless asked for."""
+"""Checks of output files before any computation: an existing file is only replaced with ``--force``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def check_output(
     suffixes: Sequence[str],
     argument: str = "-o/--output",
     inputs: Sequence[Path | None] = (),
-    instead: str = "Give another name, or --force to replace it.",
+    instead: str = "Choose another name, or pass --force to replace it.",
 ) -> None:
-    """Refuse, before any work is done, what could not be written at the end.
+    """Check before any computation that the file can be written.
 
-    :param inputs: files that are read, which are not replaced whatever ``force`` says.
-    :param instead: what to do where the file is there already.
-    :raises UsageError: where the suffix is unknown, or the file is there already and ``force`` is not given.
-    :raises CommandError: where there is no folder for it, or the folder takes no files.
+    :param inputs: files that are read; they are never replaced, even with ``force``.
+    :param instead: advice if the file exists already.
+    :raises UsageError: if the suffix is unknown, or the file exists and ``force`` is False.
+    :raises CommandError: if its folder does not exist or is not writable.
     """
     if path is None:
         return
@@ -34,12 +34,12 @@ def check_output(
     if path.is_dir():
         raise UsageError(f"{argument} must be a file, but {path} is a folder.")
     if any(other is not None and other.resolve() == path.resolve() for other in inputs):
-        raise UsageError(f"{argument}: {path} is what is to be read; give another name.")
+        raise UsageError(f"{argument}: {path} is an input file; choose another name.")
     if path.exists() and not force:
-        raise UsageError(f"{argument}: {path} is there already. {instead}")
+        raise UsageError(f"{argument}: {path} already exists. {instead}")
     if not path.absolute().parent.is_dir():
-        raise CommandError(f"{argument}: there is no folder {path.absolute().parent}.")
-    try:  # modes of the folder do not tell: of root, of file systems that are read only, of names that are too long
+        raise CommandError(f"{argument}: the folder does not exist: {path.absolute().parent}.")
+    try:  # the folder's mode is not enough: root, read-only file systems, names that are too long
         part = beside(path)
         part.touch(exist_ok=False)
         part.unlink()

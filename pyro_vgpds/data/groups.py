@@ -20,6 +20,13 @@ class ColumnGroups:
     A group of D_c columns that were observed in the same N_c rows enters the bound only through its mask, D_c and its
     Gram matrix Y_c Y_cᵀ, so it is kept as a factor of that with min(N_c, D_c) columns. A Y without gaps is one group.
     :meth:`Sequences.groups <pyro_vgpds.Sequences.groups>` makes them.
+
+    >>> from pyro_vgpds import Sequences
+    >>> nan = float("nan")
+    >>> gaps = Sequences([0.0, 1.0, 2.0], [[1.0, 4.0, 2.0], [2.0, nan, 1.0], [3.0, 5.0, 1.0]])
+    >>> groups = gaps.groups(gaps.output_means)
+    >>> groups.num_groups, groups.of_column.tolist(), groups.rows.tolist()
+    (2, [1, 0, 1], [2.0, 3.0])
     """
 
     mask: Tensor | None  #: (C, N) of 0 and 1; None for one group that has every row
@@ -34,6 +41,7 @@ class ColumnGroups:
 
     @property
     def num_groups(self) -> int:
+        """C, the number of groups."""
         return len(self.widths)
 
     def runs(self) -> Iterator[tuple[slice, slice, int]]:
@@ -46,8 +54,9 @@ class ColumnGroups:
             group, column = group + count, column + count * width
 
     def split(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Columns (..., M, R) like those of ``factor``, by groups of the same width: (which groups, their columns
-        (..., groups, M, width)).
+        """Groups of the same width: (which groups, their columns (..., groups, M, width)).
+
+        :param v: columns (..., M, R), in the order of those of ``factor``.
         """
         for which, columns, width in self.runs():
             yield which, v[..., columns].unflatten(-1, (-1, width)).movedim(-2, -3)

@@ -39,6 +39,12 @@ class Times:
 
     :param t: a tensor (N,), increasing within each sequence.
     :param lengths: frames in each sequence. Default: one sequence.
+    :raises ValueError: if the lengths are not positive with sum N.
+
+    >>> import torch
+    >>> from pyro_vgpds.data import Times
+    >>> Times(torch.tensor([0.0, 1.0, 0.0, 1.0, 2.0]), lengths=[2, 3]).slices()
+    [slice(0, 2, None), slice(2, 5, None)]
     """
 
     def __init__(self, t: Tensor, lengths: Sequence[int] | None = None) -> None:
@@ -94,7 +100,10 @@ class Times:
         return Batch(self.t[rows], rows, None if bool(mask.all()) else mask)
 
     def split(self, v: Tensor) -> list[Tensor]:
-        """(..., N, Q) as one (..., Q, B, n) for each batch, with zeros as padding."""
+        """One tensor (..., Q, B, n) for each batch, with zeros as padding.
+
+        :param v: (..., N, Q).
+        """
         v = v.mT
         parts = []
         for batch in self.batches:
@@ -103,11 +112,17 @@ class Times:
         return parts
 
     def join(self, parts: list[Tensor]) -> Tensor:
-        """The inverse of :meth:`split`."""
+        """The inverse of :meth:`split`, (..., N, Q).
+
+        :param parts: one tensor (..., Q, B, n) for each batch.
+        """
         return torch.cat([part.flatten(-2) for part in parts], -1).index_select(-1, self._place).mT
 
     def block_diagonal(self, blocks: list[Tensor]) -> Tensor:
-        """Blocks (..., B, n, n) of each batch as one (..., N, N)."""
+        """One matrix (..., N, N) with these blocks on its diagonal.
+
+        :param blocks: one tensor (..., B, n, n) for each batch.
+        """
         full = blocks[0].new_zeros(blocks[0].shape[:-3] + (len(self), len(self)))
         for batch, block in zip(self.batches, blocks, strict=True):
             for i, rows in enumerate(batch.rows):

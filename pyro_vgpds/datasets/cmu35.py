@@ -116,7 +116,7 @@ def load_cmu35(*, data_home: PathLike | None = None, download: bool = False) -> 
 
 
 def features_from_channels(channels: np.ndarray) -> np.ndarray:
-    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels. There are none for the first frame.
+    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels. The first frame has no features.
 
     0-49: joint angles in radians, folded into [-π/2, π/2]. 50-51: step of the root on the floor, previous minus current
     position. 52: height of the root. 53-54: sine of two angles of the root. 55: sine of its heading, previous minus

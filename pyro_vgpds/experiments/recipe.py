@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an experiment trains a model: settings that can be written down, and predictions in the units of the data."""
+"""How an experiment trains a model: settings that can be stored, and predictions in the units of the data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMOOTH: dict[str, Any] = {"rbf": RBF, "matern12": Matern12, "matern32": Matern3
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that is chosen about a model and its training."""
+    """All settings of a model and its training."""
 
     temporal: str  #: "rbf", "matern12", "matern32", "matern52", or "periodic" for a cycle that drifts slowly
     latent_dim: int
@@ -39,13 +39,13 @@ class Recipe:
     scale: bool = False  #: divide outputs by their standard deviation
     noise_per_output: bool = False
     static_dim: int = 0  #: latent dimensions that start constant in each sequence
-    per_dimension: bool = False  #: temporal parameters of its own for each latent dimension
-    period: float | None = None  #: to begin with
-    lags: tuple[int, ...] = ()  #: frames whose outputs count as outputs of a frame
+    per_dimension: bool = False  #: separate temporal parameters for each latent dimension
+    period: float | None = None  #: the initial period of a periodic kernel
+    lags: tuple[int, ...] = ()  #: neighbouring frames whose outputs are outputs of a frame as well
 
     def kernel(self) -> Kernel:
         if self.temporal == "periodic":
-            assert self.period is not None, "a periodic kernel begins with a period"
+            assert self.period is not None, "a periodic kernel needs an initial period"
             slow = RBF(1.0, 5.0 * self.period).fix("variance")
             return Periodic(1.0, 1.0, self.period).fix("variance") * slow + White(1e-2) + Bias(0.1)
         smooth: Kernel = _SMOOTH[self.temporal]()
@@ -54,7 +54,7 @@ class Recipe:
     def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int, progress: bool | None = None) -> Trained:
         """A model of these sequences. Deterministic: the same seed gives the same model.
 
-        :raises KeyboardInterrupt: where training was interrupted; a model that is half trained is no result.
+        :raises KeyboardInterrupt: if training was interrupted, because a partly trained model is not a result.
         """
         start = time.perf_counter()
         data = Sequences(list(t), list(y))
@@ -96,7 +96,7 @@ class Trained:
     def with_noise(self, factor: float) -> Trained:
         """The same with one noise for each output: a multiple of the trained noise plus the residual variance.
 
-        Lagged copies have a noise of their own, too.
+        Lagged copies of outputs also have separate noise variances.
         """
         data = self.posterior.data
         every = Sequences(list(data.times.t.split(data.lengths)), list(data.read().split(data.lengths)))
@@ -104,11 +104,11 @@ class Trained:
         return self._with(noise_variance=factor * (whole.noise_variance + whole.residual_variance()))
 
     def carrying(self, residual: Kernel) -> Trained:
-        """The same with a kernel of time for its residuals."""
+        """The same with a temporal kernel for its residuals."""
         return self._with(noise_variance=self.posterior.settings.noise_variance, residual=residual)
 
     def balanced(self, share: float) -> Trained:
-        """The same for outputs of unequal signal, which the model takes as they are.
+        """The same for outputs whose signals differ in size and were not scaled.
 
         The prior assumes that all outputs vary alike. The noise of an output that varies by less than a share of that,
         beyond the noise, would be fitted. So its scale becomes that at which its signal is that share.

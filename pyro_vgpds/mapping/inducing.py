@@ -71,7 +71,7 @@ class OutputMoments(NamedTuple):
 class InducingPosterior:
     """q(U) of a mapping, given the moments of the latent points of ``data``.
 
-    U belongs to the scaled outputs. Everything that is said about outputs is in the data's units.
+    U belongs to the scaled outputs. All outputs are in the data's units.
 
     :param likelihood: a :class:`~pyro_vgpds.SparseGP` with the mapping's parameters.
     :param mean: of the latent points, (N, Q).

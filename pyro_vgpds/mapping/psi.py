@@ -47,38 +47,55 @@ class Psi:
 
 
 class MappingValue:
-    """A kernel of latent points with analytic Ψ statistics. A new one needs these methods:
+    """A kernel of latent points with analytic Ψ statistics, for x_n ~ N(mean_n, diag variance_n).
 
-    * ``cov(x, z)``: the covariance (..., n, m) of points x (..., n, Q) and z (..., m, Q), and ``cov_diag(x)``, the
-      diagonal (..., n) of ``cov(x, x)``;
-    * ``psi0(mean, variance, mask)``, ``psi1(mean, variance, z)`` and ``psi2(mean, variance, z, mask)``, for
-      x_n ~ N(mean_n, diag variance_n), shapes as at the top of this module. :func:`masked_sum` does the sums over n;
-    * ``inducing_cov(z)`` if K_MM is not ``cov(z, z)``.
-
+    A new kernel implements all methods that raise ``NotImplementedError``; :func:`masked_sum` does the sums over n.
     To be part of a sum it also needs its cross terms with each other kind in the sum, by :func:`register_psi2`;
     ``Bias`` and ``White`` have theirs with every kind already.
+
+    :param x: points (..., n, Q).
+    :param z: points (..., m, Q); the inducing inputs (..., M, Q) in the Ψ statistics.
+    :param mean: means (..., N, Q) of the latent points.
+    :param variance: their variances (..., N, Q).
+    :param mask: (C, N) of 0 and 1, the rows of each group; None for one group that has every row.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import ARDRBF
+    >>> kernel, mean, variance = ARDRBF(1.0, 2.0)(), torch.zeros(4, 2).double(), torch.ones(4, 2).double()
+    >>> z = torch.ones(3, 2).double()
+    >>> kernel.psi1(mean, variance, z).shape, kernel.psi2(mean, variance, z, None).shape
+    (torch.Size([4, 3]), torch.Size([1, 3, 3]))
     """
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
+        """The covariance of the points x and z, (..., n, m). Parameters as in :class:`MappingValue`."""
         raise NotImplementedError
 
     def cov_diag(self, x: Tensor) -> Tensor:
+        """The diagonal of ``cov(x, x)``, (..., n). Parameters as in :class:`MappingValue`."""
         raise NotImplementedError
 
     def inducing_cov(self, z: Tensor) -> Tensor:
+        """K_MM, (..., M, M): ``cov(z, z)`` unless overridden. Parameters as in :class:`MappingValue`."""
         return self.cov(z, z)
 
     def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
+        """Ψ0, (..., C). Parameters as in :class:`MappingValue`."""
         raise NotImplementedError
 
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
+        """Ψ1, (..., N, M). Parameters as in :class:`MappingValue`."""
         raise NotImplementedError
 
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """Ψ1ᵀ y, (..., M, R), of y (N, R); to be overridden if it can be computed without all of Ψ1."""
+        """Ψ1ᵀ y, (..., M, R); to be overridden if it can be computed without all of Ψ1.
+
+        :param y: (N, R). Other parameters as in :class:`MappingValue`.
+        """
         return self.psi1(mean, variance, z).mT @ y
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        """Ψ2, (..., C, M, M). Parameters as in :class:`MappingValue`."""
         raise NotImplementedError
 
 
@@ -124,6 +141,14 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     :param first: a class derived from :class:`MappingValue`.
     :param second: another, or the same.
     :returns: a decorator.
+
+    >>> import torch
+    >>> from pyro_vgpds.mapping import MappingValue, register_psi2
+    >>> class Zero(MappingValue):
+    ...     "A kernel that is zero everywhere."
+    >>> @register_psi2(Zero, MappingValue)
+    ... def _zero(first, second, mean, variance, z, mask):
+    ...     return torch.zeros(1 if mask is None else len(mask), len(z), len(z))
     """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -168,6 +168,11 @@ class CollapsedGP(Expandable):
 
     :param likelihood: the :class:`~pyro_vgpds.SparseGP`.
     :param posterior: q(x), with a mean and a variance (..., N, Q).
+
+    >>> q = guide.posterior(data)
+    >>> likelihood = model.likelihood(q.mean, data)
+    >>> bool(likelihood.integrate(q).log_prob(data.y) < likelihood.log_prob(data.y))
+    True
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}

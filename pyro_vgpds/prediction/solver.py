@@ -21,10 +21,6 @@ __all__ = ["Solver", "solve"]
 class Solver:
     """Settings of the natural-gradient steps that find the latent path of new frames.
 
-    :param num_starts: Number of starting points. With 1 the nearest training frames, with 2 also the forecast.
-    :param num_steps: Maximum number of natural-gradient steps from each start.
-    :param natural_rate: ρ in (0, 1], the step size.
-    :param tolerance: Early stopping: change of the bound, in nats per observed number, below which the steps end.
     :raises ValueError: if a setting is out of range.
 
     >>> from pyro_vgpds import Solver
@@ -32,10 +28,10 @@ class Solver:
     Solver(num_starts=1, num_steps=50, natural_rate=0.7, tolerance=1e-05)
     """
 
-    num_starts: int = 3
-    num_steps: int = 200
-    natural_rate: float = 0.7
-    tolerance: float = 1e-5
+    num_starts: int = 3  #: number of starting points: with 1 the nearest training frames, with 2 also the forecast
+    num_steps: int = 200  #: maximum number of natural-gradient steps from each start
+    natural_rate: float = 0.7  #: ρ in (0, 1], the step size
+    tolerance: float = 1e-5  #: early stopping: change of the bound, in nats per observed number, that ends the steps
 
     def __post_init__(self) -> None:
         check_count("num_starts", self.num_starts)

@@ -106,7 +106,7 @@ def test_fit_prints_a_summary(walks, folder, capsys):
     on = int(captured.err.split(" of 2 latent")[0][-1])
     assert ("a larger --latent-dim may" in captured.err) == (on == 2)
     assert main([*arguments]) == 2
-    assert "is there already. Give another name, or --force" in capsys.readouterr().err
+    assert "already exists. Choose another name, or pass --force" in capsys.readouterr().err
     assert main([*arguments, "--force", "-q"]) == 0
     assert capsys.readouterr().err == ""
 

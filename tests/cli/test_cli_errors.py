@@ -141,8 +141,8 @@ def test_inputs_are_not_replaced(models, capsys):
     for arguments in (["fit", data], ["reconstruct", models.plain, data]):
         code, text = error_of(capsys, *arguments, "-o", data, "--force")
         assert code == 2
-        assert "is what is to be read; give another name" in text
-    assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
+        assert "is an input file; choose another name" in text
+    assert "is an input file" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
 def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
@@ -154,11 +154,11 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
     for more in ([], ["--force"], ["--resume"]):
         code, text = error_of(capsys, *fit, data, *more)
         assert (code, data.read_text()) == (2, rows)
-        assert f"--checkpoint: {data} is what is to be read; give another name" in text
+        assert f"--checkpoint: {data} is an input file; choose another name" in text
     code, text = error_of(capsys, *fit, other)
     assert (code, other.read_text()) == (2, rows)
     assert (
-        f"--checkpoint: {other} is there already. Choose another name, or pass --resume to continue from it or --force"
+        f"--checkpoint: {other} already exists. Choose another name, or pass --resume to continue from it or --force"
         in text
     )
     code, text = error_of(capsys, *fit, other, "--resume")  # not a checkpoint
@@ -331,7 +331,7 @@ def test_files_of_the_wrong_kind(tmp_path, models, capsys):
     assert "cannot read" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
     code, text = error_of(capsys, "fit", tmp_path / "x.doc", "-o", tmp_path / "no" / "m")
     assert code == 1
-    assert f"-o/--output: there is no folder {tmp_path / 'no'}" in text
+    assert f"-o/--output: the folder does not exist: {tmp_path / 'no'}" in text
     (tmp_path / "cut").write_bytes(models.plain.read_bytes()[:500])
     code, text = error_of(capsys, "info", tmp_path / "cut")
     assert code == 1

@@ -306,7 +306,7 @@ def test_cmu35(data_home):
     # the first training sequence is every fourth frame of 35_01.amc, without the first
     motion = load_cmu_mocap(35, [1], every=4, data_home=data_home)
     np.testing.assert_allclose(motion.channels[0][1:], data.channels[0], atol=1e-9)
-    # and back: all that was folded or left out is small while walking
+    # and back: all that was folded or omitted is small while walking
     back = channels_from_features(data.y[0], start=motion.channels[0][0])
     kept = data.skeleton.joints.index("head")
     np.testing.assert_allclose(data.skeleton.positions(back)[:, kept], data.positions(0)[:, kept], atol=1e-6)

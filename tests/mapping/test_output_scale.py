@@ -190,7 +190,7 @@ def test_every_algorithm_sees_the_scaled_model():
     assert (spread > 0.3).all()
     assert (spread < 5.0).all()
     sampled = Trace_ELBO(num_particles=20).loss(model, guide, data)
-    assert -sampled > result.bound - 20.0  # tighter, but for the noise of its samples
+    assert -sampled > result.bound - 20.0  # tighter, except for the noise of its samples
 
 
 def test_files_keep_it(tmp_path):

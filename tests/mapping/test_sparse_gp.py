@@ -286,7 +286,7 @@ def test_cost_of_the_bound_does_not_grow_with_the_outputs():
 @pytest.mark.parametrize("noise", [1e-4, 3e-4, 1e-3])
 @pytest.mark.parametrize("missing", [False, True])
 def test_keeps_its_digits_under_an_almost_linear_mapping_with_many_inducing_points(noise, missing):
-    # K_MM is then all but singular: rounding in L⁻¹ Ψ2 L⁻ᵀ is as large as I / β, and must not pass for a better bound
+    # K_MM is then almost singular: rounding in L⁻¹ Ψ2 L⁻ᵀ is as large as I / β, and must not pass for a better bound
     t = torch.linspace(0.0, 8.0, 80)
     x = torch.stack([torch.sin(1.5 * t), torch.cos(1.5 * t)], -1)
     y = x @ torch.randn(2, 6) + math.sqrt(noise) * torch.randn(80, 6)

@@ -341,7 +341,7 @@ def test_log_density_is_below_the_density_and_near_it():
     bound = float(posterior.log_density(t, y, solver=Solver(num_starts=4)))
     assert bound < density + 3 * spread
     assert bound > density - 4.0
-    # a part that is not seen is left out, and nothing seen has density 1
+    # a part that is not observed is ignored, and no observations have density 1
     hidden = y.clone()
     hidden[1] = torch.nan
     assert float(posterior.log_density(t, torch.full_like(y, torch.nan))) == pytest.approx(0.0, abs=1e-4)
