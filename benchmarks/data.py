@@ -96,7 +96,7 @@ class Reconstructor:
         partly[:, ::2] = np.nan
         frames = Sequences(t[-new:], partly)
         with torch.no_grad():
-            self.joint = Joint(posterior._training, frames, [0], data.joined(frames))
+            self.joint = Joint(posterior.training, frames, [0], data.joined(frames))
             self.sites = self.joint.sites(torch.zeros(new, 5).double(), torch.ones(new, 5).double())
 
     def seconds(self) -> float:

@@ -46,7 +46,10 @@ python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"Start|Tensor|TorchDistribution|pyro_vgpds\.kernels\.base\.K"),
+    (
+        "py:class",
+        r"ArrayLike|DataLike|Default|PathLike|PyroModule|SequenceLike|Start|Tensor|TextIO|TorchDistribution|pyro_vgpds\.kernels\.base\.K",
+    ),
 ]
 
 

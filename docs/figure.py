@@ -18,7 +18,7 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, baselines, datasets, fit, metrics
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
 
@@ -102,7 +102,7 @@ def main(target: Path) -> None:
 
     seen = motion.hide(motion.test_y, "legs")  # one leg, in the second half
     hidden = np.isnan(seen)
-    found = posterior.reconstruct(motion.test_t, seen / scale, num_starts=2, num_steps=200)
+    found = posterior.reconstruct(motion.test_t, seen / scale, solver=Solver(num_starts=2, num_steps=200))
     guesses = {
         "VGPDS": found.mean.numpy() * scale,
         "nearest neighbour": baselines.nearest_neighbour(motion.y, seen).numpy(),

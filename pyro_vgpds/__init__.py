@@ -30,6 +30,8 @@ from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.training.api import FitResult, fit
 from pyro_vgpds.version import __version__
@@ -48,6 +50,7 @@ __all__ = [
     "PosteriorMixture",
     "Prediction",
     "Sequences",
+    "Solver",
     "SparseGP",
     "TemporalGP",
     "__version__",
@@ -56,5 +59,7 @@ __all__ = [
     "lagged",
     "load",
     "load_metadata",
+    "load_posterior",
     "save",
+    "save_posterior",
 ]

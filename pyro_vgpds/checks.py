@@ -23,13 +23,13 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
 
 
-def check_noise(noise: Any, num_outputs: int) -> Tensor:
+def check_noise(noise: Any, num_outputs: int, name: str = "noise") -> Tensor:
     """A noise variance as a positive tensor, a scalar (also where it came as (1,) or (1, 1)) or (D,)."""
-    value = positive("noise", noise)
+    value = positive(name, noise)
     if value.numel() == 1 and value.shape != (num_outputs,):
         return value.reshape(())
     if value.dim() > 1 or (value.dim() == 1 and len(value) != num_outputs):
-        raise ValueError(f"noise must be one number or ({num_outputs},), but got {tuple(value.shape)}.")
+        raise ValueError(f"{name} must be one number or ({num_outputs},), but got {tuple(value.shape)}.")
     return value
 
 

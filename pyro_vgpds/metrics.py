@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of predictions. Truth and prediction are arrays or tensors of one shape; NaN in the truth does not count."""
+"""Errors of predictions. Truth and prediction have the same shape; NaN in the truth is ignored."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from pyro_vgpds.types import ArrayLike
+
 __all__ = ["coverage", "mae", "mse", "nlpd", "ra", "sc"]
 
 
-def mse(truth: Any, prediction: Any) -> float:
+def mse(truth: ArrayLike, prediction: ArrayLike) -> float:
     r"""Mean squared error :math:`\frac1n \sum (y - \hat y)^2`.
 
-    :param truth: an array or tensor of any shape; NaN does not count.
-    :param prediction: of the same shape.
-    :raises ValueError: where shapes differ, nothing in the truth counts, or a prediction that counts is not finite.
+    :param truth: an array or tensor of any shape; NaN is ignored.
+    :param prediction: an array or tensor of the same shape.
+    :raises ValueError: if shapes differ, the truth is all NaN, or the prediction is not finite where the truth is not
+        NaN.
 
     >>> from pyro_vgpds.metrics import mse
     >>> mse([1.0, 2.0, float("nan")], [1.0, 4.0, 9.0])
@@ -27,7 +29,7 @@ def mse(truth: Any, prediction: Any) -> float:
     return float(np.mean((true - guess)[counts] ** 2))
 
 
-def mae(truth: Any, prediction: Any) -> float:
+def mae(truth: ArrayLike, prediction: ArrayLike) -> float:
     r"""Mean absolute error :math:`\frac1n \sum |y - \hat y|`. Arguments and errors as in :func:`mse`.
 
     >>> from pyro_vgpds.metrics import mae
@@ -38,8 +40,8 @@ def mae(truth: Any, prediction: Any) -> float:
     return float(np.mean(np.abs(true - guess)[counts]))
 
 
-def ra(truth: Any, prediction: Any) -> float:
-    r"""RA of the paper's table 1: the root of the mean squared error of angles in radians, in degrees,
+def ra(truth: ArrayLike, prediction: ArrayLike) -> float:
+    r"""RA of the paper's table 1: the root mean squared error of angles in radians, in degrees,
     :math:`\frac{180}{\pi} \sqrt{\mathrm{mse}}`. Arguments and errors as in :func:`mse`.
 
     >>> import math
@@ -50,15 +52,15 @@ def ra(truth: Any, prediction: Any) -> float:
     return math.degrees(math.sqrt(mse(truth, prediction)))
 
 
-def sc(truth: Any, prediction: Any, scale: Any) -> float:
-    r"""SC of the paper's table 1, the error of Taylor, Hinton and Roweis: squared errors in degrees, each angle by its
-    scale, summed over the rows and averaged over the angles,
+def sc(truth: ArrayLike, prediction: ArrayLike, scale: ArrayLike) -> float:
+    r"""SC of the paper's table 1, the error of Taylor, Hinton and Roweis: squared errors in degrees, each angle times
+    its scale, summed over the rows and averaged over the angles,
     :math:`\frac1d \sum_{nj} (\frac{180}{\pi} s_j (y_{nj} - \hat y_{nj}))^2`.
 
-    :param truth: angles (N, d) in radians; NaN does not count, nor does a column that is all NaN.
-    :param prediction: likewise, without NaN.
+    :param truth: angles (N, d) in radians; NaN is ignored, and so are columns that are all NaN.
+    :param prediction: angles (N, d) in radians.
     :param scale: (d,), one for each angle.
-    :raises ValueError: as :func:`mse`, and where ``truth`` is not (N, d) or ``scale`` not (d,).
+    :raises ValueError: as :func:`mse`, and if ``truth`` is not (N, d) or ``scale`` is not (d,).
 
     >>> import numpy as np
     >>> from pyro_vgpds.metrics import sc
@@ -66,20 +68,20 @@ def sc(truth: Any, prediction: Any, scale: Any) -> float:
     3.0
     """
     counts, true, guess = _compare(truth, prediction=prediction)
-    weight = _array(scale)
+    weight = as_array(scale)
     if true.ndim != 2 or weight.shape != true.shape[1:]:
         raise ValueError(f"truth must be (N, d) and scale (d,), but got {true.shape} and {weight.shape}.")
     error = np.where(counts, np.degrees(true - guess), 0.0) * weight
     return float((error**2).sum() / counts.any(0).sum())
 
 
-def coverage(truth: Any, lower: Any, upper: Any) -> float:
-    """The share of the truth that lies within [lower, upper]: near 0.95 for honest central intervals of 95 %.
+def coverage(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
+    """The fraction of the truth within [lower, upper]: near 0.95 for calibrated 95 % intervals.
 
-    :param truth: an array or tensor of any shape; NaN does not count.
+    :param truth: an array or tensor of any shape; NaN is ignored.
     :param lower: lower ends, of the same shape.
-    :param upper: upper ends, likewise.
-    :raises ValueError: as :func:`mse`, and where a lower end is above its upper end.
+    :param upper: upper ends, of the same shape.
+    :raises ValueError: as :func:`mse`, and if a lower end is above its upper end.
 
     >>> from pyro_vgpds.metrics import coverage
     >>> coverage([0.0, 1.0, 2.0, 3.0], lower=[-1.0, 0.0, 0.0, 0.0], upper=[1.0, 2.0, 1.0, 4.0])
@@ -87,18 +89,18 @@ def coverage(truth: Any, lower: Any, upper: Any) -> float:
     """
     counts, true, low, high = _compare(truth, lower=lower, upper=upper)
     if (low > high)[counts].any():
-        raise ValueError("lower must not be above upper.")
+        raise ValueError("lower must not be greater than upper.")
     return float(np.mean(((low <= true) & (true <= high))[counts]))
 
 
-def nlpd(truth: Any, mean: Any, variance: Any) -> float:
-    r"""Mean negative log predictive density of independent Gaussians, in nats an entry,
+def nlpd(truth: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> float:
+    r"""Mean negative log predictive density of independent Gaussians, in nats per entry,
     :math:`\frac1n \sum \frac12 (\log 2\pi v + (y - m)^2 / v)`. Lower is better.
 
-    :param truth: an array or tensor of any shape; NaN does not count.
-    :param mean: of the outputs, of the same shape.
-    :param variance: of the outputs, noise included, likewise.
-    :raises ValueError: as :func:`mse`, and where a variance is not positive.
+    :param truth: an array or tensor of any shape; NaN is ignored.
+    :param mean: predictive means, of the same shape.
+    :param variance: predictive variances, noise included, of the same shape.
+    :raises ValueError: as :func:`mse`, and if a variance is not positive.
 
     >>> from pyro_vgpds.metrics import nlpd
     >>> round(nlpd([0.0], mean=[1.0], variance=[1.0]), 4)
@@ -106,27 +108,28 @@ def nlpd(truth: Any, mean: Any, variance: Any) -> float:
     """
     counts, true, centre, spread = _compare(truth, mean=mean, variance=variance)
     if (spread <= 0)[counts].any():
-        raise ValueError("variance must be positive wherever the truth counts.")
+        raise ValueError("variance must be positive where truth is not NaN.")
     true, centre, spread = true[counts], centre[counts], spread[counts]
     return float(np.mean(0.5 * (np.log(2 * np.pi * spread) + (true - centre) ** 2 / spread)))
 
 
-def _array(value: Any) -> np.ndarray:
+def as_array(value: ArrayLike) -> np.ndarray:
+    """A tensor, array or list as numpy, float64."""
     return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
 
 
-def _compare(truth: Any, **others: Any) -> tuple[np.ndarray, ...]:
-    """Which entries count, the truth, and the others, after a check that they fit."""
-    true = _array(truth)
+def _compare(truth: ArrayLike, **others: ArrayLike) -> tuple[np.ndarray, ...]:
+    """The mask of entries that are not NaN in the truth, the truth, and the others, after checks."""
+    true = as_array(truth)
     counts = ~np.isnan(true)
     if not counts.any():
-        raise ValueError("truth has nothing to compare with: it is empty or all NaN.")
+        raise ValueError("truth must have entries that are not NaN, but it is empty or all NaN.")
     arrays = []
     for name, value in others.items():
-        array = _array(value)
+        array = as_array(value)
         if array.shape != true.shape:
             raise ValueError(f"{name} must have the shape of truth, {true.shape}, but got {array.shape}.")
         if not np.isfinite(array[counts]).all():
-            raise ValueError(f"{name} is not finite where the truth counts.")
+            raise ValueError(f"{name} must be finite where truth is not NaN.")
         arrays.append(array)
     return counts, true, *arrays

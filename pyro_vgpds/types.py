@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ArrayLike", "DataLike", "PathLike"]
+__all__ = ["ArrayLike", "DataLike", "PathLike", "Shape"]
 
 #: numbers or dates of one sequence: numpy, torch, pandas, or (nested) lists
 ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series | pandas.Index | Sequence[object]"
@@ -21,3 +22,5 @@ ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series |
 DataLike: TypeAlias = "ArrayLike | Sequence[ArrayLike]"
 #: the name of a file
 PathLike: TypeAlias = "str | os.PathLike[str]"
+#: the shape of a batch of draws
+Shape: TypeAlias = "torch.Size | list[int] | tuple[int, ...]"

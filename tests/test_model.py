@@ -11,7 +11,7 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP, fit
-from pyro_vgpds.inference.start import kmeans, pca
+from pyro_vgpds.inference.pca import kmeans, pca
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
 
 
@@ -64,8 +64,9 @@ def test_pca_of_what_is_observed_finds_a_low_rank_path():
     y = latent @ rng.standard_normal((2, 25)) + 5
     hidden = rng.random(y.shape) < 0.5
     hidden[17] = True  # a frame with nothing observed
-    x, share = pca(Sequences(t, np.where(hidden, np.nan, y)), 2)
-    full, full_share = pca(Sequences(t, y), 2)
+    mean, scale = torch.from_numpy(y.mean(0)), torch.ones(25)
+    x, share = pca(Sequences(t, np.where(hidden, np.nan, y)), 2, mean, scale)
+    full, full_share = pca(Sequences(t, y), 2, mean, scale)
     design = np.column_stack([x.numpy(), np.ones(60)])
     fit, *_ = np.linalg.lstsq(design, full.numpy(), rcond=None)
     error = (full.numpy() - design @ fit).std(0)
@@ -168,7 +169,7 @@ def test_data_that_cannot_be_trained_on():
     t, y = np.arange(4.0), np.random.default_rng(0).standard_normal((4, 3))
     unseen = y.copy()
     unseen[:, 1] = np.nan
-    with pytest.raises(ValueError, match=r"outputs 1 \('b'\) of data were never observed; leave them out"):
+    with pytest.raises(ValueError, match=r"outputs 1 \('b'\) of data were never observed; drop them"):
         VGPDS.from_data(Sequences(t, pd.DataFrame(unseen, columns=list("abc"))), 2)
     with pytest.raises(ValueError, match="nothing in data varies"):
         VGPDS.from_data(Sequences(t, np.full((4, 3), 0.1)), 2)
@@ -224,7 +225,7 @@ def test_kernels_that_do_not_fit():
         ARDRBF(torch.ones(2))
     kernel = RBF()
     VGPDS(kernel, ARDRBF(), **parts)
-    with pytest.raises(ValueError, match="temporal is part of another model already; make a new kernel"):
+    with pytest.raises(ValueError, match="temporal is part of another model already; create a new kernel"):
         VGPDS(kernel, ARDRBF(), **parts)
 
 
@@ -289,5 +290,5 @@ def test_static_dimensions_need_sequences():
     for bad in (-1, 3, 1.5, True):
         with pytest.raises(ValueError, match="static_dim must be a whole number from 0 to latent_dim - 1"):
             VGPDS.from_data(data, 3, 5, static_dim=bad)
-    with pytest.raises(ValueError, match="static_dim=2 needs more than 2 sequences"):
+    with pytest.raises(ValueError, match="static_dim=2 needs more than 2 sequences, but data has 2"):
         VGPDS.from_data(data, 3, 5, static_dim=2)

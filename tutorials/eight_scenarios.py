@@ -126,7 +126,11 @@ def make_series(scenario):
     t = [step * torch.arange(n) for n in lengths]
     x = [TemporalGP(scenario.truth[0](), part, latent_dim=2).sample() for part in t]
     likelihood = SparseGP(
-        torch.cat(x), scenario.truth[1](), torch.zeros(1, 2), torch.tensor(noise**2), torch.zeros(num_outputs)
+        torch.cat(x),
+        scenario.truth[1](),
+        inducing=torch.zeros(1, 2),
+        noise=torch.tensor(noise**2),
+        mean=torch.zeros(num_outputs),
     )
     return t, list(likelihood.sample().split(lengths))
 
@@ -197,7 +201,7 @@ for row, scenario, (t, y), (_, posterior, relevance) in zip(axes, scenarios, ser
     t_seen, t_ahead = t[0][:-num_ahead], t[0][-num_ahead:]
     ahead = posterior.forecast(t_ahead, sequence=0)
     plot_forecast(ahead, 0, row[0], history=(t_seen, y[0][:-num_ahead]), truth=(t_ahead, y[0][-num_ahead:]))
-    fitted = posterior.impute(fill=False, noise=False).mean[: len(t_seen), 0]
+    fitted = posterior.impute(fill=False, include_noise=False).mean[: len(t_seen), 0]
     row[0].plot(t_seen, fitted, color="#D55E00", linewidth=1, label="fit")
     row[0].get_legend().remove()
     row[0].set_title(scenario.title, loc="left", fontweight="bold")

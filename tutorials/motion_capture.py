@@ -40,7 +40,18 @@ import pyro
 import torch
 from pyro.infer import Predictive
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, baselines, datasets, fit, lagged, metrics
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Posterior,
+    Sequences,
+    Solver,
+    baselines,
+    datasets,
+    fit,
+    lagged,
+    metrics,
+)
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
 
@@ -158,6 +169,7 @@ print(data)
 
 # %%
 num_steps, latent_dim, num_inducing, static_dim = (5, 5, 20, 2) if smoke_test else (150, 9, 100, 4)
+solver = Solver(num_starts=2, num_steps=20 if smoke_test else 200)  # of reconstructions
 kernels = {
     "smooth": lambda: RBF().fix("variance") + White(1e-2) + Bias(0.1),
     "cycle": lambda: Periodic().fix("variance") * RBF(lengthscale=2.0).fix("variance") + White(1e-2) + Bias(0.1),
@@ -234,7 +246,7 @@ partly, found = {}, {}
 for name, block in hidden_parts.items():
     partly[name] = test_y.copy()
     partly[name][half:, block] = np.nan
-    found[name] = posterior.reconstruct(test_t, partly[name] / scale, num_starts=2, num_steps=20 if smoke_test else 200)
+    found[name] = posterior.reconstruct(test_t, partly[name] / scale, solver=solver)
     print(f"{name}: {np.isnan(partly[name]).sum()} of {test_y.size} numbers hidden")
 
 # %% [markdown]
@@ -319,11 +331,11 @@ for ax, name in zip(axes, hidden_parts, strict=True):
 # may well become too wide.
 
 # %%
-wide_noise = 3.0 * (posterior.noise + posterior.residual_variance())
-wider = Posterior(model, guide, data, noise=wide_noise)
+wide_noise = 3.0 * (posterior.noise_variance + posterior.residual_variance())
+wider = Posterior(model, guide, data, noise_variance=wide_noise)
 for name, seen in partly.items():
     truth = np.where(np.isnan(seen), test_y, np.nan) / scale
-    again = wider.reconstruct(test_t, seen / scale, num_starts=2, num_steps=20 if smoke_test else 200)
+    again = wider.reconstruct(test_t, seen / scale, solver=solver)
     for label, prediction in (("trained noise", found[name]), ("wider noise", again)):
         covered = [100 * metrics.coverage(truth, *prediction.interval(level)) for level in (0.5, 0.8, 0.95)]
         error = degrees * metrics.mse(truth * scale, prediction.mean.numpy() * scale) ** 0.5
@@ -358,13 +370,13 @@ lag_model = VGPDS.from_data(wide_data, latent_dim, num_inducing, kernel, static_
 lag_guide = AutoOpperArchambeau(lag_model)
 print(fit(lag_model, lag_guide, wide_data, num_steps, progress=False))
 lag_posterior = Posterior(lag_model, lag_guide, wide_data)
-noise = 2.0 * (lag_posterior.noise + lag_posterior.residual_variance())
-carrying = Posterior(lag_model, lag_guide, wide_data, noise=noise, residual=Bias() + White())
+noise = 2.0 * (lag_posterior.noise_variance + lag_posterior.residual_variance())
+carrying = Posterior(lag_model, lag_guide, wide_data, noise_variance=noise, residual=Bias() + White())
 
 for name, seen in partly.items():
     truth = np.where(np.isnan(seen), test_y, np.nan)
     wide_seen = lagged(seen, lags) / wide_scale
-    again = carrying.reconstruct(test_t, wide_seen, num_starts=2, num_steps=20 if smoke_test else 200)
+    again = carrying.reconstruct(test_t, wide_seen, solver=solver)
     linear = baselines.ppca([*times, test_t], [*(y / wide_scale for y in wide_poses), wide_seen], num_iterations=50)[-1]
     versions = {
         "VGPDS": found[name].mean,
@@ -384,8 +396,8 @@ for name, seen in partly.items():
 # ## New movement
 #
 # *Go on with a recording.* Given only times after the end of a walk and of a run, $q(X_*)$ is the Gaussian process
-# prediction from the latent path so far, and every draw has a path and a function of its own. `noise=False` draws the
-# function without the noise of the frames.
+# prediction from the latent path so far, and every draw has a path and a function of its own. `include_noise=False`
+# draws the function without the noise of the frames.
 
 # %%
 ahead = np.arange(1, 13 if smoke_test else 41)
@@ -394,7 +406,7 @@ pyro.set_rng_seed(0)
 for ax, (name, s) in zip(axes, (("walk", walks[0]), ("another draw", walks[0]), ("run", runs[0])), strict=True):
     step = times[s][1] - times[s][0]
     new_t = times[s][-1] + step * ahead
-    draw = posterior.generate(new_t, 1, sequence=int(s), noise=False)[0].numpy() * scale
+    draw = posterior.generate(new_t, 1, sequence=int(s), include_noise=False)[0].numpy() * scale
     shown = np.linspace(0, len(ahead) - 1, 9).round().astype(int)
     plot_poses(motion.skeleton, positions(draw), shown, ax, view="side", labels=[f"{t:.2f}" for t in new_t])
     ax.set_title(f"{name}, after its end at {times[s][-1]:.2f}", loc="left", fontsize="medium")
@@ -425,7 +437,7 @@ turn = 2 * np.pi * np.sign(angles[-1] - angles[0])  # the way round in which wal
 cycles = np.linspace(0, 3, 13 if smoke_test else 73)
 share = np.clip(cycles - 1, 0, 1)[:, None]  # of running: none, then more, then all
 blend = (1 - share) * mean_loop(walks, turn * cycles) + share * mean_loop(runs, turn * cycles)
-conditioned = pyro.condition(posterior.as_model(noise=False), data={"x": torch.as_tensor(blend)})
+conditioned = pyro.condition(posterior.as_model(include_noise=False), data={"x": torch.as_tensor(blend)})
 made = Predictive(conditioned, num_samples=1)(torch.as_tensor(cycles))["y"][0].numpy() * scale
 
 fig, axes = plt.subplots(2, 1, figsize=(10, 5), layout="constrained")

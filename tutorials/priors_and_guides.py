@@ -157,7 +157,8 @@ t = 0.2 * torch.arange(num_frames)
 with torch.no_grad():
     x_true = TemporalGP(Swing(1.0, true_lengthscale, true_omega)(), t, latent_dim=2).sample()
     curved = ARDRBF(1.0, torch.tensor([0.25, 0.15]))
-    y = SparseGP(x_true, curved(), torch.zeros(1, 2), torch.tensor(true_noise**2), torch.zeros(num_outputs)).sample()
+    variance, mean = torch.tensor(true_noise**2), torch.zeros(num_outputs)
+    y = SparseGP(x_true, curved(), inducing=torch.zeros(1, 2), noise=variance, mean=mean).sample()
 data = Sequences(t, y)
 
 
@@ -483,7 +484,7 @@ for name, value in estimates.items():
 
 # %%
 def likelihood(x):
-    return SparseGP(x, k_f, model.inducing, model.noise, model.output_mean, data, model.jitter)
+    return model.likelihood(x, data, k_f)
 
 
 with torch.no_grad():

@@ -102,7 +102,15 @@ class ByHand(PyroModule):
     def forward(self, data):
         q = self.inducing.shape[1]
         x = pyro.sample("x", TemporalGP(self.temporal(), data.times, q))
-        likelihood = SparseGP(x, self.mapping(), self.inducing, self.noise, self.output_mean, data, self.jitter)
+        likelihood = SparseGP(
+            x,
+            self.mapping(),
+            inducing=self.inducing,
+            noise=self.noise,
+            mean=self.output_mean,
+            data=data,
+            jitter=self.jitter,
+        )
         return pyro.sample("y", likelihood, obs=data.y, infer={"integrate": "x"})
 
 

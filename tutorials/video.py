@@ -36,7 +36,7 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, baselines, datasets, fit, metrics
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
 from pyro_vgpds.kernels import RBF, Bias, Matern32, Periodic, White
 from pyro_vgpds.plotting import plot_forecast, plot_frames, plot_plane, plot_relevance
 
@@ -161,7 +161,7 @@ _ = plot_plane(posterior, leading, axes[1])
 # %%
 num_steps = 10 if smoke_test else 200
 from_times = posterior.forecast(test_t, 0)
-with_seen = posterior.reconstruct(test_t, seen, 0, num_steps=num_steps)
+with_seen = posterior.reconstruct(test_t, seen, 0, solver=Solver(num_steps=num_steps))
 
 # %% [markdown]
 # The rivals: the mean frame; the training frame that is nearest over the seen half; the mean of the $k$ nearest,
@@ -220,7 +220,7 @@ hidden_out = np.where(video.hidden, frames[out], np.nan)
 seen_out = np.where(video.hidden, np.nan, frames[out])
 errors = {}
 for trust in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
-    found = inner_posterior.reconstruct(t[out], seen_out, 0, trust=trust, num_steps=num_steps)
+    found = inner_posterior.reconstruct(t[out], seen_out, 0, trust=trust, solver=Solver(num_steps=num_steps))
     errors[trust] = metrics.mae(hidden_out, found.mean)
     print(f"trust {trust:6g}: mean absolute error {errors[trust]:.3f} on {out.sum()} held-out training frames")
 trust = min(errors, key=errors.get)
@@ -232,7 +232,7 @@ print(f"times alone: {alone:.3f}; chosen: trust {trust:g}")
 # made-up clip, full trust is right. On the test frames:
 
 # %%
-with_trust = posterior.reconstruct(test_t, seen, 0, trust=trust, num_steps=num_steps)
+with_trust = posterior.reconstruct(test_t, seen, 0, trust=trust, solver=Solver(num_steps=num_steps))
 chosen = f"VGPDS, trust {trust:g}"
 guesses = {chosen: with_trust.mean.numpy()} | guesses
 table(truth, {name: guesses[name] for name in (chosen, *list(guesses)[1:3], "linear in time")})

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What any model should be compared with: plain functions, values in, tensors out, NaN is what is to be filled.
+"""Baselines to compare a model with: plain functions that fill in NaN.
 
-Imputers are ``f(t, y) -> y`` with nothing missing: t (N,) and y (N, D), or lists of them, one entry a sequence, as for
-:class:`~pyro_vgpds.Sequences` (or such an object alone); what comes back is a float64 tensor (N, D), or a list of them.
-What was observed is kept as it is. A forecast is an imputation of rows that are all NaN.
-:func:`nearest_neighbour` has no use for times and is ``f(train, test) -> test`` with nothing missing.
-:class:`MapGPLVM` is the paper's rival, the same model with points for latent positions.
+Imputers are functions ``f(t, y)`` of times t (N,) and outputs y (N, D), of lists with one entry per sequence, or of one
+:class:`~pyro_vgpds.Sequences`. They return a float64 tensor (N, D), or a list of them, without NaN. Observed values are
+unchanged. A forecast is an imputation of rows that are all NaN.
+:func:`nearest_neighbour` does not use times: it is ``f(train, test)`` and returns ``test`` without NaN.
+:class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle

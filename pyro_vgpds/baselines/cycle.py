@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The baseline for periodic data: what happened one period ago happens again."""
+"""The baseline for periodic data: repeat the value of one period before."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, around
 from pyro_vgpds.baselines.simple import line_between
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.types import DataLike
 
 __all__ = ["estimate_period", "repeat_cycle"]
 
-_COMPONENTS = 20  # that the search for a period looks at
-_NEAR = 0.25  # a dip this near to the deepest, of the typical height above it, may be the period
+_COMPONENTS = 20  # number of principal components in the search for a period
+_NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fraction of the median's excess
 
 
-def repeat_cycle(t: Any, y: Any = None, period: float | None = None) -> Tensor | list[Tensor]:
-    """Fill with the value one period before, or as many periods as it takes to come to what was observed.
+def repeat_cycle(
+    t: DataLike | Sequences, y: DataLike | None = None, period: float | None = None
+) -> Tensor | list[Tensor]:
+    """Fill with the value one period before, or the smallest number of periods before that reaches observed values.
 
-    Within a gap the last cycle before it is repeated; what comes before the first value repeats the first cycle. The
-    value at a time between two frames is on the straight line between them.
+    Within a gap the last cycle before it is repeated; before the first observed value the first cycle is repeated.
+    Values between two frames are interpolated linearly.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
-    :param period: in the units of ``t``; left out, :func:`estimate_period` of the data.
+    :param period: in the units of ``t``. Default: :func:`estimate_period` of the data.
     :returns: float64 (N, D) without NaN, or a list of them.
-    :raises ValueError: as ``Sequences`` does, where a column was never observed, the period is not positive, or the
-        data show none.
+    :raises ValueError: as ``Sequences``; if a column was never observed, if the period is not positive, or if it cannot
+        be estimated.
 
     >>> from pyro_vgpds.baselines import repeat_cycle
     >>> nan = float("nan")
@@ -46,7 +49,7 @@ def repeat_cycle(t: Any, y: Any = None, period: float | None = None) -> Tensor |
     for rows, times, part, seen in gaps.sequences():
         before, after, known = around(seen)
         at = times.unsqueeze(-1)
-        # whole periods back to the last value seen; forward where there is none before (then t[before] > t)
+        # periods back to the last observed value; forward if there is no earlier one (then t[before] > t)
         back = torch.ceil((at - times[before]).clamp_min(0.0) / period - 1e-9)
         forth = torch.ceil((times[after] - at).clamp_min(0.0) / period - 1e-9)
         source = torch.where(times[before] > at, at + forth * period, at - back * period)
@@ -55,16 +58,16 @@ def repeat_cycle(t: Any, y: Any = None, period: float | None = None) -> Tensor |
     return gaps.fill(values)
 
 
-def estimate_period(t: Any, y: Any = None) -> float:
-    """The period of the data: the shortest shift in time at which they look much like themselves again.
+def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float:
+    """Estimate the period of the data: the shortest shift in time at which they repeat.
 
-    Frames of which less than half was observed are left out. The mean squared difference between the leading principal
-    components and themselves a shift earlier is taken for shifts up to half the longest sequence, and the first dip
-    that is about as deep as the deepest is refined by a parabola.
+    The mean squared difference between the leading principal components and their shifted copy is computed for shifts
+    up to half the longest sequence. The result is the first local minimum that is about as low as the lowest, refined
+    by a parabola. Frames with less than half of the outputs observed are ignored.
 
     Arguments as in :func:`repeat_cycle`.
 
-    :raises ValueError: as ``Sequences`` does, and where there is no such dip.
+    :raises ValueError: as ``Sequences``, and if there is no such minimum.
 
     >>> import numpy as np
     >>> from pyro_vgpds.baselines import estimate_period
@@ -83,7 +86,7 @@ def _estimate(gaps: Gaps) -> float:
             lines = torch.where(seen[whole].any(0), line_between(times[whole], part[whole], seen[whole]), gaps.means)
             parts.append((times[whole], lines))
     if not parts:
-        raise ValueError("no sequence has four frames that are half observed: give the period.")
+        raise ValueError("no sequence has four frames with half of the outputs observed: pass period=.")
     step = float(torch.cat([times.diff() for times, _ in parts]).median())
     span = max(float(times[-1] - times[0]) for times, _ in parts)
     points = _components(torch.cat([lines for _, lines in parts])).split([len(times) for times, _ in parts])
@@ -94,7 +97,7 @@ def _estimate(gaps: Gaps) -> float:
     inner = mismatch[1:-1]
     dips = ((inner < mismatch[:-2]) & (inner <= mismatch[2:])).nonzero().squeeze(-1) + 1
     if len(dips) == 0:
-        raise ValueError("the data do not repeat within half of the longest sequence: give the period.")
+        raise ValueError("the data do not repeat within half of the longest sequence: pass period=.")
     deepest = mismatch[dips].min()
     limit = deepest + _NEAR * (mismatch.median() - deepest).clamp_min(0.0)
     best = int(dips[mismatch[dips] <= limit][0])
@@ -104,13 +107,13 @@ def _estimate(gaps: Gaps) -> float:
 
 
 def _components(y: Tensor) -> Tensor:
-    """The leading principal components (N, Q): distances between frames are nearly kept, and D is gone."""
+    """The leading principal components (N, Q): almost the same distances between frames, independent of D."""
     u, s, _ = torch.linalg.svd(y - y.mean(0), full_matrices=False)
     return u[:, :_COMPONENTS] * s[:_COMPONENTS]
 
 
 def _mismatch(parts: list[tuple[Tensor, Tensor]], shift: float) -> Tensor:
-    """Mean squared difference of points to those at times earlier by ``shift``, over all sequences."""
+    """Mean squared difference between points and those ``shift`` earlier, over all sequences."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for times, x in parts:
         late = times - shift >= times[0] - 1e-9 * shift
@@ -122,7 +125,7 @@ def _mismatch(parts: list[tuple[Tensor, Tensor]], shift: float) -> Tensor:
 
 
 def _read(t: Tensor, y: Tensor, at: Tensor) -> Tensor:
-    """The columns of y (n, D) at times ``at`` (m, D), on the lines between frames; the end values beyond them."""
+    """The columns of y (n, D) at times ``at`` (m, D), interpolated linearly; constant beyond the ends."""
     if len(t) == 1:
         return y.expand(len(at), -1)
     right = torch.searchsorted(t, at.contiguous()).clamp(1, len(t) - 1)

@@ -1,47 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Gaussian process over time for every output on its own: what can be had with nothing shared between outputs."""
+"""An independent Gaussian process over time for every output."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import RBF, Matern12, Matern32, Matern52
+from pyro_vgpds.types import DataLike
 
 __all__ = ["gp_interpolation"]
 
 _LENGTHSCALES = 24  # from half the typical step to twice the longest span
-_RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # of the noise's variance to the function's
-_BLOCK = 4096  # outputs that are computed at once
-_NUMBERS = 1 << 21  # in the arrays of patterns that are computed at once
+_RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # noise variance / signal variance
+_BLOCK = 4096  # outputs per block
+_NUMBERS = 1 << 21  # size of the arrays of one batch of patterns
 _KERNELS = (RBF, Matern12, Matern32, Matern52)
 _Kernel: TypeAlias = type[RBF] | type[Matern12] | type[Matern32] | type[Matern52]
 
 
 def gp_interpolation(
-    t: Any, y: Any = None, kernel: _Kernel = Matern32, return_variance: bool = False
+    t: DataLike | Sequences, y: DataLike | None = None, kernel: _Kernel = Matern32, return_variance: bool = False
 ) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
-    """Fill by exact Gaussian process regression over time, each output on its own, sequences independent.
+    """Fill by exact Gaussian process regression over time, for each output separately; sequences are independent.
 
-    Every output has its own mean (that of what was observed), variance, lengthscale and noise. For a lengthscale ℓ and
+    Every output has its own mean (of the observed values), variance, lengthscale and noise. For a lengthscale ℓ and
     a ratio ρ of noise to signal, with R_ℓ = U Λ Uᵀ the correlations of the observed times and p = Uᵀ(y − μ), the
-    marginal likelihood is greatest at the variance σ² = Σ p²/(λ + ρ) / n, where it is
-    −½ (n log σ² + Σ log(λ + ρ)) + constant. So one eigendecomposition for each ℓ serves all outputs that were observed
-    at the same times, and all ρ; ℓ and ρ are the best of a grid of 24 x 25, about a factor of 1.5 and of 2 apart.
+    marginal likelihood is maximal at the variance σ² = Σ p²/(λ + ρ) / n, with the value
+    −½ (n log σ² + Σ log(λ + ρ)) + constant. So one eigendecomposition for each ℓ serves all ρ and all outputs that were
+    observed at the same times. ℓ and ρ are the best of a 24 x 25 grid with factors of about 1.5 and 2 between points.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
     :param kernel: a class of ``pyro_vgpds.kernels`` with a variance and a lengthscale: ``RBF``, ``Matern12``,
         ``Matern32`` or ``Matern52``.
-    :param return_variance: also return the predictive variances (noise included), zero where y was observed.
+    :param return_variance: also return the predictive variances (noise included), zero for observed entries.
     :returns: float64 (N, D) without NaN, or a list of them; with ``return_variance`` a pair of those.
-    :raises ValueError: as ``Sequences`` does, and where a column was never observed.
-    :raises TypeError: where ``kernel`` is not such a class.
+    :raises ValueError: as ``Sequences``, and if a column was never observed.
+    :raises TypeError: if ``kernel`` is not one of these classes.
 
     >>> import numpy as np
     >>> from pyro_vgpds.baselines import gp_interpolation
@@ -72,7 +74,7 @@ def gp_interpolation(
 
 def _lengthscales(gaps: Gaps) -> Tensor:
     steps = torch.cat([gaps.t[rows].diff() for rows in gaps.rows])
-    if len(steps) == 0:  # single frames: any will do
+    if len(steps) == 0:  # single frames: the lengthscale has no effect
         return torch.ones(1, dtype=torch.float64)
     span = max(float(gaps.t[rows][-1] - gaps.t[rows][0]) for rows in gaps.rows)
     low, high = math.log10(0.5 * float(steps.median())), math.log10(2.0 * span)
@@ -80,9 +82,9 @@ def _lengthscales(gaps: Gaps) -> Tensor:
 
 
 def _batches(gaps: Gaps) -> Iterator[tuple[Tensor, Tensor]]:
-    """Patterns of what was seen, (G, N), and the outputs that have each, (G, C), several patterns at once.
+    """Batches of missing-data patterns (G, N) with the outputs that share each, (G, C).
 
-    A pattern of fewer than C outputs has its first one again, which changes nothing.
+    A pattern with fewer than C outputs is padded with its first output, which changes nothing.
     """
     masks, group_of = patterns(gaps.seen.mT.contiguous())
     sizes = group_of.bincount(minlength=len(masks))
@@ -101,10 +103,10 @@ def _batches(gaps: Gaps) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class _Processes:
-    """The processes with one lengthscale of outputs that were observed in the rows ``masks`` (G, N).
+    """The processes with one lengthscale, for outputs observed in the rows ``masks`` (G, N).
 
-    Of each sequence, what a pattern has seen comes first and is padded to the greatest number m in the batch, as if
-    there were observations of zero that correlate with nothing: their eigenvalue is 1.
+    The observations of each sequence are padded to the largest number m in the batch with zeros that are uncorrelated
+    with everything: their eigenvalue is 1.
     """
 
     def __init__(self, kernel: _Kernel, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
@@ -128,13 +130,13 @@ class _Processes:
             self.eigenvalues.append(eigenvalues.clamp_min(0.0))
             self.project.append(vectors.mT)
             self.cross.append(cross @ vectors)
-        every = torch.cat(self.eigenvalues, -1)  # (G, m in all)
+        every = torch.cat(self.eigenvalues, -1)  # (G, sum of m)
         self.weights = 1.0 / (every.unsqueeze(-2) + _RATIOS.unsqueeze(-1))  # (G, R, m)
         padded = every.shape[-1] - masks.sum(-1).unsqueeze(-1)
         self.logdet = -self.weights.log().sum(-1) - padded * _RATIOS.log1p()  # (G, R)
 
     def improve(self, columns: Tensor, best: Tensor, means: Tensor, variances: Tensor) -> None:
-        """Outputs (G, C) likelier under this lengthscale than ``best`` get its evidence and predictions, in place."""
+        """Where the evidence exceeds ``best``, update evidence and predictions of the outputs (G, C) in place."""
         centre, count = self.gaps.means[columns], self.masks.sum(-1, keepdim=True)  # (G, C), (G, 1)
         projected, square = [], torch.zeros_like(centre)
         for rows, places, real, u in zip(self.rows, self.places, self.real, self.project, strict=True):
@@ -142,7 +144,7 @@ class _Processes:
             y = torch.where(real.unsqueeze(-1), y, 0.0)
             projected.append(u @ y)
             square += y.square().sum(1)
-        # constant outputs: any parameters will do, but a variance of zero would have no logarithm
+        # constant outputs: any parameters fit, but the logarithm of a variance of zero is infinite
         floor = 1e-12 * (square / count).clamp_min(self.least)
         variance = self.weights @ torch.cat(projected, 1).square() / count.unsqueeze(-1)  # (G, R, C)
         variance = torch.maximum(variance, floor.unsqueeze(1))
@@ -150,7 +152,7 @@ class _Processes:
         mine = evidence > best
         best[mine] = evidence[mine]
         g, c = mine.any(1).nonzero().squeeze(-1), mine.any(0).nonzero().squeeze(-1)
-        part = (g.unsqueeze(-1), c)  # all that improve are in it, and with one pattern or one output of each no other
+        part = (g.unsqueeze(-1), c)  # contains all that improve; exactly those if there is one pattern or one output
         mine, at, noise = mine[part], columns[part], _RATIOS[ratio[part]]
         variance = variance.gather(1, ratio.unsqueeze(1)).squeeze(1)[part]
         at = at[mine]

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's baseline: the nearest training frames, over what is seen of a test frame."""
+"""The paper's baseline: the training frames nearest to the observed part of a test frame."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["nearest_neighbour"]
 
 
-def nearest_neighbour(train: Any, test: Any, k: int = 1, scaled: bool = False) -> Tensor | list[Tensor]:
-    """Fill what is hidden in test frames with the mean of the k training frames that are nearest over what is seen.
+def nearest_neighbour(
+    train: DataLike | Sequences, test: DataLike, k: int = 1, scaled: bool = False
+) -> Tensor | list[Tensor]:
+    """Fill the NaN of test frames with the mean of the k training frames that are nearest in the observed columns.
 
-    A frame of which nothing is seen is as far from all: it gets the mean of the training frames.
+    A frame without observations is filled with the mean of all training frames.
 
-    :param train: frames (N, D) without NaN, or a list of them, one a sequence, or :class:`~pyro_vgpds.Sequences`.
-    :param test: frames (N*, D) with NaN where they are hidden, or a list of them.
-    :param k: how many neighbours are averaged.
-    :param scaled: divide each column by its standard deviation in ``train`` (with N - 1) before distances are taken.
+    :param train: frames (N, D) without NaN, or a list of them, one per sequence, or :class:`~pyro_vgpds.Sequences`.
+    :param test: frames (N*, D) with NaN, or a list of them.
+    :param k: number of neighbours to average.
+    :param scaled: divide each column by its standard deviation in ``train`` (with N - 1) to compute distances.
     :returns: float64 (N*, D) without NaN, or a list of them.
-    :raises ValueError: where shapes disagree, ``train`` is not finite, or k is not between 1 and N.
+    :raises ValueError: if shapes disagree, ``train`` is not finite, or k is not between 1 and N.
 
     >>> from pyro_vgpds.baselines import nearest_neighbour
     >>> nearest_neighbour([[0.0, 5.0], [10.0, 7.0]], [[9.0, float("nan")]]).tolist()
@@ -32,7 +36,7 @@ def nearest_neighbour(train: Any, test: Any, k: int = 1, scaled: bool = False) -
     """
     frames = _frames("train", train.read() if isinstance(train, Sequences) else train)
     if not bool(torch.isfinite(frames).all()):
-        raise ValueError("train must be finite: fill or drop what is missing, for example by linear_interpolation.")
+        raise ValueError("train must be finite: impute missing values first, for example by linear_interpolation.")
     if not 1 <= k <= len(frames):
         raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k}.")
     if _is_list(test):
@@ -44,7 +48,7 @@ def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
     if test.shape[1] != frames.shape[1]:
         raise ValueError(f"test has {test.shape[1]} columns, but train has {frames.shape[1]}.")
     if bool(torch.isinf(test).any()):
-        raise ValueError("test must be finite or NaN (hidden), but has infinities.")
+        raise ValueError("test must be finite or NaN, but has infinite values.")
     scale = torch.ones_like(frames[0])
     if scaled and len(frames) > 1:
         spread = frames.std(0, unbiased=True)
@@ -63,15 +67,16 @@ def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
     return filled
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: DataLike) -> TypeGuard[Sequence[ArrayLike]]:
     return isinstance(value, (list, tuple)) and len(value) > 0 and np.ndim(value[0]) == 2
 
 
-def _frames(name: str, value: Any) -> Tensor:
+def _frames(name: str, value: DataLike) -> Tensor:
     if _is_list(value):
         parts = [_frames(f"{name}[{i}]", part) for i, part in enumerate(value)]
         if len({part.shape[1] for part in parts}) > 1:
-            raise ValueError(f"{name} has sequences of different widths: {[part.shape[1] for part in parts]}.")
+            widths = [part.shape[1] for part in parts]
+            raise ValueError(f"all sequences of {name} must have the same number of columns, but got {widths}.")
         return torch.cat(parts)
     array = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
     if array.dim() != 2 or array.numel() == 0:

@@ -1,54 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear models of a few components: principal component analysis, plain and probabilistic, with missing data."""
+"""Principal component analysis with missing data, plain and probabilistic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.types import DataLike
 
 __all__ = ["pca", "ppca"]
 
-_HELD_OUT = 0.1  # of what was observed is hidden to choose the number of components
-_COLUMNS = 500  # that this choice looks at, at most
-_MOST = 40  # components that it tries, at most
-_RIDGE = 1e-6  # frames' worth of loadings of zero, for columns seen in fewer frames than there are components
+_HELD_OUT = 0.1  # fraction of the observed entries that is held out to choose the number of components
+_COLUMNS = 500  # maximal number of columns used for this choice
+_MOST = 40  # maximal number of components that are tried
+_RIDGE = 1e-6  # ridge on the loadings, for columns observed in fewer frames than there are components
 
 
 def pca(
-    t: Any, y: Any = None, num_components: int | None = None, num_iterations: int = 200, tolerance: float = 1e-5
+    t: DataLike | Sequences,
+    y: DataLike | None = None,
+    num_components: int | None = None,
+    num_iterations: int = 200,
+    tolerance: float = 1e-5,
 ) -> Tensor | list[Tensor]:
-    """Fill by a fit of low rank: fill with the mean, take the leading principal components, fill with what they say,
-    and so on until nothing moves. Times are not used.
+    """Fill by a low-rank fit: start from the column means, then alternate between the leading principal components and
+    filling with their reconstruction until convergence. Times are not used.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
-    :param num_components: left out, it is the number that predicts a tenth of the observed entries best, hidden at
-        random for the purpose (always the same ones).
-    :param num_iterations: at most.
-    :param tolerance: stop where the filled values move by less than this, relative to the spread of the data.
+    :param num_components: number of components. Default: the number that best predicts a tenth of the observed
+        entries, held out at random with a fixed seed.
+    :param num_iterations: maximal number of iterations.
+    :param tolerance: stop if the filled values change by less than this, relative to the standard deviation of y.
     :returns: float64 (N, D) without NaN, or a list of them.
-    :raises ValueError: as ``Sequences`` does, where a column was never observed, or ``num_components`` is not between 1
-        and the smaller side of y.
+    :raises ValueError: as ``Sequences``; if a column was never observed, or ``num_components`` is not between 1 and the
+        smaller side of y.
 
     >>> from pyro_vgpds.baselines import pca
     >>> y = [[1.0, 2.0], [2.0, 4.0], [3.0, float("nan")], [4.0, 8.0]]  # a line
     >>> round(pca(range(4), y, num_components=1)[2, 1].item(), 3)
     6.0
     """
-    return _impute(t, y, num_components, lambda part, seen, q: _low_rank(part, seen, q, num_iterations, tolerance))
+    return _impute(Gaps(t, y), num_components, partial(_low_rank, num_iterations=num_iterations, tolerance=tolerance))
 
 
 def ppca(
-    t: Any, y: Any = None, num_components: int | None = None, num_iterations: int = 200, tolerance: float = 1e-5
+    t: DataLike | Sequences,
+    y: DataLike | None = None,
+    num_components: int | None = None,
+    num_iterations: int = 200,
+    tolerance: float = 1e-5,
 ) -> Tensor | list[Tensor]:
-    """Fill with the posterior mean of probabilistic PCA, y = W x + μ + noise, fitted by EM to what was observed.
+    """Fill with the posterior mean of probabilistic PCA, y = W x + μ + noise, fitted by EM to the observed entries.
 
-    Unlike it, this draws frames of which little was seen towards the mean. Arguments, result and errors as in
+    Unlike :func:`pca`, it shrinks frames with few observations towards the mean. Arguments, result and errors as in
     :func:`pca`.
 
     >>> import numpy as np
@@ -58,11 +68,10 @@ def ppca(
     >>> round(ppca(np.arange(20.0), y, num_components=1)[4, 1].item(), 2)  # twice the sine of 4
     -1.51
     """
-    return _impute(t, y, num_components, lambda part, seen, q: _em(part, seen, q, num_iterations, tolerance))
+    return _impute(Gaps(t, y), num_components, partial(_em, num_iterations=num_iterations, tolerance=tolerance))
 
 
-def _impute(t: Any, y: Any, number: int | None, fit: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor | list[Tensor]:
-    gaps = Gaps(t, y)
+def _impute(gaps: Gaps, number: int | None, fit: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor | list[Tensor]:
     most = min(gaps.y.shape)
     if number is not None and not 1 <= number <= most:
         raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number}.")
@@ -74,12 +83,12 @@ def _impute(t: Any, y: Any, number: int | None, fit: Callable[[Tensor, Tensor, i
 
 
 def _choose(y: Tensor, seen: Tensor, fit: Callable[[Tensor, Tensor, int], Tensor]) -> int:
-    """The number of components that predicts held-out entries best; the search stops once it gets worse twice."""
+    """The number of components that predicts held-out entries best; the search stops after two increases in a row."""
     generator = torch.Generator().manual_seed(0)
     columns = torch.randperm(y.shape[1], generator=generator)[:_COLUMNS].sort().values
     y, seen = y[:, columns], seen[:, columns]
     hidden = seen & (torch.rand(y.shape, generator=generator, dtype=y.dtype) < _HELD_OUT)
-    hidden &= (seen & ~hidden).any(0)  # a column that would be hidden whole stays
+    hidden &= (seen & ~hidden).any(0)  # never hide all of a column
     if not bool(hidden.any()):
         return 1
     best, least, worse = 1, float("inf"), 0
@@ -106,7 +115,7 @@ def _low_rank(y: Tensor, seen: Tensor, number: int, num_iterations: int, toleran
 
 
 def _project(y: Tensor, number: int) -> Tensor:
-    """The frames y (N, D) on their leading principal directions, by the Gram matrix of the smaller side."""
+    """The projection of y (N, D) onto its leading principal directions, from the Gram matrix of the smaller side."""
     if y.shape[0] > y.shape[1]:
         return _project(y.mT, number).mT
     directions = torch.linalg.eigh(y @ y.mT)[1][:, -number:]
@@ -114,11 +123,11 @@ def _project(y: Tensor, number: int) -> Tensor:
 
 
 def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: float) -> Tensor:
-    """EM of probabilistic PCA, from the components of the data with means for what is missing.
+    """EM of probabilistic PCA, initialised by the principal components of the mean-imputed data.
 
-    With w_d the loadings of column d and O_n the columns seen in frame n, the E step has
+    With w_d the loadings of column d and O_n the columns observed in frame n, the E step has
     C_n = (I + Σ_{d∈O_n} w_d w_dᵀ / σ²)⁻¹ and x_n = C_n Σ_{d∈O_n} w_d (y_nd − μ_d) / σ², and the M step regresses each
-    column on (x, 1) over the frames that show it. Frames, and columns, that share a pattern share their matrices.
+    column on (x, 1) over the frames in which it is observed. Frames, and columns, that share a pattern share matrices.
     """
     n, mask = len(y), seen.to(y.dtype)
     frame_masks, frame_of = patterns(seen)
@@ -136,7 +145,7 @@ def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: fl
         precision = eye + (frame_masks @ _pairs(loadings)).unflatten(-1, (number, number)) / noise
         covariance = torch.linalg.inv(precision)[frame_of]  # (N, Q, Q)
         x = (covariance @ ((mask * (data - mean)) @ loadings).unsqueeze(-1)).squeeze(-1) / noise
-        # (x, 1) and the expectation of its square
+        # (x, 1) and the expectation of its outer product
         points = torch.cat([x, torch.ones_like(x[:, :1])], 1)
         square = points.unsqueeze(-1) * points.unsqueeze(-2)
         square[:, :number, :number] += covariance

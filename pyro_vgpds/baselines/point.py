@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
-from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.reconstruction import nearest_frames
 from pyro_vgpds.temporal.distributions import TemporalGP
@@ -90,7 +88,7 @@ class MapGPLVM:
         both = self.data.joined(new)
         with torch.no_grad():
             prior = TemporalGP(self.model.temporal(), new.times, self.model.latent_dim, structure=self.model.structure)
-            near, known = nearest_frames(self.data, new)
+            near, known = nearest_frames(self.data, new, self.model.output_scale)
             target = self.x[near] * known
             lam = torch.full_like(target, 10.0) * known + 1e-6
             white = prior.covariance.uncorrelate(prior.covariance.gain(lam, lam.sqrt() * target)).contiguous()
@@ -105,19 +103,14 @@ class MapGPLVM:
             with torch.no_grad():
                 x = torch.cat([self.x, prior.covariance.correlate(white)])
                 zero = torch.zeros_like(x)
-                posterior = InducingPosterior(_likelihood(self.model, x, both), x, zero, both)
+                posterior = InducingPosterior(self.model.likelihood(x, both), x, zero, both)
                 return PosteriorGP(x[len(self.x) :], posterior).mean
-
-
-def _likelihood(model: VGPDS, x: Tensor, data: Sequences) -> SparseGP:
-    k_f, each = model.mapping(), event_dim(model, "noise")
-    return SparseGP(x, k_f, model.inducing, model.noise, model.output_mean, data, model.jitter, each)
 
 
 def _fit_of(model: VGPDS, x: Tensor, data: Sequences) -> Tensor:
     """Log p(Y given X), the variational bound of the sparse GP."""
     assert data.y is not None
-    return _likelihood(model, x, data).log_prob(data.y)
+    return model.likelihood(x, data).log_prob(data.y)
 
 
 def _maximise(objective: Callable[[], Tensor], parameters: list[Any], num_steps: int) -> None:

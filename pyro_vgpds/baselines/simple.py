@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Baselines without parameters: the mean, the last value, a straight line in time."""
+"""Baselines without parameters: the mean, the last value, linear interpolation in time."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, around
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.types import DataLike
 
 __all__ = ["column_mean", "last_value", "line_between", "linear_interpolation"]
 
 
-def column_mean(t: Any, y: Any = None) -> Tensor | list[Tensor]:
-    """Fill each column with the mean of what was observed of it, over all sequences. For video: the mean frame.
+def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    """Fill each column with the mean of its observed values over all sequences. For video: the mean frame.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
     :returns: float64 (N, D) without NaN, or a list of them.
-    :raises ValueError: as ``Sequences`` does, and where a column was never observed.
+    :raises ValueError: as ``Sequences``, and if a column was never observed.
 
     >>> from pyro_vgpds.baselines import column_mean
     >>> column_mean([0.0, 1.0, 2.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
@@ -29,43 +31,40 @@ def column_mean(t: Any, y: Any = None) -> Tensor | list[Tensor]:
     return gaps.fill(gaps.means.expand_as(gaps.y))
 
 
-def last_value(t: Any, y: Any = None) -> Tensor | list[Tensor]:
-    """Fill with the last value observed before in the same sequence and column.
+def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    """Fill with the last observed value of the same sequence and column.
 
-    What comes before the first is filled with the first, and a column that a sequence never shows with its mean over
-    all sequences. Arguments, result and errors as in :func:`column_mean`.
+    Entries before the first observed value get the first one. A column without observations in a sequence gets its mean
+    over all sequences. Arguments, result and errors as in :func:`column_mean`.
 
     >>> from pyro_vgpds.baselines import last_value
     >>> last_value([0.0, 1.0, 2.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
     [1.0, 1.0, 5.0]
     """
-    gaps = Gaps(t, y)
-    values = gaps.means.expand_as(gaps.y).clone()
-    for rows, _, part, seen in gaps.sequences():
-        before, _, known = around(seen)
-        values[rows] = torch.where(known, part.gather(0, before), values[rows])
-    return gaps.fill(values)
+    return _by_sequence(Gaps(t, y), lambda _, part, seen: part.gather(0, around(seen)[0]))
 
 
-def linear_interpolation(t: Any, y: Any = None) -> Tensor | list[Tensor]:
-    """Fill with straight lines in time between the values observed on either side, and with the nearest at the edges.
+def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    """Fill by linear interpolation in time between observed values, constant beyond the first and the last.
 
-    As ``numpy.interp`` for every column of every sequence. A column that a sequence never shows is filled with its mean
+    As ``numpy.interp`` for every column of every sequence. A column without observations in a sequence gets its mean
     over all sequences. Arguments, result and errors as in :func:`column_mean`.
 
     >>> from pyro_vgpds.baselines import linear_interpolation
     >>> linear_interpolation([0.0, 1.0, 4.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
     [1.0, 2.0, 5.0]
     """
-    gaps = Gaps(t, y)
-    values = gaps.means.expand_as(gaps.y).clone()
-    for rows, times, part, seen in gaps.sequences():
-        values[rows] = torch.where(seen.any(0), line_between(times, part, seen), values[rows])
-    return gaps.fill(values)
+    return _by_sequence(Gaps(t, y), line_between)
+
+
+def _by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor | list[Tensor]:
+    """Each sequence filled by ``impute(t, y, seen)``; columns without observations in it get their overall mean."""
+    parts = [torch.where(seen.any(0), impute(t, y, seen), gaps.means) for _, t, y, seen in gaps.sequences()]
+    return gaps.fill(torch.cat(parts))
 
 
 def line_between(t: Tensor, y: Tensor, seen: Tensor) -> Tensor:
-    """(n, D) of lines through what was seen of y (n, D) at times t (n,); NaN in columns that were never seen."""
+    """Linear interpolation (n, D) of the observed entries of y (n, D) at times t (n,); NaN in columns without any."""
     before, after, _ = around(seen)
     left, right = y.gather(0, before), y.gather(0, after)
     width = t[after] - t[before]

@@ -11,7 +11,7 @@ import numpy as np
 from pyro_vgpds.cli.errors import UsageError
 
 __all__ = [
-    "OutOfRangeError", "format_duration", "format_times", "months_to", "parse_date", "parse_range", "parse_step",
+    "OutOfRangeError", "format_duration", "months_to", "parse_date", "parse_range", "parse_step",
     "parse_times", "to_nanoseconds",
 ]  # fmt: skip
 
@@ -153,16 +153,6 @@ def parse_step(text: str, argument: str) -> float:
     raise UsageError(
         f"{argument} must be a positive number, for dates with one of the units {units}, but got {text!r}."
     )
-
-
-def format_times(times: np.ndarray) -> list[str]:
-    """Numbers with 15 significant digits; dates in the coarsest unit that is exact for all of them."""
-    if times.dtype.kind != "M":
-        return [f"{t:.15g}" for t in times]
-    for unit in ("D", "s", "ms", "ns"):
-        if (times.astype(f"datetime64[{unit}]") == times).all():
-            break
-    return [str(text) for text in np.datetime_as_string(times, unit=unit)]
 
 
 def _is_number(text: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data: sequences of outputs at given times, and what the bound reads of them."""
+"""The data: sequences of outputs at given times, and the column groups that the bound reads."""
 
+from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.lags import lagged
-from pyro_vgpds.data.sequences import ColumnGroups, Sequences
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 
 __all__ = [

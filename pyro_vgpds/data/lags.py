@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of frames before and after, as outputs of a frame."""
+"""Outputs of earlier and later frames as outputs of a frame."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from pyro_vgpds.checks import is_whole
+from pyro_vgpds.types import ArrayLike
 
 __all__ = ["lagged"]
 
 
-def lagged(y: Any, lags: Sequence[int]) -> np.ndarray:
-    r"""A sequence whose frames see their neighbours: :math:`[y_n, y_{n + l_1}, y_{n + l_2}, \dots]`.
+def lagged(y: ArrayLike, lags: Sequence[int]) -> np.ndarray:
+    r"""A sequence whose frames include their neighbours: :math:`[y_n, y_{n + l_1}, y_{n + l_2}, \dots]`.
 
-    One frame of a movement may not tell where in it we are, or which way it goes; with the frames some steps before and
-    after, it does. A model of these outputs needs no other change, and its first D outputs are the given ones. What is
-    hidden in one frame is hidden in those that see it.
+    A single frame of a movement may not determine its phase or direction; together with earlier and later frames it
+    does. A model of these outputs needs no other change, and its first D outputs are the given ones. An entry that is
+    missing in one frame is missing in all frames that include it.
 
-    :param y: one sequence (T, D), NaN where it is hidden; for several, call it for each.
+    :param y: one sequence (T, D), NaN if missing. :meth:`Sequences.lagged <pyro_vgpds.Sequences.lagged>` does several.
     :param lags: whole numbers of frames, negative for those before.
     :returns: (T, D (1 + the number of lags)), NaN beyond the ends of the sequence.
-    :raises ValueError: where ``y`` is not (T, D), or a lag is zero or no whole number.
+    :raises ValueError: if ``y`` is not (T, D), or a lag is zero or not a whole number.
 
     >>> from pyro_vgpds import lagged
     >>> lagged([[1.0], [2.0], [3.0]], lags=[-1, 1])

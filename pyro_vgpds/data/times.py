@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of one or several sequences, and how their blocks go through linear algebra in batches."""
+"""The times of one or several sequences, and batches of sequences of similar length for linear algebra."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batch:
     mask: Tensor | None  # None: nothing is padded
 
     def mask_block(self, block: Tensor) -> Tensor:
-        """The blocks (..., B, n, n) with the identity where there is padding."""
+        """The blocks (..., B, n, n) with the identity in place of padding."""
         if self.mask is None:
             return block
         real = self.mask.to(block.dtype)
@@ -38,7 +38,7 @@ class Times:
     """Times of sequences, one after the other: ``t`` (N,) and the ``lengths`` of the sequences.
 
     :param t: a tensor (N,), increasing within each sequence.
-    :param lengths: frames in each sequence; left out, it is one sequence.
+    :param lengths: frames in each sequence. Default: one sequence.
     """
 
     def __init__(self, t: Tensor, lengths: Sequence[int] | None = None) -> None:
@@ -50,12 +50,12 @@ class Times:
 
     @functools.cached_property
     def batches(self) -> list[Batch]:
-        """The sequences in batches of similar length, made when first asked for: a Markov prior never does."""
+        """The sequences in batches of similar length, computed on first use: a Markov prior does not need them."""
         return self._make_batches()
 
     @functools.cached_property
     def _place(self) -> Tensor:
-        """Where each frame stands among the padded ones."""
+        """The position of each frame among the padded ones."""
         valid = [torch.ones_like(b.rows, dtype=torch.bool) if b.mask is None else b.mask for b in self.batches]
         order = torch.cat([b.rows[m] for b, m in zip(self.batches, valid, strict=True)])
         place = torch.cat([m.flatten() for m in valid]).nonzero().squeeze(-1)
@@ -67,7 +67,7 @@ class Times:
         return len(self.t)
 
     def to(self, *args: Any, **kwargs: Any) -> Times:
-        """On another device or in another dtype."""
+        """A copy on another device or in another dtype."""
         return Times(self.t.to(*args, **kwargs), self.lengths)
 
     def slices(self) -> list[slice]:
@@ -89,12 +89,12 @@ class Times:
         lengths = torch.tensor([self.lengths[i] for i in group], device=self.t.device).unsqueeze(-1)
         starts = torch.tensor([self.starts[i] for i in group], device=self.t.device).unsqueeze(-1)
         step = torch.arange(int(lengths.max()), device=self.t.device)
-        rows = starts + torch.minimum(step, lengths - 1)  # padding repeats the last frame, and counts for nothing
+        rows = starts + torch.minimum(step, lengths - 1)  # padding repeats the last frame, and has no effect
         mask = step < lengths
         return Batch(self.t[rows], rows, None if bool(mask.all()) else mask)
 
     def split(self, v: Tensor) -> list[Tensor]:
-        """(..., N, Q) as one (..., Q, B, n) for each batch, zero where there is padding."""
+        """(..., N, Q) as one (..., Q, B, n) for each batch, with zeros as padding."""
         v = v.mT
         parts = []
         for batch in self.batches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data to try the library on: loaders of real data, and generators. Nothing is fetched unless you ask for it."""
+"""Loaders of real data sets, and generators. Nothing is downloaded unless ``download=True``."""
 
 from pyro_vgpds.datasets.acclaim import read_amc, read_asf
 from pyro_vgpds.datasets.base import Dataset

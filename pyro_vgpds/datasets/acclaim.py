@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from pyro_vgpds.datasets.skeleton import Skeleton, euler
+from pyro_vgpds.types import PathLike
 
 __all__ = ["read_amc", "read_asf"]
 
 _INCH = 0.0254
 
 
-def read_asf(path: str | os.PathLike[str]) -> Skeleton:
-    """The skeleton of an ``.asf`` file; its channels are the root's, then those of the bones in the file's order.
+def read_asf(path: PathLike) -> Skeleton:
+    """Read the skeleton of an ``.asf`` file. The root's channels come first, then those of the bones in file order.
 
-    Positions are in the file's unit. ``metres`` is the length of that in CMU's files, which are in inches divided by
-    the number that stands under ``:units`` as ``length``.
+    Positions are in the file's unit. ``metres`` is the length of that unit under CMU's convention: an inch divided by
+    the ``length`` given in the section ``:units``.
 
     :param path: the file.
-    :raises ValueError: where it is not such a file; the message names it.
+    :raises ValueError: if it is not an ``.asf`` file; the message names the file.
 
     >>> from pathlib import Path
     >>> from pyro_vgpds.datasets import read_asf
@@ -53,12 +53,12 @@ def read_asf(path: str | os.PathLike[str]) -> Skeleton:
     bones = {bone["name"][0]: bone for bone in _bones(sections["bonedata"])}
     parent_of = {child: line[0] for line in sections["hierarchy"] for child in line[1:] if line[0] != "begin"}
     if missing := [name for name in bones if name not in parent_of]:
-        raise ValueError(f"{path}: ':hierarchy' does not say where {', '.join(missing)} hang.")
+        raise ValueError(f"{path}: ':hierarchy' gives no parent for {', '.join(missing)}.")
     joints = ["root"]
     while len(joints) <= len(bones):  # in the file's order, but every parent before its children
         ready = [name for name in bones if name not in joints and parent_of[name] in joints]
         if not ready:
-            raise ValueError(f"{path}: ':hierarchy' does not lead from the root to every bone.")
+            raise ValueError(f"{path}: ':hierarchy' does not connect every bone to the root.")
         joints.append(ready[0])
     try:
         parents = [-1] + [joints.index(parent_of[name]) for name in joints[1:]]
@@ -72,17 +72,17 @@ def read_asf(path: str | os.PathLike[str]) -> Skeleton:
         unit = _INCH / float(units.get("length", 1.0))
         return Skeleton(tuple(joints), tuple(parents), np.array(offsets), tuple(channels), np.array(axes), unit)
     except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is not an .asf skeleton that can be read: {error}") from error
+        raise ValueError(f"{path} cannot be read as an .asf skeleton: {error}") from error
 
 
-def read_amc(path: str | os.PathLike[str], skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
-    r"""The frame numbers (T,) and the channels (T, C) of an ``.amc`` file, angles in degrees.
+def read_amc(path: PathLike, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
+    r"""Read the frame numbers (T,) and the channels (T, C) of an ``.amc`` file, angles in degrees.
 
-    Frames may start at any number. They are put in the order of ``skeleton.channels``.
+    Frames may start at any number. Columns are in the order of ``skeleton.channels``.
 
     :param path: the file.
-    :param skeleton: of the same subject.
-    :raises ValueError: where a line cannot be read, a bone is unknown, or a frame has not every channel.
+    :param skeleton: the skeleton of the same subject.
+    :raises ValueError: if a line cannot be read, a bone is unknown, or a channel is missing in a frame.
 
     >>> from pathlib import Path
     >>> import numpy as np
@@ -114,30 +114,31 @@ def read_amc(path: str | os.PathLike[str], skeleton: Skeleton) -> tuple[np.ndarr
         else:
             place = columns.get(words[0])
             if place is None or not rows or len(place) != len(words) - 1:
-                known = f"{len(place)} numbers" if place else "no such bone"
+                known = f"{len(place)} numbers for {words[0]!r}" if place else f"no bone {words[0]!r}"
                 raise ValueError(
-                    f"{path}, line {at}: {line.strip()!r} does not fit the skeleton, which has {known}"
-                    f" for {words[0]!r}{'' if rows else ', and no frame number stands before it'}."
+                    f"{path}, line {at}: {line.strip()!r} does not match the skeleton, which has {known}"
+                    f"{'' if rows else ', and the line comes before the first frame number'}."
                 )
             try:
                 rows[-1][place] = [float(word) for word in words[1:]]
             except ValueError as error:
                 raise ValueError(f"{path}, line {at}: {error}") from None
     if not rows:
-        raise ValueError(f"{path} is not an .amc motion: it has no frame.")
+        raise ValueError(f"{path} is not an .amc motion: it has no frames.")
     frames, channels = np.array(numbers), np.stack(rows)
     if np.isnan(channels).any():
         row, column = np.argwhere(np.isnan(channels))[0]
-        raise ValueError(f"{path}: frame {frames[row]} has no {skeleton.channels[column]}; was the file cut short?")
+        raise ValueError(f"{path}: frame {frames[row]} has no {skeleton.channels[column]}. Is the file truncated?")
     if (np.diff(frames) <= 0).any():
-        raise ValueError(f"{path}: frame {frames[1:][np.diff(frames) <= 0][0]} does not come after the one before it.")
+        later = frames[1:][np.diff(frames) <= 0][0]
+        raise ValueError(f"{path}: frame numbers must increase, but {later} follows a number that is not smaller.")
     if radians:
         channels[:, angles] = np.degrees(channels[:, angles])
     return frames, channels
 
 
 def _sections(path: Path) -> dict[str, list[list[str]]]:
-    """Lines as words, under the ':name' that they follow."""
+    """The lines of each ':name' section, split into words."""
     sections: dict[str, list[list[str]]] = {}
     current: list[list[str]] = []
     for line in path.read_text(encoding="latin-1").splitlines():
@@ -163,11 +164,11 @@ def _bones(lines: list[list[str]]) -> list[dict[str, list[str]]]:
 
 def _numbers(words: list[str]) -> np.ndarray:
     if len(words) < 3:
-        raise ValueError(f"three numbers are wanted, but got {words}")
+        raise ValueError(f"expected three numbers, but got {words}")
     return np.array([float(word) for word in words[:3]])
 
 
 def _frame(words: list[str], to_degrees: float) -> np.ndarray:
-    """The frame of 'a b c XYZ': turned by a about the first axis named, then by b about the second, and so on."""
+    """The frame of 'a b c XYZ': rotated by a about the first named axis, then by b about the second, and so on."""
     order = ["XYZ".index(letter) for letter in words[3].upper()]
     return euler(to_degrees * _numbers(words)[None], order)[0]

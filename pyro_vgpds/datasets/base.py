@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every loader and generator returns: arrays, with what is known about them."""
+"""The return type of all loaders and generators: arrays with metadata."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pyro_vgpds.data.sequences import Sequences
 
 __all__ = ["DAMAGED", "Dataset", "require"]
 
-#: what numpy raises where an npz or npy was cut short or changed, or is none
+#: exceptions of numpy for an npz or npy file that is truncated, damaged or of another format
 DAMAGED = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One or several sequences of D outputs, with what is known about them.
+    """One or several sequences of D outputs, with metadata.
 
     >>> from pyro_vgpds.datasets import make_sequences
     >>> dataset = make_sequences(num_sequences=2, num_outputs=5, length=(20, 25))
@@ -34,12 +34,12 @@ class Dataset:
 
     t: list[np.ndarray]  #: times, (N_s,) for each sequence
     y: list[np.ndarray]  #: outputs, (N_s, D); NaN where nothing was observed
-    description: str  #: what it is, in one line
-    terms: str = ""  #: where it comes from and on what terms it may be used
+    description: str  #: a summary in one line
+    terms: str = ""  #: source and licence
     columns: list[str] | None = None  #: names of the D outputs
     names: list[str] | None = None  #: names of the sequences
-    latent: list[np.ndarray] | None = None  #: the path behind the outputs, (N_s, Q), where it is known
-    dates: list[np.ndarray] | None = None  #: the date of each frame, (N_s,) of datetime64, where frames have one
+    latent: list[np.ndarray] | None = None  #: the true latent path, (N_s, Q), if known
+    dates: list[np.ndarray] | None = None  #: the date of each frame, (N_s,) of datetime64, if known
 
     def sequences(self) -> Sequences:
         """The data as :class:`~pyro_vgpds.Sequences`, one for each entry of ``t``."""
@@ -47,15 +47,15 @@ class Dataset:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import what only some loaders need.
+    """Import an optional dependency.
 
-    :param extra: the extra of this package that brings it.
-    :raises ImportError: where it is not installed, with the command that installs it.
+    :param extra: the extra of this package that installs it.
+    :raises ImportError: if it is not installed; the message has the command that installs it.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
         raise ImportError(
-            f"this needs {package}, which is not installed: pip install 'pyro_vgpds[{extra}]' ({error})."
+            f"this function needs {package}, which is not installed: pip install 'pyro_vgpds[{extra}]' ({error})."
         ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data files are, where they come from, and how they are fetched when the user asks for that."""
+"""The folder of data files, their sources, and their download on request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyro_vgpds.datasets.base import require
+from pyro_vgpds.types import PathLike
 
 __all__ = ["SOURCES", "Source", "data_folder", "find_file"]
 
@@ -17,10 +18,10 @@ _GITHUB = "https://raw.githubusercontent.com"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a file comes from.
+    """The source of a data file.
 
-    ``url`` is pinned: it names a full commit, so what it gives never changes. A file without one has to be put in place
-    by the user, and ``obstacle`` says why.
+    ``url`` is pinned: it names a full commit, so its content never changes. A file without a ``url`` has to be copied
+    by the user; ``obstacle`` is the reason.
     """
 
     origin: str
@@ -44,7 +45,7 @@ def _cmu07(name: str, sha256: str) -> Source:
 _GPMAT = "SheffieldML/GPmat"
 _NO_LICENCE = "its owner states no licence, and it was converted from a film"
 
-#: every file that a loader reads by name: its place in the data folder, and where it comes from
+#: every file that a loader reads by name: its path in the data folder, and its source
 SOURCES: dict[str, Source] = {
     "cmu35/cmu35WalkJog.mat": _github(
         _GPMAT,
@@ -101,7 +102,7 @@ SOURCES: dict[str, Source] = {
         "github.com/icyphy/ptII at 5aa3ec8a01d8efa8277d8c709b2a44192fb86126, "
         "ptolemy/domains/sdf/lib/vq/data/seq/missa/missa000.qcf to missa149.qcf",
         "0903990ebbe131a1eb398017c920cc0224f570784d45bac5cb50180ebcbb1f7f",
-        obstacle="it was put together from the luma of 150 files of one frame each, which stand upside down there",
+        obstacle="it was assembled from the luma of 150 single-frame files, which are stored upside down",
     ),
     "mouse/mouse_run_100f_half_gray.npz": Source(
         "github.com/paninski-lab/lightning-pose at f54c4778",
@@ -126,12 +127,12 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def data_folder(data_home: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of data files: ``data_home``, or what PYRO_VGPDS_DATA names, or ``pyro_vgpds`` in the user's cache.
+def data_folder(data_home: PathLike | None = None) -> Path:
+    """The folder of data files: ``data_home``, else ``$PYRO_VGPDS_DATA``, else ``pyro_vgpds`` in the user's cache.
 
-    The cache is ``$XDG_CACHE_HOME``, or ``~/.cache`` where that is not set. Nothing is made here.
+    The cache is ``$XDG_CACHE_HOME``, or ``~/.cache`` if that is not set. The folder is not created.
 
-    :param data_home: a folder that goes before all others.
+    :param data_home: a folder that takes precedence over all others.
 
     >>> from pyro_vgpds.datasets import data_folder
     >>> data_folder("my_data").name
@@ -144,16 +145,16 @@ def data_folder(data_home: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyro_vgpds"
 
 
-def find_file(name: str, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Path:
-    """The path of a data file, fetched first where it is missing and ``download`` is true.
+def find_file(name: str, data_home: PathLike | None = None, download: bool = False) -> Path:
+    """The path of a data file, downloaded first if it is missing and ``download`` is true.
 
-    A file that is there is taken as it is; what is fetched is checked.
+    An existing file is used without a check; a downloaded file is checked.
 
-    :param name: its place in the data folder, a key of :data:`~pyro_vgpds.datasets.cache.SOURCES`.
+    :param name: its path in the data folder, a key of :data:`~pyro_vgpds.datasets.cache.SOURCES`.
     :param data_home: as for :func:`data_folder`.
-    :param download: fetch a missing file from its pinned address and check its sha256. Needs ``pyro_vgpds[data]``.
-    :raises FileNotFoundError: where it is not there and is not to be fetched, or has no pinned address.
-    :raises OSError: where fetching fails or what came is not what it should be.
+    :param download: download a missing file from its pinned URL and check its sha256. Needs ``pyro_vgpds[data]``.
+    :raises FileNotFoundError: if the file is missing and ``download`` is false, or it has no pinned URL.
+    :raises OSError: if the download fails or its checksum is wrong.
 
     >>> from pyro_vgpds.datasets import find_file
     >>> find_file("cmu35/35.asf", data_home="nowhere")
@@ -164,16 +165,16 @@ def find_file(name: str, data_home: str | os.PathLike[str] | None = None, downlo
     path = folder / name
     if path.is_file():
         return path
-    source = SOURCES.get(name, Source("an unknown place", "", obstacle="this library does not know its address"))
+    source = SOURCES.get(name, Source("an unknown source", "", obstacle="this library does not know its URL"))
     where = f"{name} is not in the data folder {folder}; it comes from {source.origin}."
-    how = f"Put it there, or name the folder that holds it by data_home= or the variable {_ENVIRONMENT}."
+    how = f"Copy it there, or pass the folder that has it as data_home= or in the environment variable {_ENVIRONMENT}."
     if source.url is None:
-        raise FileNotFoundError(f"{where} It cannot be downloaded for you: {source.obstacle}. {how}")
+        raise FileNotFoundError(f"{where} It cannot be downloaded automatically: {source.obstacle}. {how}")
     if not download:
-        raise FileNotFoundError(f"{where} Pass download=True to fetch it. Or: {how[0].lower()}{how[1:]}")
+        raise FileNotFoundError(f"{where} Pass download=True to download it. Or: {how[0].lower()}{how[1:]}")
     pooch = require("pooch", "data")
     try:
         pooch.retrieve(source.url, f"sha256:{source.sha256}", fname=path.name, path=path.parent, progressbar=False)
-    except (OSError, ValueError) as error:  # ValueError: pooch's word for a wrong checksum
-        raise OSError(f"could not fetch {name} from {source.url} into {path.parent}: {error}") from error
+    except (OSError, ValueError) as error:  # pooch raises a ValueError for a wrong checksum
+        raise OSError(f"cannot download {name} from {source.url} into {path.parent}: {error}") from error
     return path

@@ -3,23 +3,21 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from pyro_vgpds import metrics
 from pyro_vgpds.datasets.acclaim import read_asf
 from pyro_vgpds.datasets.base import require
 from pyro_vgpds.datasets.cache import find_file
 from pyro_vgpds.datasets.mocap import CMU_TERMS, Motion
+from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["CMU35", "channels_from_features", "features_from_channels", "load_cmu35"]
 
-_JOINTS = [*range(6, 38), *range(40, 47), 48, 49, *range(52, 59), 60, 61]  # channels that are kept as angles
-_STEP = 0.05  # time from one frame to the next, as in the authors' code (the frames are 1/30 s apart)
+_JOINTS = [*range(6, 38), *range(40, 47), 48, 49, *range(52, 59), 60, 61]  # channels that become angle features
+_STEP = 0.05  # time between frames, as in the authors' code (the true value is 1/30 s)
 #: the features that are hidden
 BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
 
@@ -38,33 +36,33 @@ class CMU35(Motion):
     """
 
     test_t: np.ndarray = field(kw_only=True)  #: (124,)
-    test_y: np.ndarray = field(kw_only=True)  #: (124, 59), complete
+    test_y: np.ndarray = field(kw_only=True)  #: (124, 59), without NaN
     test_channels: np.ndarray = field(kw_only=True)  #: (124, 62)
-    scale: np.ndarray = field(kw_only=True)  #: (50,) of the angles, for the error SC
+    scale: np.ndarray = field(kw_only=True)  #: (50,) scales of the angles, for the error SC
     blocks: dict[str, np.ndarray] = field(kw_only=True)  #: the features of "legs" and of "body"
 
     def hide(self, y: np.ndarray, block: str) -> np.ndarray:
         """A copy of the features with a block hidden (NaN) in the second half of the rows.
 
-        For the test sequence these are rows 62 to 123, as in the paper.
+        In the test sequence these are rows 62 to 123, as in the paper.
 
         :param y: features (N, 59).
         :param block: "legs" or "body".
-        :raises ValueError: where ``block`` is not "legs" or "body".
+        :raises ValueError: if ``block`` is not "legs" or "body".
         """
         hidden = np.array(y, dtype=np.float64)
         hidden[len(hidden) // 2 :, self._block(block)] = np.nan
         return hidden
 
-    def score(self, truth: Any, prediction: Any, block: str) -> dict[str, float]:
-        """The paper's errors SC and RA of a prediction for what :meth:`hide` hides of the truth.
+    def score(self, truth: ArrayLike, prediction: ArrayLike, block: str) -> dict[str, float]:
+        """The paper's errors SC and RA of a prediction of the entries that :meth:`hide` hides.
 
-        :param truth: features (N, 59), an array or a tensor.
-        :param prediction: likewise.
+        :param truth: features (N, 59).
+        :param prediction: features (N, 59).
         :param block: "legs" or "body".
-        :raises ValueError: where ``block`` is not "legs" or "body", or shapes differ.
+        :raises ValueError: if ``block`` is not "legs" or "body", or shapes differ.
         """
-        arrays = [v.detach().cpu().numpy() if isinstance(v, Tensor) else np.asarray(v) for v in (truth, prediction)]
+        arrays = [metrics.as_array(values) for values in (truth, prediction)]
         if arrays[0].shape != arrays[1].shape or arrays[0].shape[1:] != (59,):
             raise ValueError(f"truth and prediction must be (N, 59), but got {arrays[0].shape} and {arrays[1].shape}.")
         hidden = self._block(block)
@@ -77,18 +75,18 @@ class CMU35(Motion):
         return self.blocks[block]
 
 
-def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> CMU35:
-    """The paper's motion capture data: 31 training sequences of 34 to 113 frames, 2613 x 59, and a test of 124 x 59.
+def load_cmu35(*, data_home: PathLike | None = None, download: bool = False) -> CMU35:
+    """Load the paper's motion capture data: 31 training sequences (2613 x 59) and a test sequence (124 x 59).
 
-    Features are those of :func:`features_from_channels`, not centred and not scaled; times are 0.05 a frame from 0 in
-    every sequence. ``channels`` are the raw rows that the features were made of, of the same frames.
+    Features are those of :func:`features_from_channels`, neither centred nor scaled. Training sequences have 34 to 113
+    frames. Times start at 0 in every sequence, 0.05 per frame. ``channels`` are the raw channels of the same frames.
 
-    Terms: free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217 (``dataset.terms``). The files are those of
-    SheffieldML/GPmat; with the skeleton ``35.asf``. Reading them needs ``pyro_vgpds[data]`` (scipy).
+    Terms: free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217 (``dataset.terms``). The files, with the
+    skeleton ``35.asf``, come from SheffieldML/GPmat. Needs ``pyro_vgpds[data]`` (scipy).
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: fetch what is missing from a pinned address.
-    :raises FileNotFoundError: where a file is missing; it names the file, its source and the folder.
+    :param download: download missing files from a pinned URL.
+    :raises FileNotFoundError: if a file is missing; the message names the file, its source and the folder.
 
     >>> from pyro_vgpds.datasets import load_cmu35
     >>> load_cmu35(download=True).sequences()  # doctest: +SKIP
@@ -112,20 +110,20 @@ def load_cmu35(*, data_home: str | os.PathLike[str] | None = None, download: boo
         test_t=_STEP * np.arange(len(test_y)),
         test_y=test_y,
         test_channels=test[1:],
-        scale=loadmat(scales)["scale"].ravel()[9:].astype(np.float64),  # the first nine are of the root
+        scale=loadmat(scales)["scale"].ravel()[9:].astype(np.float64),  # the first nine belong to the root
         blocks=dict(BLOCKS),
     )
 
 
 def features_from_channels(channels: np.ndarray) -> np.ndarray:
-    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels; the first frame is used up.
+    """The paper's 59 features (N - 1, 59) of a sequence of 62 raw channels. There are none for the first frame.
 
-    0-49 are the angles of the joints that move, in radians and folded into [-π/2, π/2]; 50-51 the step of the root on
-    the floor, previous minus current; 52 its height; 53-54 the sine of two of its angles and 55 that of its heading,
-    previous minus current; 56-58 the same with the cosine.
+    0-49: joint angles in radians, folded into [-π/2, π/2]. 50-51: step of the root on the floor, previous minus current
+    position. 52: height of the root. 53-54: sine of two angles of the root. 55: sine of its heading, previous minus
+    current. 56-58: as 53-55, with the cosine.
 
     :param channels: (N, 62), angles in degrees.
-    :raises ValueError: where there are not 62 channels and at least two frames.
+    :raises ValueError: if ``channels`` is not (N, 62) with N >= 2.
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import features_from_channels
@@ -144,19 +142,18 @@ def features_from_channels(channels: np.ndarray) -> np.ndarray:
 
 
 def channels_from_features(features: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-    """Raw channels (N, 62) of features, so that a prediction can be drawn as poses.
+    """Raw channels (N, 62) of features, to draw a prediction as poses.
 
-    Steps and headings are summed up from ``start``. Channels that are not among the features (thumbs, fingers) are at
-    rest.
+    Steps and headings are accumulated from ``start``. Channels without a feature (thumbs, fingers) are 0.
 
-    :param features: (N, 59), as :func:`features_from_channels` makes them.
-    :param start: the raw frame (62,) before the first; left out, the figure starts at the origin with heading 0.
-    :raises ValueError: where there are not 59 features or ``start`` is not (62,).
+    :param features: (N, 59), as returned by :func:`features_from_channels`.
+    :param start: the raw frame (62,) before the first. Default: the origin, with heading 0.
+    :raises ValueError: if ``features`` is not (N, 59) or ``start`` is not (62,).
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import channels_from_features, features_from_channels
     >>> raw = np.zeros((4, 62))
-    >>> raw[:, 2] = [0.0, 1.0, 3.0, 6.0]  # it walks
+    >>> raw[:, 2] = [0.0, 1.0, 3.0, 6.0]  # moves along z
     >>> channels_from_features(features_from_channels(raw), start=raw[0])[:, 2].tolist()
     [1.0, 3.0, 6.0]
     """

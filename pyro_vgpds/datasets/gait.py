@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A generated gait: a figure that walks on the spot in several styles."""
+"""Generated motion: a stick figure that walks in place in several styles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyro_vgpds.datasets.skeleton import Skeleton
 
 __all__ = ["make_gait", "stick_figure"]
 
-#                      parent, offset in cm at rest: x to its left, y up, z forward; channels
+#                      parent, offset in cm at rest (x: left, y: up, z: forward), channels
 _BONES: dict[str, tuple[str, tuple[float, float, float], str]] = {
     "spine": ("root", (0, 28, 0), "rx ry rz"),
     "chest": ("spine", (0, 24, 0), "ry"),
@@ -32,7 +32,7 @@ _BONES: dict[str, tuple[str, tuple[float, float, float], str]] = {
     },
 }
 
-#: cadence (cycles a second), stride, knee bend, arm swing, elbow bend, lean and sway, in degrees
+#: cadence (cycles per second); stride, knee bend, arm swing, elbow bend, lean and sway (degrees)
 _STYLES = {
     "walk": (0.9, 26.0, 48.0, 22.0, 18.0, 3.0, 4.0),
     "run": (1.4, 38.0, 85.0, 38.0, 80.0, 12.0, 6.0),
@@ -42,7 +42,7 @@ _STYLES = {
 
 
 def stick_figure() -> Skeleton:
-    """A figure of 18 joints in centimetres, moved by 23 channels: the root's height and turns, and 19 angles.
+    """A skeleton of 18 joints in centimetres with 23 channels: the root's height and rotations, and 19 joint angles.
 
     >>> from pyro_vgpds.datasets import stick_figure
     >>> figure = stick_figure()
@@ -69,20 +69,20 @@ def make_gait(
     fps: float = 30.0,
     seed: int = 0,
 ) -> Motion:
-    """Sequences of unequal length of a figure that walks on the spot, one style each, in turn.
+    """Sequences of unequal length of a figure that walks in place. The styles alternate over the sequences.
 
-    Outputs are the channels of :func:`stick_figure`: height in centimetres, angles in degrees. Every sequence has its
-    own phase, cadence and size of movement, and within it the cadence wavers. The figure stands on the ground with its
-    lower foot. ``latent`` is (N_s, 2), the cosine and sine of the phase; ``names`` say the styles. Without noise
-    ``dataset.positions(s)`` is what was made; draw ``dataset.skeleton.positions(prediction)`` to look at a prediction.
+    Outputs are the channels of :func:`stick_figure`: height in centimetres, angles in degrees. Phase, cadence and
+    amplitudes are random for each sequence, and the cadence varies slowly within it. The lower foot is on the ground.
+    ``latent`` is (N_s, 2), the cosine and sine of the phase; ``names`` are the styles. To draw a prediction, use
+    ``dataset.skeleton.positions(prediction)``.
 
-    :param num_sequences: how many.
+    :param num_sequences: number of sequences.
     :param length: the shortest and the longest sequence, in frames.
-    :param styles: of "walk", "run", "march" and "stroll".
+    :param styles: some of "walk", "run", "march" and "stroll".
     :param noise: standard deviation of the noise, in degrees and centimetres.
-    :param fps: frames a second; times are in seconds.
-    :param seed: of everything that is random.
-    :raises ValueError: where a size is not positive or a style is unknown.
+    :param fps: frames per second; times are in seconds.
+    :param seed: random seed.
+    :raises ValueError: if a size is not positive or a style is unknown.
 
     >>> from pyro_vgpds.datasets import make_gait
     >>> walks = make_gait(num_sequences=2, length=(30, 40))
@@ -90,7 +90,10 @@ def make_gait(
     (['walk', 'run'], 23, (18, 3))
     """
     if num_sequences < 1 or not 1 <= length[0] <= length[1] or not fps > 0 or noise < 0:
-        raise ValueError(f"sizes must be positive, but got {num_sequences=}, {length=}, {fps=}, {noise=}.")
+        raise ValueError(
+            "num_sequences and fps must be positive, length 1 <= shortest <= longest and noise >= 0, but got "
+            f"{num_sequences=}, {length=}, {fps=}, {noise=}."
+        )
     if unknown := [style for style in styles if style not in _STYLES] or not styles:
         raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown if styles else styles!r}.")
     rng = np.random.default_rng(seed)
@@ -123,7 +126,7 @@ def make_gait(
 
 
 def _pose(phase: np.ndarray, size: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """Channels (T, C) at the phases (T,); the sides are half a cycle apart."""
+    """Channels (T, C) at the phases (T,); left and right are half a cycle apart."""
     stride, knee, arm, elbow, lean, sway = size
     values = {
         "root.rx": lean / 2 + np.cos(2 * phase),
@@ -136,8 +139,8 @@ def _pose(phase: np.ndarray, size: np.ndarray, skeleton: Skeleton) -> np.ndarray
         "head.rx": -0.6 * lean + 1.5 * np.cos(2 * phase),
     }
     for side, sign, turn in (("left", 1.0, phase), ("right", -1.0, phase + np.pi)):
-        bend = knee * (0.12 + 0.88 * np.exp(2.2 * (np.cos(turn - 5.8) - 1)))  # once a cycle, as the leg swings
-        values[f"{side}_knee.rx"] = -stride * np.sin(turn) - 0.1 * stride  # of the thigh, which ends at the knee
+        bend = knee * (0.12 + 0.88 * np.exp(2.2 * (np.cos(turn - 5.8) - 1)))  # once per cycle, in the swing phase
+        values[f"{side}_knee.rx"] = -stride * np.sin(turn) - 0.1 * stride  # the thigh, which ends at the knee
         values[f"{side}_knee.rz"] = sign * (2.0 + 0.2 * sway * np.cos(turn))
         values[f"{side}_ankle.rx"] = bend
         values[f"{side}_toe.rx"] = -0.3 * bend + 0.35 * stride * np.sin(turn + 0.4)

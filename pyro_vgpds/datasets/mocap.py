@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Motion capture in the Acclaim format, such as that of the CMU graphics lab."""
+"""Motion capture data in the Acclaim format, as published by the CMU graphics lab."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyro_vgpds.datasets.acclaim import read_amc, read_asf
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.cache import SOURCES, data_folder, find_file
 from pyro_vgpds.datasets.skeleton import Skeleton
+from pyro_vgpds.types import PathLike
 
 __all__ = ["CMU_TERMS", "Motion", "load_cmu_mocap"]
 
@@ -25,7 +25,7 @@ CMU_TERMS = (
 
 @dataclass(frozen=True)
 class Motion(Dataset):
-    """Motion of a skeleton: every row of ``channels`` is a pose that can be drawn.
+    """Motion of a skeleton: every row of ``channels`` is a pose.
 
     >>> from pyro_vgpds.datasets import make_gait
     >>> walks = make_gait(num_sequences=2, length=(30, 40))
@@ -33,13 +33,13 @@ class Motion(Dataset):
     True
     """
 
-    skeleton: Skeleton = field(kw_only=True)  #: whose channels they are
+    skeleton: Skeleton = field(kw_only=True)  #: the skeleton of the channels
     channels: list[np.ndarray] = field(kw_only=True)  #: (N_s, C), angles in degrees
 
     def positions(self, sequence: int = 0) -> np.ndarray:
-        """Where the joints of a sequence are, (N_s, J, 3).
+        """Positions of the joints in one sequence, (N_s, J, 3).
 
-        :param sequence: its number.
+        :param sequence: index of the sequence.
         """
         return self.skeleton.positions(self.channels[sequence])
 
@@ -48,36 +48,36 @@ def load_cmu_mocap(
     subject: int | str = "07",
     trials: Sequence[int | str] | None = None,
     *,
-    folder: str | os.PathLike[str] | None = None,
+    folder: PathLike | None = None,
     every: int = 1,
     fps: float = 120.0,
-    data_home: str | os.PathLike[str] | None = None,
+    data_home: PathLike | None = None,
     download: bool = False,
 ) -> Motion:
-    """Motion capture of one subject: ``SS.asf`` and ``SS_TT.amc`` files, one sequence for each trial.
+    """Load motion capture of one subject: ``SS.asf`` and ``SS_TT.amc`` files, one sequence for each trial.
 
-    Outputs are the channels themselves: the root's position and the angles in degrees, 62 in CMU's files, in the order
-    of the skeleton. Times are in seconds, from 0 in every sequence, by the frame numbers in the file.
+    Outputs are the channels (62 in CMU's files) in the order of the skeleton: the root's position, and angles in
+    degrees. Times are in seconds, computed from the frame numbers, and start at 0 in every sequence.
 
     Terms: CMU's data are free to use, acknowledge mocap.cs.cmu.edu and NSF EIA-0196217; see ``dataset.terms``.
 
-    :param subject: the number in the files' names, as ``7`` or ``"07"``.
-    :param trials: numbers of trials; left out, every trial of the subject in the folder, and with ``download`` those
-        that can be fetched.
-    :param folder: where the files are; left out, ``cmu07`` (for subject 07) in the data folder.
-    :param every: keep every so many frames, from the first: 4 makes 30 frames a second of 120.
-    :param fps: frames a second in the file; CMU's have 120, some subjects 60.
+    :param subject: the number in the file names, as ``7`` or ``"07"``.
+    :param trials: numbers of trials. Default: every trial of the subject in the folder, and with ``download`` those
+        that can be downloaded.
+    :param folder: the folder of the files. Default: ``cmu07`` (for subject 07) in the data folder.
+    :param every: keep every ``every``-th frame, from the first: 4 turns 120 frames per second into 30.
+    :param fps: frames per second in the file: 120 in most of CMU's, 60 for some subjects.
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: fetch missing files that have a pinned address.
-    :raises FileNotFoundError: where a file, or any trial, is missing; it names the file, its source and the folder.
-    :raises ValueError: where a file cannot be read, or ``every`` or ``fps`` is not positive.
+    :param download: download missing files that have a pinned URL.
+    :raises FileNotFoundError: if a file is missing or there is no trial; the message names its source and the folder.
+    :raises ValueError: if a file cannot be read, or ``every`` or ``fps`` is not positive.
 
     >>> from pyro_vgpds.datasets import load_cmu_mocap
     >>> load_cmu_mocap("07", trials=[1, 2], every=4).sequences()  # doctest: +SKIP
     Sequences(2 sequences, 162 frames, 62 outputs)
     """
     if int(every) != every or every < 1 or not fps > 0:
-        raise ValueError(f"every must be a whole number >= 1 and fps > 0, but got {every=}, {fps=}.")
+        raise ValueError(f"every must be an integer >= 1 and fps must be positive, but got {every=}, {fps=}.")
     number = _two_digits(subject)
     place = Path(folder) if folder is not None else data_folder(data_home) / f"cmu{number}"
 
@@ -86,8 +86,8 @@ def load_cmu_mocap(
             return find_file(f"cmu{number}/{name}", data_home, download)
         if not (place / name).is_file():
             raise FileNotFoundError(
-                f"{name} is not in {place}; mocap.cs.cmu.edu has it under subject {int(number)}. Put it there, or name "
-                "the folder that holds it by folder=."
+                f"{name} is not in {place}; mocap.cs.cmu.edu has it under subject {int(number)}. Copy it there, or "
+                "pass the folder that has it as folder=."
             )
         return place / name
 
@@ -97,7 +97,7 @@ def load_cmu_mocap(
         there = {path.stem for path in place.glob(f"{number}_*.amc")}
         names = sorted(there | (_pinned(number) if download and folder is None else set()))
     if not names:
-        raise FileNotFoundError(f"there is no trial {number}_*.amc in {place}; mocap.cs.cmu.edu has them.")
+        raise FileNotFoundError(f"no trial {number}_*.amc in {place}; download some from mocap.cs.cmu.edu.")
     t, channels = [], []
     for name in names:
         frames, rows = read_amc(find(f"{name}.amc"), skeleton)
@@ -106,7 +106,7 @@ def load_cmu_mocap(
     return Motion(
         t,
         channels,
-        f"CMU subject {number}, {len(names)} trials at {fps / every:g} frames a second",
+        f"CMU subject {number}, {len(names)} trials at {fps / every:g} frames per second",
         CMU_TERMS,
         columns=list(skeleton.channels),
         names=names,
@@ -116,12 +116,12 @@ def load_cmu_mocap(
 
 
 def _pinned(number: str) -> set[str]:
-    """Trials of a subject that have a pinned address."""
+    """Trials of a subject that have a pinned URL."""
     start = f"cmu{number}/{number}_"
     return {Path(name).stem for name, source in SOURCES.items() if name.startswith(start) and source.url is not None}
 
 
 def _two_digits(number: int | str) -> str:
     if not str(number).isdigit():
-        raise ValueError(f"subjects and trials are numbers such as 7 or '07', but got {number!r}.")
+        raise ValueError(f"subject and trials must be numbers such as 7 or '07', but got {number!r}.")
     return str(number).zfill(2)

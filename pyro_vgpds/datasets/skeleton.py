@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Skeletons: bones, the channels that move them, and forward kinematics, so that poses can be drawn."""
+"""Skeletons: bones, the channels that move them, and forward kinematics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _AXES = {"rx": 0, "ry": 1, "rz": 2, "tx": 0, "ty": 1, "tz": 2}
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A tree of bones. Joint j is the far end of the bone of that name; joint 0 is the root.
+    """A tree of bones. Joint j is the far end of the bone of the same name; joint 0 is the root.
 
-    ``channels`` say what a row of motion data means: ``"lfemur.rx"`` is the angle about the x axis of the bone
-    ``lfemur``, in degrees, and ``"root.ty"`` a position. The rotations of a bone are done in the order in which its
-    channels stand, about axes that do not turn with it. What has no channel stays at rest.
+    ``channels`` name the columns of motion data: ``"lfemur.rx"`` is the angle of the bone ``lfemur`` about the x axis,
+    in degrees, and ``"root.ty"`` a position. The rotations of a bone are applied in the order of its channels, about
+    fixed axes. A bone without channels keeps its rest orientation.
 
-    :raises ValueError: where sizes disagree, a parent comes after its child, or a channel is not of a joint.
+    :raises ValueError: if sizes disagree, a parent comes after its child, or a channel belongs to no joint.
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import Skeleton
@@ -32,11 +32,11 @@ class Skeleton:
     """
 
     joints: tuple[str, ...]  #: names, J of them; the first is the root
-    parents: tuple[int, ...]  #: the joint that each hangs on, always an earlier one; -1 for the root
-    offsets: np.ndarray  #: (J, 3) from each joint's parent to it, at rest; the root's own position
-    channels: tuple[str, ...]  #: what the columns of motion data are, C of them
-    axes: np.ndarray | None = None  #: (J, 3, 3) frame in which each bone turns; None: the axes of the room
-    metres: float = 1.0  #: length of one unit of the positions
+    parents: tuple[int, ...]  #: the parent of each joint, always an earlier one; -1 for the root
+    offsets: np.ndarray  #: (J, 3) from the parent to the joint, at rest; for the root its position
+    channels: tuple[str, ...]  #: names of the columns of motion data, C of them
+    axes: np.ndarray | None = None  #: (J, 3, 3) local frame of each bone's rotations; None: the world axes
+    metres: float = 1.0  #: length in metres of one unit of the positions
 
     def __post_init__(self) -> None:
         count = len(self.joints)
@@ -49,25 +49,25 @@ class Skeleton:
             raise ValueError(f"axes must be ({count}, 3, 3), but got {np.shape(self.axes)}.")
         for j, parent in enumerate(self.parents):
             if not (parent == -1 if j == 0 else 0 <= parent < j):
-                raise ValueError(f"the parent of joint {j}, {self.joints[j]!r}, must come before it, but is {parent}.")
+                raise ValueError(f"the parent of joint {j}, {self.joints[j]!r}, must precede it, but is {parent}.")
         for channel in self.channels:
             joint, _, kind = channel.partition(".")
             if joint not in self.joints or kind not in _AXES or (kind[0] == "t" and joint != self.joints[0]):
                 raise ValueError(
-                    f"channel {channel!r} is not 'joint.rx', '.ry' or '.rz' of a joint, or '.tx', '.ty', '.tz' of the "
-                    f"root {self.joints[0]!r}; the joints are {', '.join(self.joints)}."
+                    f"channel {channel!r} must be a joint with '.rx', '.ry' or '.rz', or the root {self.joints[0]!r} "
+                    f"with '.tx', '.ty' or '.tz'; the joints are {', '.join(self.joints)}."
                 )
         if len(set(self.channels)) < len(self.channels) or len(set(self.joints)) < count:
-            raise ValueError("a joint or a channel stands twice.")
+            raise ValueError("the names of joints and of channels must be unique, but one occurs twice.")
 
     @property
     def bones(self) -> list[tuple[int, int]]:
-        """Pairs (parent, joint) to draw lines between."""
+        """Pairs (parent, joint), one for each bone."""
         return [(parent, j) for j, parent in enumerate(self.parents) if parent >= 0]
 
     @cached_property
     def _turns(self) -> list[tuple[list[int], list[int]]]:
-        """For each joint, the columns of its rotations in the order in which they are done, and their axes."""
+        """For each joint, the columns of its rotations in the order of application, and their axes."""
         turns: list[tuple[list[int], list[int]]] = [([], []) for _ in self.joints]
         for column, channel in enumerate(self.channels):
             joint, _, kind = channel.partition(".")
@@ -78,13 +78,13 @@ class Skeleton:
         return turns
 
     def positions(self, channels: np.ndarray) -> np.ndarray:
-        """Where the joints are, (T, J, 3).
+        """Positions of the joints, (T, J, 3).
 
-        A bone with frame C that turns by M is turned by C M C⁻¹ within its parent, so with R the turn of the parent
+        With C the local frame of a bone, M its rotation and R the orientation of the parent, the bone's orientation is
         R' = R C M C⁻¹, and the joint is at the parent's position + R' offset.
 
-        :param channels: rows (T, C); of one row (C,) the joints are (J, 3).
-        :raises ValueError: where the last axis is not C.
+        :param channels: rows (T, C), or one row (C,), which gives (J, 3).
+        :raises ValueError: if the size of the last axis is not C.
 
         >>> arm.positions([90.0]).round(6).tolist()  # the forearm points up
         [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
@@ -112,12 +112,12 @@ class Skeleton:
         return places
 
     def rest(self) -> np.ndarray:
-        """The joints (J, 3) with every channel at zero."""
+        """Positions of the joints (J, 3) if every channel is zero."""
         return self.positions(np.zeros(len(self.channels)))
 
 
 def euler(degrees: np.ndarray, axes: list[int]) -> np.ndarray:
-    """Rotations (T, 3, 3) by angles (T, A) about fixed ``axes`` (0, 1, 2), the first of them done first."""
+    """Rotations (T, 3, 3) by angles (T, A) about fixed ``axes`` (0, 1, 2), the first angle applied first."""
     turn = np.broadcast_to(np.eye(3), (len(degrees), 3, 3))
     for angle, axis in zip(np.radians(degrees).T, axes, strict=True):
         step = np.zeros((len(degrees), 3, 3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated data, for demonstrations and tests that need no download."""
+"""Generated data, for demonstrations and tests without a download."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ def make_sequences(
     missing: float = 0.0,
     seed: int = 0,
 ) -> Dataset:
-    """Sequences of unequal length and uneven times that share one smooth, nonlinear map from a two-dimensional path.
+    """Sequences of unequal length at irregular times that share one smooth nonlinear map from a two-dimensional path.
 
-    The path is a cycle whose speed and radius drift from sequence to sequence; each output is a random smooth function
-    of it (a few random Fourier features), so that no linear model of two dimensions explains the data.
+    The path is a circle; its speed and radius differ between sequences. Each output is a random smooth function of it
+    (a few random Fourier features), so that no linear model of two dimensions explains the data.
 
-    :param num_sequences: how many.
-    :param num_outputs: D, of each frame.
+    :param num_sequences: number of sequences.
+    :param num_outputs: number of outputs D.
     :param length: the shortest and the longest sequence, in frames.
-    :param noise: standard deviation of the noise; the outputs have unit variance without it (if not of one frame).
-    :param missing: share of the entries that are NaN.
-    :param seed: of everything that is random.
-    :raises ValueError: where a size is not positive, or ``missing`` not in [0, 1).
+    :param noise: standard deviation of the noise. Before noise, outputs of two or more frames have unit variance.
+    :param missing: fraction of the entries that are NaN.
+    :param seed: random seed.
+    :raises ValueError: if a size is not positive, or ``missing`` is not in [0, 1).
 
     >>> from pyro_vgpds.datasets import make_sequences
     >>> make_sequences(num_sequences=3, num_outputs=8, length=(10, 10), missing=0.2).sequences()
     Sequences(3 sequences, 30 frames, 8 outputs, 19.6 % missing)
     """
     if num_sequences < 1 or num_outputs < 1 or not 1 <= length[0] <= length[1]:
-        raise ValueError(f"sizes must be positive, but got {num_sequences=}, {num_outputs=}, {length=}.")
+        raise ValueError(
+            "num_sequences and num_outputs must be positive and length 1 <= shortest <= longest, but got "
+            f"{num_sequences=}, {num_outputs=}, {length=}."
+        )
     if not 0.0 <= missing < 1.0 or noise < 0.0:
         raise ValueError(f"missing must be in [0, 1) and noise >= 0, but got {missing=}, {noise=}.")
     rng = np.random.default_rng(seed)
@@ -71,19 +74,19 @@ def make_pendulum_video(
     noise: float = 4.0,
     seed: int = 0,
 ) -> Video:
-    """A video of a swinging pendulum: bright rod and bob on dark ground, 0 to 255, with a soft edge.
+    """A video of a swinging pendulum: bright rod and bob on a dark background, 0 to 255, with soft edges.
 
-    The angle is a sinusoid from a random phase, so the path is a circle: ``latent`` is (num_frames, 2), the angle
+    The angle is a sinusoid with a random phase, so the path is a circle: ``latent`` is (num_frames, 2), the angle
     and its rate, both with amplitude 1. Pixels are a strongly nonlinear function of it.
 
-    :param num_frames: how many frames.
-    :param height: of a frame, in pixels.
-    :param width: likewise.
+    :param num_frames: number of frames.
+    :param height: height of a frame in pixels.
+    :param width: width of a frame in pixels.
     :param period: frames in one full swing.
     :param swing: the largest angle, in degrees.
     :param noise: standard deviation of the noise in each pixel; values may leave [0, 255].
-    :param seed: of everything that is random.
-    :raises ValueError: where a size is not positive, a frame is smaller than 8 x 8, or swing is not in (0, 90].
+    :param seed: random seed.
+    :raises ValueError: if a size is not positive, a frame is smaller than 8 x 8, or ``swing`` is not in (0, 90].
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> video = make_pendulum_video(num_frames=30, height=16, width=16)
@@ -109,7 +112,7 @@ def make_pendulum_video(
     tip = tip[:, :, None, None]
     to_rod = np.hypot(down - along * tip[0], across - along * tip[1])
     to_bob = np.hypot(down - tip[0], across - tip[1])
-    inside = np.minimum(to_rod - rod, to_bob - bob)  # distance to the figure's edge, negative within
+    inside = np.minimum(to_rod - rod, to_bob - bob)  # distance to the edge of the pendulum, negative inside
     frames = 30 + 200 / (1 + np.exp(np.clip(2.5 * inside, -50, 50)))
     pixels = frames.reshape(num_frames, -1) + noise * rng.standard_normal((num_frames, height * width))
     return Video(

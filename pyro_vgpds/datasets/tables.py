@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import numpy as np
 
 from pyro_vgpds.datasets.base import Dataset, require
 from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.types import PathLike
 
 __all__ = ["load_french", "load_robot_wireless", "load_spellman"]
 
@@ -21,24 +21,24 @@ def load_spellman(
     experiment: str | None = "cdc15",
     *,
     complete: bool = True,
-    data_home: str | os.PathLike[str] | None = None,
+    data_home: PathLike | None = None,
     download: bool = False,
 ) -> Dataset:
-    """Gene expression over the cell cycle of yeast (Spellman et al. 1998), one sequence for each experiment.
+    """Load gene expression over the cell cycle of yeast (Spellman et al. 1998), one sequence for each experiment.
 
-    Outputs are the log ratios of the genes; times are minutes. The four series are ``"alpha"`` (18 arrays, every 7
-    minutes), ``"cdc15"`` (24, uneven), ``"cdc28"`` (17, every 10) and ``"elu"`` (14, every 30). The file has 77 arrays
-    of 6178 genes; the other four are not series in time.
+    Outputs are the log ratios of the genes; times are minutes. The four time series are ``"alpha"`` (18 arrays, every 7
+    minutes), ``"cdc15"`` (24, irregular), ``"cdc28"`` (17, every 10) and ``"elu"`` (14, every 30). The file has 77
+    arrays of 6178 genes; the other four arrays are not time series.
 
     Terms: as in SheffieldML/GPmat, BSD licence; cite Spellman et al., Mol. Biol. Cell 9 (1998). Needs
     ``pyro_vgpds[data]`` (pandas).
 
     :param experiment: one of the four, or None for all of them as four sequences.
-    :param complete: keep only genes without a gap (4381 for cdc15). Otherwise all that were seen at all, with NaN.
+    :param complete: keep only genes without missing values (4381 for cdc15). Otherwise all with any value, with NaN.
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: fetch the file from a pinned address where it is missing.
-    :raises ValueError: where there is no such experiment.
-    :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+    :param download: download the file from a pinned URL if it is missing.
+    :raises ValueError: if ``experiment`` is unknown.
+    :raises FileNotFoundError: if the file is missing; the message names the file, its source and the folder.
 
     >>> from pyro_vgpds.datasets import load_spellman
     >>> load_spellman("cdc15", download=True).sequences()  # doctest: +SKIP
@@ -67,18 +67,18 @@ def load_spellman(
     )
 
 
-def load_robot_wireless(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
-    """Signal strengths (dBm) of 30 wireless access points along the walk of a robot through a building, 394 x 30.
+def load_robot_wireless(*, data_home: PathLike | None = None, download: bool = False) -> Dataset:
+    """Load signal strengths (dBm) of 30 wireless access points along a robot's path through a building, 394 x 30.
 
-    53 % of the entries are NaN: the access point was not heard. Times are seconds from the start; ``latent`` are the
+    53 % of the entries are NaN: the access point was not received. Times are seconds from the start; ``latent`` are the
     true positions (394, 2), in metres.
 
     Terms: as in SheffieldML/GPmat, BSD licence; the data are those of Ferris, Fox and Lawrence (2007). Needs
     ``pyro_vgpds[data]`` (pandas).
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: fetch the file from a pinned address where it is missing.
-    :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+    :param download: download the file from a pinned URL if it is missing.
+    :raises FileNotFoundError: if the file is missing; the message names the file, its source and the folder.
 
     >>> from pyro_vgpds.datasets import load_robot_wireless
     >>> load_robot_wireless(download=True).sequences()  # doctest: +SKIP
@@ -93,24 +93,24 @@ def load_robot_wireless(*, data_home: str | os.PathLike[str] | None = None, down
     return Dataset(
         [seconds - seconds[0]],
         [strengths.to_numpy(dtype=np.float64)],
-        f"wireless signal strengths of {strengths.shape[1]} access points along a robot's walk",
+        f"wireless signal strengths of {strengths.shape[1]} access points along a robot's path",
         _GPMAT_TERMS,
         columns=[str(mac) for mac in strengths.columns],
         latent=[positions.to_numpy(dtype=np.float64)],
     )
 
 
-def load_french(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
-    """Monthly returns of 35 portfolios and factors since 1949 (K. French's library), 819 x 35.
+def load_french(*, data_home: PathLike | None = None, download: bool = False) -> Dataset:
+    """Load monthly returns of 35 portfolios and factors since 1949 (K. French's library), 819 x 35.
 
     Times are months from the first; ``dates`` has the first day of each month.
 
     Terms: as in the package linearmodels 7.1, NCSA licence. Needs ``pyro_vgpds[data]`` (pandas). The file has no pinned
-    address and has to be put in place by hand.
+    URL and has to be copied by hand.
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: as for the other loaders; here there is nothing to fetch.
-    :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+    :param download: has no effect: the file cannot be downloaded.
+    :raises FileNotFoundError: if the file is missing; the message names the file, its source and the folder.
 
     >>> from pyro_vgpds.datasets import load_french
     >>> load_french().sequences()  # doctest: +SKIP

@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Video: every pixel is an output, every frame a row."""
+"""Videos as data: every pixel is an output, every frame a row."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.types import PathLike
 
 __all__ = ["Video", "load_clip", "load_missa", "load_video"]
 
+_NO_LICENCE = "No licence stated: do not redistribute."
 _CLIPS = {
     "mouse": ("mouse/mouse_run_100f_half_gray.npz", "a mouse that runs on a wheel, period 15 frames", "MIT licence."),
-    "ocean": ("ocean64/ocean64_gray.npz", "water", "No licence stated: do not pass it on."),
-    "pendulum": (
-        "pendulum/pendulum_102f_quarter_gray.npz",
-        "a pendulum, period 26 frames",
-        "No licence stated: do not pass it on.",
-    ),
-    "seawave": ("seawave/seawave_half_gray.npz", "waves of the sea", "No licence stated: do not pass it on."),
+    "ocean": ("ocean64/ocean64_gray.npz", "water", _NO_LICENCE),
+    "pendulum": ("pendulum/pendulum_102f_quarter_gray.npz", "a pendulum, period 26 frames", _NO_LICENCE),
+    "seawave": ("seawave/seawave_half_gray.npz", "sea waves", _NO_LICENCE),
 }
 _MISSA_SHAPE = (150, 144, 176)
 _MISSA_TERMS = "Part of Ptolemy II (github.com/icyphy/ptII), BSD-like licence."
@@ -32,7 +29,7 @@ _MISSA_TERMS = "Part of Ptolemy II (github.com/icyphy/ptII), BSD-like licence."
 
 @dataclass(frozen=True)
 class Video(Dataset):
-    """A grey video as one sequence: ``y[0]`` is (T, H W), brightness from 0 to 255, and time is the frame number.
+    """A greyscale video as one sequence: ``y[0]`` is (T, H W), brightness from 0 to 255, and time is the frame number.
 
     A video with a split has ``train`` and ``test`` frames, and pixels that are ``hidden`` in the test frames.
 
@@ -46,63 +43,62 @@ class Video(Dataset):
     """
 
     shape: tuple[int, int] = field(kw_only=True)  #: (H, W) of a frame
-    fps: float = field(kw_only=True)  #: frames a second; NaN where it is not known
-    train: np.ndarray | None = None  #: numbers of the training frames
-    test: np.ndarray | None = None  #: numbers of the test frames
+    fps: float = field(kw_only=True)  #: frames per second; NaN if unknown
+    train: np.ndarray | None = None  #: indices of the training frames
+    test: np.ndarray | None = None  #: indices of the test frames
     hidden: np.ndarray | None = None  #: (H W,) of bool, pixels that are hidden in test frames
 
     @property
     def frames(self) -> np.ndarray:
-        """The video as pictures (T, H, W)."""
+        """The video as images (T, H, W)."""
         return self.to_frames(self.y[0])
 
     def to_frames(self, y: np.ndarray) -> np.ndarray:
-        """Rows of pixels as pictures (..., H, W), to look at predictions.
+        """Rows of pixels as images (..., H, W), for example to plot predictions.
 
         :param y: (..., H W).
-        :raises ValueError: where the last axis is not H W.
+        :raises ValueError: if the size of the last axis is not H W.
         """
-        rows = np.asarray(y)
-        if rows.shape[-1:] != (self.shape[0] * self.shape[1],):
-            raise ValueError(f"y must have {self.shape[0] * self.shape[1]} pixels in a row, but got {rows.shape}.")
+        rows, pixels = np.asarray(y), self.shape[0] * self.shape[1]
+        if rows.shape[-1:] != (pixels,):
+            raise ValueError(f"the last axis of y must have {pixels} pixels, but the shape of y is {rows.shape}.")
         return rows.reshape(*rows.shape[:-1], *self.shape)
 
     def training(self) -> Sequences:
-        """The training frames, at their own times. Raises a ValueError where there is no split."""
+        """The training frames. Raises a ValueError if the video has no split."""
         rows = self._split()[0]
         return Sequences(self.t[0][rows], self.y[0][rows])
 
     def partial(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times (N,) and pixels (N, H W) of the test frames, NaN where they are hidden. Raises as :meth:`training`."""
+        """Times (N,) and pixels (N, H W) of the test frames, NaN where hidden. Raises as :meth:`training`."""
         _, rows, hidden = self._split()
         return self.t[0][rows], np.where(hidden, np.nan, self.y[0][rows])
 
     def truth(self) -> np.ndarray:
-        """The hidden pixels (N, H W) of the test frames, NaN where they are seen. Raises as :meth:`training`."""
+        """The hidden pixels (N, H W) of the test frames, NaN where observed. Raises as :meth:`training`."""
         _, rows, hidden = self._split()
         return np.where(hidden, self.y[0][rows], np.nan)
 
     def _split(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.train is None or self.test is None or self.hidden is None:
-            raise ValueError("this video has no split; dataclasses.replace(video, train=, test=, hidden=) makes one.")
+            raise ValueError("this video has no split: add one by dataclasses.replace(video, train=, test=, hidden=).")
         return self.train, self.test, self.hidden
 
 
-def load_video(
-    path: str | os.PathLike[str], *, factor: int = 1, start: int = 0, stop: int | None = None, every: int = 1
-) -> Video:
-    """A video file as grey pixels.
+def load_video(path: PathLike, *, factor: int = 1, start: int = 0, stop: int | None = None, every: int = 1) -> Video:
+    """Load a video file as greyscale pixels.
 
-    :param path: an ``.npz`` with ``frames`` (T, H, W) and perhaps ``fps``; an ``.npy`` with the frames; or any video
-        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour becomes grey. A frame of a gif
-        that stands for several times as long as the shortest comes as often.
-    :param factor: shrink by this whole number: each pixel is the mean of factor x factor; what is left over at the
-        right and at the bottom is cut off.
-    :param start: the first frame; with ``stop`` and ``every`` as in a slice. Times stay the numbers in the file.
-    :param stop: the frame after the last; left out, all.
-    :param every: take every so many frames.
-    :raises FileNotFoundError: where there is no such file.
-    :raises ValueError: where it holds no video, or nothing is left of it.
+    :param path: an ``.npz`` with ``frames`` (T, H, W) and optionally ``fps``; an ``.npy`` with the frames; or any video
+        that ``pyro_vgpds[video]`` (imageio and av) can read: mp4, avi, mkv, gif. Colour is converted to grey. A gif
+        frame that is shown k times as long as the shortest is repeated k times.
+    :param factor: integer by which to downsample: each pixel is the mean of factor x factor pixels. Remaining pixels
+        at the right and at the bottom are cropped.
+    :param start: the first frame; ``start``, ``stop`` and ``every`` work as in a slice. Times are frame numbers in the
+        file.
+    :param stop: the frame after the last. Default: up to the end.
+    :param every: step between frames.
+    :raises FileNotFoundError: if the file does not exist.
+    :raises ValueError: if the file is not a video, or no frame or pixel remains.
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import load_video
@@ -113,14 +109,14 @@ def load_video(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no video {path}.")
+        raise FileNotFoundError(f"the video {path} does not exist.")
     if int(factor) != factor or factor < 1 or int(every) != every or every < 1:
-        raise ValueError(f"factor and every must be whole numbers >= 1, but got {factor=}, {every=}.")
+        raise ValueError(f"factor and every must be integers >= 1, but got {factor=}, {every=}.")
     frames, fps = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_film(path)
     number = np.arange(len(frames))[start:stop:every]
     pictures = _shrink(frames[start:stop:every], factor)
     if pictures.size == 0:
-        raise ValueError(f"nothing is left of {path}, {frames.shape}, with {start=}, {stop=}, {every=}, {factor=}.")
+        raise ValueError(f"no pixels remain of {path}, {frames.shape}, with {start=}, {stop=}, {every=}, {factor=}.")
     shape = (pictures.shape[1], pictures.shape[2])
     return Video(
         [number.astype(np.float64)],
@@ -131,18 +127,19 @@ def load_video(
     )
 
 
-def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Video:
-    """The paper's 'Missa' (Miss America) at QCIF size, 150 frames of 144 x 176, with the paper's split.
+def load_missa(*, data_home: PathLike | None = None, download: bool = False) -> Video:
+    """Load the paper's 'Missa' (Miss America) at QCIF size, 150 frames of 144 x 176, with the paper's split.
 
-    Four frames are for training, four for test, and so on, the last six for training, and so are the frames 48, 63, 78,
-    86, 96, 111 and 118 (counted from 1): 85 and 65 frames. The top 78 rows of the test frames are hidden.
+    Blocks of four frames alternate between training and test. The last six frames and the frames 48, 63, 78, 86, 96,
+    111 and 118 (counted from 1) are also for training. This gives 85 training and 65 test frames. The top 78 rows of
+    the test frames are hidden.
 
     Terms: part of Ptolemy II, BSD-like licence.
 
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: as for the other loaders; here there is nothing to fetch.
-    :raises FileNotFoundError: where the file is missing; it has to be put in place by hand, and the message says how.
-    :raises ValueError: where it does not hold these frames.
+    :param download: has no effect: the file cannot be downloaded.
+    :raises FileNotFoundError: if the file is missing; it has to be copied by hand, as the message describes.
+    :raises ValueError: if its frames have another shape.
 
     >>> from pyro_vgpds.datasets import load_missa
     >>> video = load_missa()  # doctest: +SKIP
@@ -151,7 +148,7 @@ def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: boo
     """
     video = load_video(find_file("missa_qcif/missa_qcif.npz", data_home, download))
     if video.frames.shape != _MISSA_SHAPE:
-        raise ValueError(f"missa_qcif.npz must hold frames {_MISSA_SHAPE}, but they are {video.frames.shape}.")
+        raise ValueError(f"the frames of missa_qcif.npz must be {_MISSA_SHAPE}, but got {video.frames.shape}.")
     training = np.arange(_MISSA_SHAPE[0]) % 8 < 4
     training[-6:] = True
     training[np.array([48, 63, 78, 86, 96, 111, 118]) - 1] = True
@@ -165,18 +162,18 @@ def load_missa(*, data_home: str | os.PathLike[str] | None = None, download: boo
     )
 
 
-def load_clip(name: str, *, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Video:
-    """A short clip: ``"ocean"`` (100 x 64 x 64), ``"seawave"`` (250 x 144 x 176), ``"mouse"`` (100 x 203 x 198, period
-    15 frames) or ``"pendulum"`` (102 x 88 x 160, period 26 frames).
+def load_clip(name: str, *, data_home: PathLike | None = None, download: bool = False) -> Video:
+    """Load a short clip: ``"ocean"`` (100 x 64 x 64), ``"seawave"`` (250 x 144 x 176), ``"mouse"`` (100 x 203 x 198,
+    period 15 frames) or ``"pendulum"`` (102 x 88 x 160, period 26 frames).
 
-    Terms: the mouse is of paninski-lab/lightning-pose, MIT licence. The owners of the others state no licence: use them
-    where you may, and do not pass them on. None has a pinned address, so the files have to be put in place by hand.
+    Terms: ``"mouse"`` is from paninski-lab/lightning-pose, MIT licence. The owners of the others state no licence: do
+    not redistribute them. None has a pinned URL, so the files have to be copied by hand.
 
-    :param name: of the clip.
+    :param name: name of the clip.
     :param data_home: the data folder; see :func:`~pyro_vgpds.datasets.data_folder`.
-    :param download: as for the other loaders; here there is nothing to fetch.
-    :raises ValueError: where there is no clip of that name.
-    :raises FileNotFoundError: where the file is missing; it names the file, its source and the folder.
+    :param download: has no effect: the files cannot be downloaded.
+    :raises ValueError: if ``name`` is unknown.
+    :raises FileNotFoundError: if the file is missing; the message names the file, its source and the folder.
 
     >>> from pyro_vgpds.datasets import load_clip
     >>> load_clip("mouse").frames.shape  # doctest: +SKIP
@@ -194,7 +191,7 @@ def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
     fps = float("nan")
     try:
         with path.open("rb") as file:
-            content: Any = np.load(file, allow_pickle=False)  # a data file must not be able to run code
+            content = np.load(file, allow_pickle=False)  # a data file must not be able to run code
             if isinstance(content, np.ndarray):
                 frames = content
             elif "frames" not in content:
@@ -206,7 +203,7 @@ def _read_arrays(path: Path) -> tuple[np.ndarray, float]:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     if frames.ndim != 3 or frames.dtype.kind not in "fiu":
         raise ValueError(
-            f"{path}: the frames must be numbers (T, H, W), but they are {frames.dtype} of shape {frames.shape}."
+            f"{path}: the frames must be numbers (T, H, W), but got {frames.dtype} of shape {frames.shape}."
         )
     return frames, fps
 
@@ -218,17 +215,18 @@ def _read_film(path: Path) -> tuple[np.ndarray, float]:
         frames = np.stack(list(imageio.imiter(path, plugin="pyav", format="gray")))
         fps = float(imageio.immeta(path, plugin="pyav").get("fps") or "nan")
         if path.suffix.lower() == ".gif":
-            times, rate = _stand(av, path, len(frames))
-            frames, fps = frames.repeat(times, axis=0), rate or fps
+            repeats, rate = _gif_repeats(av, path, len(frames))
+            frames, fps = frames.repeat(repeats, axis=0), rate or fps
     except (av.FFmpegError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"{path} cannot be read as a video: {error}") from error
     return frames, fps
 
 
-def _stand(av: Any, path: Path, count: int) -> tuple[np.ndarray, float | None]:
-    """How often each frame of a gif stands, and the rate: many programs write equal frames as one that stays longer.
+def _gif_repeats(av: ModuleType, path: Path, count: int) -> tuple[np.ndarray, float | None]:
+    """The duration of each gif frame in units of the shortest, and the frame rate of that unit.
 
-    Once each where the times that they stand are no multiples of the shortest.
+    Many programs merge equal consecutive frames into one of longer duration. All are 1 if the durations are not
+    multiples of the shortest.
     """
     with av.open(str(path)) as film:
         stream = film.streams.video[0]

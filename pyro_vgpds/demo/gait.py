@@ -55,7 +55,7 @@ def gait_chapter(
     forecast = posterior.forecast(t[0][-cut:], 0)
     pyro.set_rng_seed(seed)
     fresh = np.arange(0.0, 2.0, 1.0 / 30.0)
-    generated = posterior.generate(fresh, 2, noise=False).numpy()
+    generated = posterior.generate(fresh, 2, include_noise=False).numpy()
     _write_files(output, motion, names, train_t, train_y, partly)
 
     joints, skeleton = motion.skeleton.positions, motion.skeleton

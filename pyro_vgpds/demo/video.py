@@ -44,10 +44,10 @@ def video_chapter(
     )  # fmt: skip
     posterior = trained.posterior
     say("video: reconstructing and forecasting ...")
-    found = posterior.reconstruct(t[half], seen[half], sequence=0, noise=False)
-    forecast = posterior.forecast(t[ahead], noise=False)
+    found = posterior.reconstruct(t[half], seen[half], sequence=0, include_noise=False)
+    forecast = posterior.forecast(t[ahead], include_noise=False)
     film = np.empty_like(y)
-    film[whole] = posterior.impute(fill=False, noise=False).mean.numpy()
+    film[whole] = posterior.impute(fill=False, include_noise=False).mean.numpy()
     film[half], film[ahead] = found.mean.numpy(), forecast.mean.numpy()
     hidden = np.isnan(seen)
     near = np.asarray(nearest_neighbour(y[whole], seen[half]))

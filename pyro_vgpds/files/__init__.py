@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: the container that all share, trained models, and films."""
+"""Files: their common container, trained models, tables of predictions, and videos."""
 
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.film import write_film
 from pyro_vgpds.files.models import load, load_metadata, save
+from pyro_vgpds.files.tables import write_table
 
 __all__ = [
     "FileFormatError",
@@ -11,4 +12,5 @@ __all__ = [
     "load_metadata",
     "save",
     "write_film",
+    "write_table",
 ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container of all our files: tensors and one JSON text, as safetensors. Nothing that is read is ever run.
+"""The container of all files: tensors and one JSON text, as safetensors. Nothing that is read is ever run.
 
-The text has the format's version and a digest of everything, so that a file that was cut short or changed is known for
-what it is. Files are written beside their place and moved there when they are complete.
+The text has the format's version and a digest of everything, so that truncated and modified files are detected. Files
+are written under a temporary name and moved to their place when they are complete.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 
 __all__ = ["FileFormatError", "beside", "pack", "placed", "read_file", "unpack", "write_file"]
@@ -33,7 +34,7 @@ _KEY = "pyro_vgpds"
 
 
 class FileFormatError(ValueError):
-    """A file is not what it should be: cut short, changed, of another kind, or of a later version.
+    """A file is truncated, modified, of another kind, or of a later version.
 
     >>> from pathlib import Path
     >>> from pyro_vgpds import load
@@ -44,13 +45,13 @@ class FileFormatError(ValueError):
     """
 
 
-def write_file(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write tensors and a JSON header; at every moment ``path`` is a complete file, the old one or the new."""
+def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write tensors and a JSON header; ``path`` is always a complete file, the old one or the new."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header = {**header, "format": FORMAT, "kind": kind, "versions": _versions()}
     header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, metadata={_KEY: json.dumps(header)})
-    with placed(Path(path)) as part, part.open("xb") as file:  # with the mode that the umask says
+    with placed(Path(path)) as part, part.open("xb") as file:  # with the mode of the umask
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -58,9 +59,9 @@ def write_file(path: str | os.PathLike[str], kind: str, header: dict[str, Any], 
 
 @contextmanager
 def placed(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; the file is moved to its place when it is complete, and else removed.
+    """A temporary name in the folder of ``path``. The file is moved to ``path`` when complete, and otherwise removed.
 
-    :raises OSError: that names ``path``, where it is about the file.
+    :raises OSError: with the name ``path``.
     """
     part = beside(path)
     try:
@@ -76,15 +77,15 @@ def placed(path: Path) -> Iterator[Path]:
 
 
 def beside(path: Path) -> Path:
-    """A name in the same folder, which nothing has yet, with the same suffix, as some writers go by it."""
+    """An unused name in the same folder, with the same suffix, which some writers depend on."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.part{path.suffix}")
 
 
-def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a file.
+def read_file(path: PathLike, *kinds: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file of one of these kinds.
 
-    :raises FileFormatError: where it is cut short, changed, of another kind, or of a later version.
-    :raises FileNotFoundError: where there is none.
+    :raises FileFormatError: if it is truncated, modified, of another kind, or of a later version.
+    :raises FileNotFoundError: if there is no such file.
     """
     path = Path(path)
     if not path.is_file():
@@ -98,25 +99,25 @@ def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], 
             if isinstance(header.get("format"), int) and header["format"] > FORMAT:
                 version = header.get("versions", {}).get("pyro_vgpds", "a later version")
                 raise FileFormatError(
-                    f"{path} has format {header['format']}, of pyro_vgpds {version}; this one reads up to {FORMAT}. "
-                    "Install a later pyro_vgpds."
+                    f"{path} has format {header['format']}, of pyro_vgpds {version}; this version reads up to "
+                    f"{FORMAT}. Install a later pyro_vgpds."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileFormatError:
         raise
     except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError) as error:
         raise FileFormatError(
-            f"{path} is not a complete pyro_vgpds file: it was cut short, changed or is of another kind ({error})."
+            f"{path} is not a complete pyro_vgpds file: it is truncated, modified or of another kind ({error})."
         ) from None
     if header.pop("digest", None) != _digest(header, tensors):
-        raise FileFormatError(f"{path} was changed after it was written: its digest does not fit its content.")
-    if header.get("kind") != kind:
-        raise FileFormatError(f"{path} holds a {header.get('kind')}, but a {kind} is wanted.")
+        raise FileFormatError(f"{path} was modified after it was written: its digest does not match its content.")
+    if header.get("kind") not in kinds:
+        raise FileFormatError(f"{path} holds a {header.get('kind')}, but a {kinds[0]} is expected.")
     return header, tensors
 
 
 def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Any nesting of numbers, texts, lists, dictionaries and tensors as JSON, the tensors added to ``tensors``."""
+    """Any nesting of numbers, strings, lists, dictionaries and tensors as JSON; tensors are added to ``tensors``."""
     if isinstance(value, Tensor):
         name = f"tensor{len(tensors)}"
         tensors[name] = value.detach().clone()
@@ -131,7 +132,7 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """What :func:`pack` was given; tuples come back as lists."""
+    """The inverse of :func:`pack`; tuples become lists."""
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()

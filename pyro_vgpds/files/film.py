@@ -1,36 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames to video files: gif with pillow, which matplotlib brings; mp4 and others with ``pyro_vgpds[video]``."""
+"""Frames as video files: gif with pillow, a dependency of matplotlib; mp4 and others with ``pyro_vgpds[video]``."""
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pyro_vgpds.datasets.base import require
+from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["FILM_SUFFIXES", "write_film"]
 
 FILM_SUFFIXES = (".gif", ".mp4", ".avi", ".mkv", ".mov")
 
 
-def write_film(path: str | os.PathLike[str], frames: Any, fps: float = 12.0) -> Path:
+def write_film(path: PathLike, frames: ArrayLike, fps: float = 12.0) -> Path:
     """Write frames to a video file.
 
-    Every frame is written, also one that is as the one before it. A gif keeps time in hundredths of a second, up to
-    655.35 seconds for a frame, so its rate is the nearest of those. Films other than gif need sides of
-    even length: the last row or column is doubled where it has to be.
+    Every frame is written, also if it equals the previous one. A gif stores durations in hundredths of a second, up to
+    655.35 seconds for a frame, so its rate is rounded. Other formats need sides of even length: if necessary, the last
+    row or column is repeated.
 
-    :param path: the file; its ending says what is written.
-    :param frames: (T, H, W) of grey or (T, H, W, 3) of colour, from 0 to 255; what lies outside is clipped.
-    :param fps: frames a second.
+    :param path: the file, whose suffix gives the format.
+    :param frames: (T, H, W) in grey or (T, H, W, 3) in colour, from 0 to 255; other values are clipped.
+    :param fps: frames per second.
     :returns: the path.
-    :raises ValueError: where the frames are not of that shape or hold NaN, the rate is not positive, or the suffix is
-        none of gif, mp4, avi, mkv, mov.
-    :raises ImportError: where the suffix needs ``pyro_vgpds[video]``, and it is not installed.
+    :raises ValueError: if the frames have another shape or contain NaN, the rate is not positive, or the suffix is not
+        gif, mp4, avi, mkv or mov.
+    :raises ImportError: if the suffix needs ``pyro_vgpds[video]``, and it is not installed.
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> from pyro_vgpds.files.film import write_film
@@ -45,7 +44,7 @@ def write_film(path: str | os.PathLike[str], frames: Any, fps: float = 12.0) -> 
     if not (pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] == 3)) or pictures.size == 0:
         raise ValueError(f"frames must be (T, H, W) or (T, H, W, 3), but their shape is {pictures.shape}.")
     if not np.isfinite(pictures).all():
-        raise ValueError("frames must be finite: a film has no way to say that a pixel is missing.")
+        raise ValueError("frames must be finite: a video cannot store missing pixels.")
     if not 0.0 < fps < np.inf:
         raise ValueError(f"fps must be positive, but got {fps!r}.")
     pixels = np.clip(np.round(pictures), 0, 255).astype(np.uint8)
@@ -57,7 +56,7 @@ def write_film(path: str | os.PathLike[str], frames: Any, fps: float = 12.0) -> 
 
 
 def _write_gif(path: Path, pixels: np.ndarray, fps: float) -> None:
-    """Frame by frame, of each the part that changes: pillow's own ``save_all`` leaves out frames that do not change."""
+    """Frame by frame, of each the part that changes. Pillow's ``save_all`` would drop frames that do not change."""
     from PIL import GifImagePlugin, Image
 
     duration = min(max(1, round(100.0 / fps)), 65535) * 10  # milliseconds, whole hundredths of a second
@@ -77,7 +76,7 @@ def _write_gif(path: Path, pixels: np.ndarray, fps: float) -> None:
 
 
 def _changed(frame: np.ndarray, before: np.ndarray) -> tuple[slice, slice]:
-    """The rows and columns of the smallest rectangle that holds all that is not as before; one pixel at the least."""
+    """The rows and columns of the smallest rectangle with all changed pixels; at least one pixel."""
     differs = (frame != before).reshape(*frame.shape[:2], -1).any(-1)
     rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
     if not len(rows):
@@ -95,5 +94,5 @@ def _write_video(path: Path, pixels: np.ndarray, fps: float) -> None:
 
 
 def _rate(fps: float) -> Fraction:
-    """As films keep it, a ratio of small whole numbers; 1001 is that of television."""
+    """The rate as a ratio of small whole numbers, as video files store it; 1001 is the denominator of television."""
     return Fraction(fps).limit_denominator(1001) if fps >= 1.0 else 1 / Fraction(1.0 / fps).limit_denominator(1001)

@@ -52,11 +52,10 @@ class AutoOpperArchambeau(AutoNormalMessenger):
     ) -> None:
         super().__init__(model, **options)
         self._natural: NaturalGradient | None = None
-        start = getattr(model, "start", None)
-        if start is not None and (mean_bar is None or lam is None):
-            first_mean_bar, first_lam = start.posterior(model)
-            mean_bar = first_mean_bar if mean_bar is None else mean_bar
-            lam = first_lam if lam is None else lam
+        if hasattr(model, "initial_posterior") and (mean_bar is None or lam is None):
+            initial = model.initial_posterior() or (mean_bar, lam)
+            mean_bar = initial[0] if mean_bar is None else mean_bar
+            lam = initial[1] if lam is None else lam
         if mean_bar is not None or lam is not None:
             self.set(mean_bar, lam)
 

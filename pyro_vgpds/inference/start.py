@@ -1,124 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where training starts: principal components, k-means centres, and scales read off the data."""
+"""Where training starts: latent points, kernels and noise read off the data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from pyro.nn import PyroParam
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.kernels.ard import ARDRBF, ARDLinear
 from pyro_vgpds.kernels.base import Kernel, KernelValue
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-if TYPE_CHECKING:
-    from pyro_vgpds.model import VGPDS
+__all__ = ["Start", "check_start", "choose_scales", "find_start", "start_kernels"]
 
-__all__ = ["Start", "kmeans", "pca", "split_pca", "start_model"]
-
-_NOISE = 0.01  # of the outputs' variance is noise to begin with, as in the authors' code
-_SITE_PRECISION = 10.0  # of the latent start: q(X) is the temporal prior's posterior of it at this precision
-_SWEEPS = 30  # of alternating least squares, where data are missing
-_SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales looks at
-_KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
+_NOISE = 0.01  # initial share of noise in the outputs' variance, as in the authors' code
+_SITE_PRECISION = (
+    10.0  # of the latent points as observations, whose posterior under the temporal prior is the first q(X)
+)
+_SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales uses
 
 
-@dataclass
+@dataclass(frozen=True)
 class Start:
-    """Latent points (N, Q) that q(X) starts from, at these times."""
+    """Latent points from which q(X) starts, and the variances of the scaled outputs."""
 
-    x: Tensor
-    times: Times
+    x: Tensor  #: (N, Q), of unit variance
+    times: Times  #: of those points
+    share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
+    variances: Tensor  #: (D,)
 
-    def posterior(self, model: VGPDS) -> tuple[Tensor, Tensor]:
-        """mean_bar and lam (N, Q) of the temporal prior's posterior given noisy observations of the points.
+    @property
+    def spread(self) -> float:
+        """The mean variance of the outputs."""
+        return float(self.variances.mean()) or 1.0
+
+    def noise(self, per_output: bool) -> Tensor:
+        """The first noise variance, () or (D,)."""
+        return _NOISE * (self.variances if per_output else self.x.new_tensor(self.spread))
+
+    def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
+        """mean_bar and lam (N, Q) of the prior's posterior given noisy observations of the points.
 
         With sites of precision λ at x the mean is μ = S λ x, so mean_bar = K⁻¹ μ = λ (x − μ): no inverse of K_t.
         """
-        with torch.no_grad():
-            x = self.x.to(model.inducing)
-            lam = torch.full_like(x, _SITE_PRECISION)
-            prior = TemporalGP(model.temporal(), self.times.to(x), x.shape[1], structure=model.structure)
-            return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
+        x = self.x.to(prior.times.t)
+        lam = torch.full_like(x, _SITE_PRECISION)
+        return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def start_model(model: VGPDS, data: Sequences, default_mapping: bool, static_dim: int = 0) -> None:
-    """Give ``model`` the start that :meth:`VGPDS.from_data` describes."""
-    with torch.no_grad():
-        x, share = split_pca(data, model.latent_dim, static_dim) if static_dim else pca(data, model.latent_dim)
-        spread = float(data.output_variances.mean()) or 1.0
-        model.inducing = PyroParam(kmeans(x, model.num_inducing), event_dim=2)
-        per_output = model.noise.dim() == 1
-        model.set_noise(_NOISE * (data.output_variances if per_output else x.new_tensor(spread)))
-        _start_mapping(model.mapping, share, spread, default_mapping)
-        moving = model.latent_dim - static_dim
-        choose_scales(model.temporal, data.times, x[:, :moving], share[:moving])
-        if static_dim:
-            _slow_down(model.temporal, data.times, moving, static_dim)
-        model.start = Start(x, data.times)
+def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> Start:
+    """The start for data that are centred by ``mean`` and divided by ``scale``, (D,) each."""
+    if static_dim:
+        x, share = split_pca(data, latent_dim, static_dim, mean, scale)
+    else:
+        x, share = pca(data, latent_dim, mean, scale)
+    return Start(x, data.times, share, data.output_variances / scale.square())
+
+
+def start_kernels(start: Start, temporal: Kernel, mapping: Kernel, default_mapping: bool, static_dim: int) -> None:
+    """Set the parameters that the kernels leave open.
+
+    :param default_mapping: whether the mapping was left to the library, which then sets all its scales.
+    """
+    _start_mapping(mapping, start.share, start.spread, default_mapping)
+    moving = len(start.share) - static_dim
+    choose_scales(temporal, start.times, start.x[:, :moving], start.share[:moving])
+    if static_dim:
+        _slow_down(temporal, start.times, moving, static_dim)
 
 
 def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) -> None:
-    """Scales of a mapping kernel that the user left to us; of a kernel that was given, only the weights' shape."""
+    """Scales of the default mapping kernel; for a kernel that was given, only the shape of its weights."""
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
             leaf.set("variance", share.new_tensor(spread)).set("weight", share)
         elif isinstance(leaf, (ARDRBF, ARDLinear)) and "weight" in leaf._pyro_params and leaf.weight.dim() == 0:
             leaf.set("weight", leaf.weight.detach().expand(len(share)).to(share))
-
-
-def pca(data: Sequences, latent_dim: int) -> tuple[Tensor, Tensor]:
-    """Principal components of what was observed: points (N, Q) of unit variance, and the variance of each component
-    relative to the first, (Q,).
-
-    Where data are missing they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
-    observed is interpolated in time.
-    """
-    groups = data.groups(data.output_means)
-    if groups.mask is None:
-        u, s, _ = torch.linalg.svd(groups.factor, full_matrices=False)
-        u, s = u[:, :latent_dim], s[:latent_dim]
-    else:
-        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim), full_matrices=False)
-    short = latent_dim - u.shape[1]
-    if short > 0:  # fewer frames than latent dimensions
-        u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
-    return _whiten(u, s)
-
-
-def _whiten(u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
-    biggest = u.abs().argmax(0, keepdim=True)
-    u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
-    share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
-    return (u * math.sqrt(len(u))).contiguous(), share
-
-
-def split_pca(data: Sequences, latent_dim: int, static_dim: int) -> tuple[Tensor, Tensor]:
-    """As :func:`pca`, with the components within sequences first, and then ``static_dim`` of the sequences' means.
-
-    Within, every sequence is centred, so that all share one space whatever sets them apart; what does is left to the
-    last dimensions, which are constant in each sequence.
-    """
-    groups = data.groups(data.output_means)
-    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim)
-    between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
-    parts = []
-    for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
-        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
-        short = rank - u.shape[1]
-        parts.append(torch.nn.functional.pad(torch.cat([u, s.unsqueeze(0)]), (0, max(0, short)))[:, :rank])
-    joined = torch.cat(parts, 1)
-    return _whiten(joined[:-1], joined[-1])
 
 
 def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
@@ -141,90 +105,12 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
             leaf.set(name, torch.cat([value.expand(moving), last.expand(static)]))
 
 
-def _fit_low_rank(data: Sequences, rank: int) -> Tensor:
-    """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the centred data."""
-    n, mean = data.num_frames, data.output_means
-    ridge = 0.05 * float(data.output_variances.mean())
-    eye = torch.eye(rank, dtype=data.dtype, device=data.device)
-
-    def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read again for every sweep: the data may be larger than memory
-        for where, block in data.blocks():
-            yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(block - mean[where], nan=0.0)
-
-    # start from the components of the data with zeros for what is missing
-    if data.num_outputs < n:
-        filled = torch.cat([y for _, y in blocks()], 1)
-        x = torch.linalg.svd(filled, full_matrices=False)[0][:, :rank] * math.sqrt(n)
-        del filled
-    else:
-        gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
-        for _, y in blocks():
-            gram.addmm_(y, y.mT)
-        x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
-    if x.shape[1] < rank:
-        x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
-    for _ in range(_SWEEPS):
-        pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
-        left, right = x.new_zeros(n, rank * rank), x.new_zeros(n, rank)
-        for seen, y in blocks():
-            normal = (seen.mT @ pairs).unflatten(-1, (rank, rank))
-            loadings = torch.linalg.solve(normal + 1e-3 * n * eye, (y.mT @ x).unsqueeze(-1)).squeeze(-1)
-            left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
-            right.addmm_(y, loadings)
-        x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
-        x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
-    size = left.unflatten(-1, (rank, rank)).mean(0).diagonal().clamp_min(0.0).sqrt()
-    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(n)) == 0
-    return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
-
-
-def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
-    """Rows that are ``empty`` from their neighbours in the same sequence, or zero where it has none."""
-    x = x.clone()
-    for rows in times.slices():
-        gaps, t = empty[rows].cpu().numpy(), times.t[rows].cpu().numpy()
-        if gaps.any() and not gaps.all():
-            part = x[rows].cpu().numpy()
-            filled = [np.interp(t[gaps], t[~gaps], column[~gaps]) for column in part.T]
-            part[gaps] = np.stack(filled, 1)
-            x[rows] = torch.from_numpy(part).to(x)
-    return x
-
-
-def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
-    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
-
-    Of a great many points it looks at a random part.
-    """
-    if num_centres >= len(x):
-        return x.clone()
-    most = max(_KMEANS_POINTS, 100 * num_centres)
-    if len(x) > most:
-        x = x[torch.randperm(len(x), device=x.device)[:most]]
-    centres = x[torch.randint(len(x), (1,), device=x.device)]
-    distance = torch.cdist(x, centres).square().squeeze(-1)
-    for _ in range(num_centres - 1):
-        weights = distance if bool(distance.sum() > 0) else torch.ones_like(distance)
-        new = x[torch.multinomial(weights, 1)]
-        centres = torch.cat([centres, new])
-        distance = torch.minimum(distance, (x - new).square().sum(-1))
-    for _ in range(sweeps):
-        nearest = torch.cdist(x, centres).argmin(1)
-        count = torch.bincount(nearest, minlength=num_centres)
-        total = torch.zeros_like(centres).index_add_(0, nearest, x)
-        moved = torch.where(count.unsqueeze(-1) > 0, total / count.clamp_min(1).unsqueeze(-1), centres)
-        if torch.equal(moved, centres):
-            break
-        centres = moved
-    return centres
-
-
 def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> None:
     """Set the lengthscales and periods that ``kernel`` leaves open to those under which the points are most likely.
 
-    The points x (N, Q) are unit-variance paths, and each counts by its share (Q,) of the outputs' variance: the last
-    of them are often noise. The search looks at the first frames of the longest sequences and at a grid from the
-    typical step to the span of the times. One lengthscale serves all that are open.
+    The points x (N, Q) are unit-variance paths, weighted by their share (Q,) of the outputs' variance because the last
+    ones are often noise. The search uses the first frames of the longest sequences and a grid from the typical step to
+    the span of the times. All open lengthscales get the same value.
     """
     open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
     longest = max(times.lengths)
@@ -268,7 +154,7 @@ def _evidence(kernel: Kernel, leaves: list[Kernel], scale: float, times: Times, 
 class _PlusNoise(KernelValue):
     """A kernel value with more white noise."""
 
-    def __init__(self, value: Any, noise: float) -> None:
+    def __init__(self, value: KernelValue, noise: float) -> None:
         self.value, self.noise = value, noise
 
     def gram(self, t: Tensor, other: Tensor | None = None) -> Tensor:
@@ -300,3 +186,47 @@ def _dominant_period(times: Times, x: Tensor, step: float, span: float) -> float
     explained = basis.mT @ y
     power = (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))
     return float(1.0 / frequencies[power.argmax()])
+
+
+def check_start(
+    data: object, latent_dim: int, num_inducing: int | None, static_dim: int, noise_per_output: bool
+) -> None:
+    """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
+    if not isinstance(data, Sequences):
+        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+    n, d = data.num_frames, data.num_outputs
+    if d == 0:
+        raise ValueError("data has times but no outputs: create it with Sequences(t, y).")
+    check_count("latent_dim", latent_dim)
+    if latent_dim > d:
+        raise ValueError(f"latent_dim must be at most the number of outputs, {d}, but got {latent_dim}.")
+    if num_inducing is not None:
+        check_count("num_inducing", num_inducing)
+        if num_inducing > n:
+            raise ValueError(f"num_inducing must be at most the number of frames, {n}, but got {num_inducing}.")
+    unseen = (data.output_counts == 0).nonzero().flatten().tolist()
+    if unseen:
+        raise ValueError(f"outputs {_some(unseen, data.columns)} of data were never observed; drop them.")
+    constant = (data.output_variances <= _rounding(data)).nonzero().flatten().tolist()
+    if n > 1 and len(constant) == d:
+        raise ValueError("nothing in data varies: every output has the same value in all its frames.")
+    if noise_per_output and constant:
+        raise ValueError(
+            f"noise_per_output needs outputs that vary, but {_some(constant, data.columns)} are constant: drop them."
+        )
+    if not is_whole(static_dim) or not 0 <= static_dim < latent_dim:
+        raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
+    if static_dim >= max(1, data.num_sequences):
+        raise ValueError(
+            f"static_dim={static_dim} needs more than {static_dim} sequences, but data has {data.num_sequences}."
+        )
+
+
+def _rounding(data: Sequences) -> Tensor:
+    """The variance of a constant output by rounding alone."""
+    return (4.0 * torch.finfo(data.dtype).eps * data.output_means).square()
+
+
+def _some(indices: list[int], names: list[str] | None) -> str:
+    shown = [str(i) if not names else f"{i} ({names[i]!r})" for i in indices[:5]]
+    return ", ".join(shown) + (f" and {len(indices) - 5} more" if len(indices) > 5 else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""q(U), and what it says of the outputs at new latent points.
+r"""q(U), and the outputs at new latent points under it.
 
 With L Lᵀ = K_MM and u_d = L v_d, the optimal q(U) of the collapsed bound is, for an output of a group with
 A = L⁻¹ Ψ2 L⁻ᵀ = U diag(e) Uᵀ and noise 1/β,
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pyro.distributions import constraints
@@ -24,17 +24,19 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, cholesky
-from pyro_vgpds.mapping.sparse_gp import SparseGP, whiten
+from pyro_vgpds.mapping.bound import whiten
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.types import Shape
 
-__all__ = ["Frames", "InducingPosterior", "Moments", "PosteriorGP"]
+__all__ = ["FrameStatistics", "InducingPosterior", "OutputMoments", "OutputWeights", "PosteriorGP"]
 
-_KEEP = 1 << 24  # numbers of v̄ (M, D) up to which it is kept and not made again block by block
-_BLOCK = 1 << 21  # numbers in an array of frames by outputs, or of M by outputs, that is made at once
-_FRAMES = 1 << 22  # numbers of the frames' Ψ2 (T, M, M) that are held at once
-_PSI2_FRAMES = 16  # frames whose Ψ2 are made by one call
+_CACHED = 1 << 24  # numbers of v̄ (M, D) up to which it is cached and not computed again block by block
+_BLOCK = 1 << 21  # largest array of frames by outputs, or of M by outputs
+_FRAMES = 1 << 22  # largest array of the frames' Ψ2 (T, M, M)
+_PSI2_FRAMES = 16  # frames whose Ψ2 are computed by one call
 
 
-class Frames(NamedTuple):
+class FrameStatistics(NamedTuple):
     """Expectations for T single frames, whitened by L: Ψ0 (T,), L⁻¹Ψ1ᵀ as (T, M) and L⁻¹Ψ2L⁻ᵀ (T, M, M)."""
 
     psi0: Tensor
@@ -42,21 +44,23 @@ class Frames(NamedTuple):
     a: Tensor
 
     def spread(self) -> Tensor:
-        """What the latent points' uncertainty adds, L⁻¹(Ψ2 − ψ1 ψ1ᵀ)L⁻ᵀ, (T, M, M)."""
+        """The effect of the latent points' uncertainty, L⁻¹(Ψ2 − ψ1 ψ1ᵀ)L⁻ᵀ, (T, M, M)."""
         return self.a - self.k.unsqueeze(-1) * self.k.unsqueeze(-2)
 
 
-class _Columns(NamedTuple):
-    """q(V) of some outputs: which they are, v̄ (M, d), and the basis (M, M) in which B⁻¹ has the diagonals (M, d)."""
+class OutputWeights(NamedTuple):
+    """q(V) of d outputs of one group."""
 
-    outputs: Tensor
-    mean: Tensor
-    basis: Tensor
-    shrink: Tensor
+    outputs: Tensor  #: their indices, (d,)
+    scale: Tensor  #: s, (d,)
+    noise: Tensor  #: 1/β of the scaled outputs, (d,)
+    mean: Tensor  #: s v̄, (M, d): in the data's units
+    basis: Tensor  #: U, (M, M)
+    shrink: Tensor  #: the diagonals of Uᵀ B⁻¹ U, (M, d)
 
 
-class Moments(NamedTuple):
-    """Mean and variance (T, d) of some outputs at T frames: which outputs they are, and v̄ (M, d)."""
+class OutputMoments(NamedTuple):
+    """Mean and variance (T, d) of d outputs at T frames, in the data's units; the outputs' indices, and s v̄ (M, d)."""
 
     outputs: Tensor
     v: Tensor
@@ -67,20 +71,23 @@ class Moments(NamedTuple):
 class InducingPosterior:
     """q(U) of a mapping, given the moments of the latent points of ``data``.
 
+    U belongs to the scaled outputs. Everything that is said about outputs is in the data's units.
+
     :param likelihood: a :class:`~pyro_vgpds.SparseGP` with the mapping's parameters.
     :param mean: of the latent points, (N, Q).
-    :param variance: likewise.
+    :param variance: of the latent points, (N, Q).
     :param data: the outputs at those points.
-    :param weight: of the frames, (N,): the noise of a frame is that of ``likelihood`` over its weight; left out, 1.
+    :param weight: (N,): the noise variance of a frame is that of ``likelihood`` divided by its weight. Default: ones.
     """
 
     def __init__(
         self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
     ) -> None:
         self.kernel, self.inducing, self.data = likelihood.kernel, likelihood.inducing, data
-        self.noise, self.output_mean = likelihood.noise, likelihood.output_mean
+        self.output_mean, self.output_scale = likelihood.output_mean, likelihood.output_scale
+        self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
         self.factor = likelihood.inducing_factor()
-        groups = data.groups(self.output_mean, columns=len(self.noise) > 1)
+        groups = likelihood.groups_of(data)
         self.of_column = groups.of_column
         mask = groups.mask
         if weight is not None:
@@ -89,61 +96,68 @@ class InducingPosterior:
         self.eigenvalues, self.basis = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = self.eigenvalues.clamp_min(0.0)
         self._k, self._weight = self.whitened(mean, variance), weight
-        small = len(self.inducing) * data.num_outputs <= _KEEP
-        self._kept = list(self._make_columns(0, data.num_outputs)) if small else None
+        small = len(self.inducing) * self.num_outputs <= _CACHED
+        self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
     @property
     def num_outputs(self) -> int:
-        return len(self.output_mean)
+        """The number of outputs that are predicted: the data's own, without lagged copies."""
+        return self.data.num_base_outputs
 
     def noise_of(self, index: Tensor) -> Tensor:
-        """Noise variances of some outputs, (d,)."""
-        return self.noise[index] if len(self.noise) > 1 else self.noise.expand(len(index))
+        """Noise variances of some outputs in the data's units, (d,)."""
+        return self._scaled_noise_of(index) * self.output_scale[index].square()
 
-    def columns(self) -> Iterator[_Columns]:
+    def _scaled_noise_of(self, index: Tensor) -> Tensor:
+        return self.scaled_noise[index] if len(self.scaled_noise) > 1 else self.scaled_noise.expand(len(index))
+
+    def columns(self) -> Iterator[OutputWeights]:
         """q(V) of all outputs, a block of outputs of one group at a time."""
-        if self._kept is not None:
-            yield from self._kept
+        if self._cached is not None:
+            yield from self._cached
             return
         step = max(1, _BLOCK // max(len(self.inducing), self.data.num_frames))
         for start in range(0, self.num_outputs, step):
             yield from self._make_columns(start, min(start + step, self.num_outputs))
 
-    def _make_columns(self, start: int, stop: int) -> Iterator[_Columns]:
-        y = torch.nan_to_num(self.data.read(start, stop) - self.output_mean[start:stop], nan=0.0)
+    def _make_columns(self, start: int, stop: int) -> Iterator[OutputWeights]:
+        centred = self.data.read(start, stop).sub_(self.output_mean[start:stop])
+        y = torch.nan_to_num(centred.div_(self.output_scale[start:stop]), nan=0.0)
         y = y if self._weight is None else y * self._weight.unsqueeze(-1)
         v, of_column = self._k.mT @ y, self.of_column[start:stop]
         order = of_column.argsort(stable=True)
         groups, counts = of_column[order].unique_consecutive(return_counts=True)
         for group, local in zip(groups.tolist(), order.split(counts.tolist()), strict=True):
             index = local + start
-            beta = 1.0 / self.noise_of(index)
+            noise, scale = self._scaled_noise_of(index), self.output_scale[index]
+            beta = 1.0 / noise
             if group < 0:  # nothing was observed: the prior
                 basis, e = torch.eye(len(v), dtype=v.dtype, device=v.device), v.new_zeros(len(v), 1)
             else:
                 basis, e = self.basis[group], self.eigenvalues[group].unsqueeze(-1)
             shrink = 1.0 / (1.0 + beta * e)
-            yield _Columns(index, basis @ (beta * shrink * (basis.mT @ v[:, local])), basis, shrink)
+            mean = basis @ (scale * beta * shrink * (basis.mT @ v[:, local]))
+            yield OutputWeights(index, scale, noise, mean, basis, shrink)
 
     def mean(self) -> Tensor:
-        """E[U], (M, D), without the outputs' means."""
+        """E[U], (M, D), of the scaled outputs: without their means and scales."""
         total = self.factor.new_empty(len(self.inducing), self.num_outputs)
         for part in self.columns():
-            total[:, part.outputs] = self.factor @ part.mean
+            total[:, part.outputs] = self.factor @ (part.mean / part.scale)
         return total
 
     def covariance(self, output: int = 0) -> Tensor:
-        """Cov[u_d] of one output, (M, M); outputs of one group with one noise share it."""
+        """Cov[u_d] of one scaled output, (M, M); outputs of one group with one noise share it."""
         group = int(self.of_column[output])
         if group < 0:
             return self.factor @ self.factor.mT
-        beta = 1.0 / self.noise_of(torch.tensor([output], device=self.noise.device))
+        beta = 1.0 / self._scaled_noise_of(torch.tensor([output], device=self.noise.device))
         root = self.factor @ self.basis[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
         return root @ root.mT
 
     # moments of F at Gaussian latent points
 
-    def frames(self, mean: Tensor, variance: Tensor) -> Iterator[tuple[slice, Frames]]:
+    def frames(self, mean: Tensor, variance: Tensor) -> Iterator[tuple[slice, FrameStatistics]]:
         """Expectations for latent points N(mean_n, diag variance_n), (T, Q), some frames at a time."""
         m = len(self.inducing)
         step = max(1, _FRAMES // (m * m))
@@ -155,7 +169,7 @@ class InducingPosterior:
                 psi0.append(self.kernel.psi0(mu, s, mask))
                 psi2.append(self.kernel.psi2(mu, s, self.inducing, mask))
             k = self.whitened(mean[rows], variance[rows])
-            yield rows, Frames(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
+            yield rows, FrameStatistics(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
 
     def whitened(self, mean: Tensor, variance: Tensor) -> Tensor:
         """L⁻¹Ψ1ᵀ of latent points as (T, M), by which E f_d = k v̄_d."""
@@ -163,10 +177,10 @@ class InducingPosterior:
         return solve_triangular(self.factor, psi1.mT, upper=False).mT
 
     def at_data(self, rows: Tensor) -> Tensor:
-        """The same of some frames of the data, (n, M)."""
+        """L⁻¹Ψ1ᵀ of some frames of the data, as (n, M)."""
         return self._k[rows]
 
-    def moments(self, frames: Frames) -> Iterator[Moments]:
+    def moments(self, frames: FrameStatistics) -> Iterator[OutputMoments]:
         r"""Mean and variance of F (the paper's eq. 22 and 23), a block of outputs at a time:
 
         .. math:: E f_d = \psi_1^\top a_d, \quad
@@ -181,11 +195,12 @@ class InducingPosterior:
                 here = slice(start, start + step)
                 v = part.mean[:, here]
                 through = ((spread @ v) * v).sum(-2).clamp_min(0.0)
-                variance = through + rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
+                own = rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
+                variance = torch.addcmul(through, own, part.scale[here].square())
                 index = part.outputs[here]
-                yield Moments(index, v, frames.k @ v + self.output_mean[index], variance)
+                yield OutputMoments(index, v, frames.k @ v + self.output_mean[index], variance)
 
-    def covariances(self, frames: Frames) -> Tensor:
+    def covariances(self, frames: FrameStatistics) -> Tensor:
         """Covariance of the D values of F within each frame, (T, D, D)."""
         t, d = len(frames.psi0), self.num_outputs
         v = frames.k.new_empty(len(self.inducing), d)
@@ -206,36 +221,29 @@ class PosteriorGP(Expandable):
 
     :param x: latent points (..., T, Q).
     :param inducing: an :class:`InducingPosterior`.
-    :param noise: add the noise; without it the draws are of F.
+    :param include_noise: add the noise; without it the draws are of the function.
     """
 
-    arg_constraints: dict[str, Any] = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.independent(constraints.real, 2)
 
-    def __init__(self, x: Tensor, inducing: InducingPosterior, noise: bool = True) -> None:
-        self.x, self.inducing, self.noise = x, inducing, noise
+    def __init__(self, x: Tensor, inducing: InducingPosterior, include_noise: bool = True) -> None:
+        self.x, self.inducing, self.include_noise = x, inducing, include_noise
         super().__init__(x.shape[:-2], torch.Size((x.shape[-2], inducing.num_outputs)), validate_args=False)
 
-    def _k(self, x: Tensor) -> Tensor:
+    def _whitened(self, x: Tensor) -> Tensor:
         """L⁻¹K_M* as (..., T, M)."""
         u = self.inducing
         return solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
 
-    def _whitened(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """L⁻¹K_M* as (..., T, M), and what it leaves of K_**, (..., T, T)."""
-        k = self._k(x)
-        return k, self.inducing.kernel.cov(x, x) - k @ k.mT
-
     def _moments(self) -> tuple[Tensor, Tensor]:
-        u = self.inducing
-        mean = self.x.new_empty(self._extended_shape())
-        variance = torch.empty_like(mean)
-        k = self._k(self.x)
+        u, k = self.inducing, self._whitened(self.x)
+        mean, variance = (self.x.new_empty(self._extended_shape()) for _ in range(2))
         rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
         for part in u.columns():
             mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]
-            own = (k @ part.basis).square() @ part.shrink + rest
-            variance[..., part.outputs] = own + u.noise_of(part.outputs) if self.noise else own
+            own = ((k @ part.basis).square() @ part.shrink + rest) * part.scale.square()
+            variance[..., part.outputs] = own + u.noise_of(part.outputs) if self.include_noise else own
         return mean, variance
 
     @property
@@ -246,7 +254,7 @@ class PosteriorGP(Expandable):
     def variance(self) -> Tensor:
         return self._moments()[1]
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
         with torch.no_grad():
             y = self.x.new_empty(self._extended_shape(sample_shape))
             x = self.x.expand(y.shape[:-2] + self.x.shape[-2:]).reshape((-1, *self.x.shape[-2:]))
@@ -258,32 +266,30 @@ class PosteriorGP(Expandable):
 
     def _draw(self, x: Tensor, out: Tensor) -> None:
         """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
-        u = self.inducing
-        k, rest = self._whitened(x)
-        root = cholesky(rest, "the mapping's covariance given the inducing variables", None)
-        options: Any = {"dtype": x.dtype, "device": x.device}
+        u, k = self.inducing, self._whitened(x)
+        root = cholesky(u.kernel.cov(x, x) - k @ k.mT, "the mapping's covariance given the inducing variables", None)
         for part in u.columns():
-            v = part.mean + part.basis @ (part.shrink.sqrt() * torch.randn((len(x), *part.shrink.shape), **options))
-            f = k @ v + root @ torch.randn((*x.shape[:2], len(part.outputs)), **options)
-            if self.noise:
+            spread = part.scale * part.shrink.sqrt()
+            v = part.mean + part.basis @ (spread * x.new_empty(len(x), *spread.shape).normal_())
+            f = torch.addcmul(k @ v, root @ x.new_empty(*x.shape[:2], len(part.outputs)).normal_(), part.scale)
+            if self.include_noise:
                 f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
             out[..., part.outputs] = f + u.output_mean[part.outputs]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density of whole sequences given x: a T × T covariance for each output."""
-        if not self.noise:
-            raise NotImplementedError(
-                "PosteriorGP without noise has no density where frames coincide; take noise=True."
-            )
+        if not self.include_noise:
+            raise NotImplementedError("PosteriorGP has no density without noise. Use include_noise=True.")
         if not bool(torch.isfinite(value).all()):
             raise ValueError("PosteriorGP.log_prob needs finite values; Posterior.log_density takes NaN.")
-        u = self.inducing
-        k, rest = self._whitened(self.x)
+        u, k = self.inducing, self._whitened(self.x)
+        rest = u.kernel.cov(self.x, self.x) - k @ k.mT
         total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
         for part in u.columns():
-            noise, rotated = u.noise_of(part.outputs), k @ part.basis
-            residual = value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean
-            same = 1 if len(u.noise) > 1 else len(part.outputs)  # outputs that share a covariance
+            noise, rotated = part.noise, k @ part.basis
+            total = total - value.shape[-2] * part.scale.log().sum()
+            residual = (value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean) / part.scale
+            same = 1 if len(u.scaled_noise) > 1 else len(part.outputs)  # outputs that share a covariance
             for start in range(0, len(part.outputs), same):
                 covariance = rest + (rotated * part.shrink[:, start]) @ rotated.mT
                 factor = cholesky(add_diagonal(covariance, noise[start]), "the covariance of an output at new points")

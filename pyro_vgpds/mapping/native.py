@@ -6,8 +6,8 @@ For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it eval
     V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
 
 and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time
-where a C compiler is found; :func:`available` tells whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment turns
-it off.
+if a C compiler is found; :func:`available` tells whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables
+it.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import open_library, pool
 
-_CHUNK = 64  # rows; a multiple of the rows that the kernel takes at once
+_CHUNK = 64  # rows; a multiple of the rows that the kernel processes at once
 
 
 @functools.cache
@@ -33,13 +33,13 @@ def _library() -> ctypes.CDLL | None:
             function.argtypes = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
             function.argtypes += [ctypes.c_void_p] * outputs
             function.restype = ctypes.c_int
-    except AttributeError:  # built from other sources
+    except AttributeError:  # built from another version of the sources
         return None
     return library
 
 
 def available() -> bool:
-    """Whether the compiled kernel was built and is not turned off."""
+    """Whether the compiled kernel was built and is not disabled."""
     return _library() is not None
 
 
@@ -67,7 +67,7 @@ def _run(
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
     sizes = (rows, points, dims, 1 if mask is None else mask.shape[0])
     if (
-        min(sizes) < 1  # an empty tensor has no address, which the C code would take for no mask
+        min(sizes) < 1  # an empty tensor has no address, which the C code would read as no mask
         or [tuple(x.shape) for x in (a, r, mu, z)] != shapes
         or (mask is not None and mask.shape[1:] != (rows,))
     ):
@@ -84,7 +84,7 @@ def _run(
 
 
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows where ``mask`` is None."""
+    """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows if ``mask`` is None."""
     groups = 1 if mask is None else mask.shape[0]
     chunks = _chunks(len(a))
     parts = [(a.new_empty(groups, len(z), len(z)),) for _ in chunks]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The expectations of the mapping kernel under a Gaussian q(X), which are all that the bound needs of it:
+r"""The expectations of the mapping kernel under a Gaussian q(X), which are all that the bound needs of the kernel:
 
 .. math:: \Psi_0 = \sum_n E[k(x_n, x_n)], \quad \Psi_1 = E[K_{NM}], \quad \Psi_2 = E[K_{MN} K_{NM}].
 
@@ -10,7 +10,7 @@ groups, and ``None`` stands for one group that has every row. Ψ0 is (..., C), �
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +32,14 @@ __all__ = [
     "register_psi2",
 ]
 
-_TILE = 1 << 17  # numbers in a tile of exp_sum: what stays in cache
-_NATIVE_GROUPS = 16  # column groups up to which the compiled midpoint sums are the faster
+_TILE = 1 << 17  # numbers in a tile of exp_sum, so that it stays in cache
+_NATIVE_GROUPS = 16  # column groups up to which the compiled midpoint sums are faster
 _LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
 class Psi:
-    """Ψ0 (..., C), Ψ1ᵀY (..., M, R), which is all that is ever read of Ψ1, and Ψ2 (..., C, M, M)."""
+    """Ψ0 (..., C), Ψ1ᵀY (..., M, R), which is all that the bound needs of Ψ1, and Ψ2 (..., C, M, M)."""
 
     psi0: Tensor
     psi1_y: Tensor
@@ -52,11 +52,11 @@ class MappingValue:
     * ``cov(x, z)``: the covariance (..., n, m) of points x (..., n, Q) and z (..., m, Q), and ``cov_diag(x)``, the
       diagonal (..., n) of ``cov(x, x)``;
     * ``psi0(mean, variance, mask)``, ``psi1(mean, variance, z)`` and ``psi2(mean, variance, z, mask)``, for
-      x_n ~ N(mean_n, diag variance_n), shapes as in this module's head. :func:`masked_sum` does the sums over n;
-    * ``inducing_cov(z)`` where K_MM is more than ``cov(z, z)``.
+      x_n ~ N(mean_n, diag variance_n), shapes as at the top of this module. :func:`masked_sum` does the sums over n;
+    * ``inducing_cov(z)`` if K_MM is not ``cov(z, z)``.
 
-    To stand in a sum it also needs its cross terms with each kind it will meet, by :func:`register_psi2`; ``Bias`` and
-    ``White`` go with every kind already.
+    To be part of a sum it also needs its cross terms with each other kind in the sum, by :func:`register_psi2`;
+    ``Bias`` and ``White`` have theirs with every kind already.
     """
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class MappingValue:
         raise NotImplementedError
 
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """Ψ1ᵀ y, (..., M, R), of y (N, R); to be overridden where it can be had without all of Ψ1."""
+        """Ψ1ᵀ y, (..., M, R), of y (N, R); to be overridden if it can be computed without all of Ψ1."""
         return self.psi1(mean, variance, z).mT @ y
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
@@ -133,8 +133,8 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     return register
 
 
-def cross_psi2(first: Any, second: Any) -> Callable[..., Tensor] | None:
-    """``f(mean, variance, z, mask)`` for the cross term of two kernel values, or None where none is registered."""
+def cross_psi2(first: object, second: object) -> Callable[..., Tensor] | None:
+    """``f(mean, variance, z, mask)`` for the cross term of two kernel values, or None if none is registered."""
     for a, b, turned in ((first, second, False), (second, first, True)):
         for kind_a in type(a).__mro__:
             for kind_b in type(b).__mro__:
@@ -148,8 +148,8 @@ def cross_psi2(first: Any, second: Any) -> Callable[..., Tensor] | None:
 def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(log_scale_n − Σ_q rate_nq (mean_nq − z̄_q)²) for each midpoint z̄ = (z_m + z_m')/2, (..., C, M, M).
 
-    This is where the time goes, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU.
-    With many groups the sums over n outweigh the exponentials, and matrix products do them best.
+    This takes most of the time, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU.
+    With many groups the sums over n cost more than the exponentials, and matrix products are the fastest.
 
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
@@ -189,7 +189,7 @@ def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
 
     ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any constant (C, N). The
-    exponentials are made in tiles that stay in cache, and are made again in the backward pass.
+    exponentials are computed in tiles that stay in cache, and computed again in the backward pass.
     """
     batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if not batch:
@@ -202,7 +202,7 @@ def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
 class _ExpSum(torch.autograd.Function):
     # With E = exp(left rightᵀ) and g the gradient of the result:
     #   one group:   Eᵀ left has the sums themselves in its last column (where left is 1) and, scaled by g, is the
-    #                gradient of right; so the forward pass makes all of it, and the backward pass only E (g ∘ right);
+    #                gradient of right; so the forward pass has all of it, and the backward pass only E (g ∘ right);
     #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right and Hᵀ left.
 
     @staticmethod
@@ -242,8 +242,8 @@ class _ExpSum(torch.autograd.Function):
         return grad_left, grad_right, None
 
 
-def _tiles(left: Tensor, right: Tensor):  # type: ignore[no-untyped-def]
-    """Rows of left and exp(left rightᵀ) for them, tile by tile; the array is used again for the next tile."""
+def _tiles(left: Tensor, right: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of left and exp(left rightᵀ) for them, tile by tile; the next tile overwrites the array."""
     left, right = _LOG2E * left, right.mT.contiguous()
     step = max(1, _TILE // right.shape[1])
     buffer = left.new_empty(min(step, len(left)), right.shape[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what was learned and predicted, with matplotlib. Functions draw on axes and return them."""
+"""Plots of training, latent paths and predictions, with matplotlib. Functions draw on axes and return them."""
 
 from pyro_vgpds.plotting.animation import animate_frames, animate_poses, save_animation
 from pyro_vgpds.plotting.frames import plot_frames

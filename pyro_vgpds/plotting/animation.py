@@ -1,32 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos and stick figures that move, as matplotlib animations and as files."""
+"""Animations of videos and of stick figures, in matplotlib and as files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FuncAnimation
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from pyro_vgpds.files.film import write_film
-from pyro_vgpds.plotting.frames import check_films, gray
-from pyro_vgpds.plotting.poses import bone_lines, check_motions, draw_pose, flatten
+from pyro_vgpds.plotting.frames import check_films, gray_range, show_frame
+from pyro_vgpds.plotting.poses import Motions, bone_lines, check_motions, draw_pose, flatten
+from pyro_vgpds.plotting.style import Labels
+from pyro_vgpds.types import ArrayLike, PathLike
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
+    from pyro_vgpds.datasets.skeleton import Skeleton
 
 __all__ = ["animate_frames", "animate_poses", "save_animation"]
 
 
-def animate_frames(films: Mapping[str, Any], *, labels: Any = None, fps: float = 12.0) -> Any:
-    """Films beside each other, moving.
+def animate_frames(films: Mapping[str, ArrayLike], *, labels: Labels | None = None, fps: float = 12.0) -> FuncAnimation:
+    """Animate films side by side.
 
-    :param films: names and frames (T, H, W) of one shape; NaN, which is what was hidden, is drawn in a colour.
-    :param labels: of the T frames, written above; left out, nothing is.
-    :param fps: frames a second.
-    :returns: a matplotlib animation: keep it, and :func:`save_animation` or ``to_jshtml()`` it.
-    :raises ValueError: where shapes differ.
+    :param films: names and frames (T, H, W) of one shape. NaN (hidden pixels) is coloured.
+    :param labels: labels of the T frames, printed above. Default: no labels.
+    :param fps: frames per second.
+    :returns: a matplotlib animation. Keep a reference; write it by :func:`save_animation` or ``to_jshtml()``.
+    :raises ValueError: if shapes differ.
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> from pyro_vgpds.plotting import animate_frames, save_animation
@@ -41,37 +49,36 @@ def animate_frames(films: Mapping[str, Any], *, labels: Any = None, fps: float =
     count, height, width = next(iter(pictures.values())).shape
     size = (2.3 * len(pictures), 2.3 * height / width + (0.65 if labels is not None else 0.4))
     figure, axes = plt.subplots(1, len(pictures), figsize=size, squeeze=False, layout="constrained")
-    first = next(iter(pictures.values()))
-    limits = {"vmin": float(np.nanmin(first)), "vmax": float(np.nanmax(first))}
+    limits = gray_range(pictures)
     images = []
     for ax, (name, film) in zip(axes[0], pictures.items(), strict=True):
-        images.append(ax.imshow(film[0], cmap=gray(), interpolation="nearest", **limits))
+        images.append(show_frame(ax, film[0], limits))
         ax.set_title(name, fontsize="medium")
         ax.set_axis_off()
     heading = None if labels is None else figure.suptitle(str(labels[0]), fontsize="small")
 
-    def update(frame: int) -> list[Any]:
+    def update(frame: int) -> list[Artist]:
         for image, film in zip(images, pictures.values(), strict=True):
             image.set_data(film[frame])
-        if heading is not None:
+        if labels is not None and heading is not None:
             heading.set_text(str(labels[frame]))
-        return images
+        return [*images]
 
-    return _animation(figure, update, count, fps)
+    return FuncAnimation(figure, update, frames=count, interval=1000.0 / fps, blit=False)
 
 
 def animate_poses(
-    skeleton: Any, motions: Any, *, view: str = "three-quarter", overlay: bool = False, fps: float = 12.0
-) -> Any:
-    """Stick figures that move.
+    skeleton: Skeleton, motions: Motions, *, view: str = "three-quarter", overlay: bool = False, fps: float = 12.0
+) -> FuncAnimation:
+    """Animate stick figures.
 
     :param skeleton: as for :func:`~pyro_vgpds.plotting.plot_poses`.
-    :param motions: likewise.
-    :param view: likewise.
-    :param overlay: draw them on top of each other, not side by side.
-    :param fps: frames a second.
-    :returns: a matplotlib animation, as :func:`animate_frames` does.
-    :raises ValueError: where shapes do not fit or the view is unknown.
+    :param motions: as for :func:`~pyro_vgpds.plotting.plot_poses`.
+    :param view: as for :func:`~pyro_vgpds.plotting.plot_poses`.
+    :param overlay: draw the figures on top of each other instead of side by side.
+    :param fps: frames per second.
+    :returns: a matplotlib animation, as :func:`animate_frames`.
+    :raises ValueError: if shapes do not match or the view is unknown.
 
     >>> from pyro_vgpds.datasets import make_gait
     >>> from pyro_vgpds.plotting import animate_poses, save_animation
@@ -100,21 +107,22 @@ def animate_poses(
     if overlay and len(named) > 1:
         axes[0][0].legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.12))
 
-    def update(frame: int) -> list[Any]:
+    def update(frame: int) -> list[Artist]:
         for line, places in zip(lines, named.values(), strict=True):
             line.set_data(*bone_lines(skeleton, places[frame]))
-        return lines
+        return [*lines]
 
-    return _animation(figure, update, len(next(iter(named.values()))), fps)
+    count = len(next(iter(named.values())))
+    return FuncAnimation(figure, update, frames=count, interval=1000.0 / fps, blit=False)
 
 
-def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float = 12.0, dpi: int = 90) -> Path:
+def save_animation(animation: FuncAnimation, path: PathLike, *, fps: float = 12.0, dpi: int = 90) -> Path:
     """Write an animation to a ``.gif``, or with ``pyro_vgpds[video]`` to an ``.mp4``, and close its figure.
 
-    :param animation: made by :func:`animate_frames` or :func:`animate_poses`, whose examples show its use.
-    :param path: the file; its ending says what is written. Errors as in :func:`~pyro_vgpds.files.write_film`.
-    :param fps: frames a second.
-    :param dpi: pixels an inch.
+    :param animation: made by :func:`animate_frames` or :func:`animate_poses`.
+    :param path: the file; its suffix selects the format. Errors as in :func:`~pyro_vgpds.files.write_film`.
+    :param fps: frames per second.
+    :param dpi: pixels per inch.
     :returns: the path.
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
@@ -125,32 +133,28 @@ def save_animation(animation: Any, path: str | os.PathLike[str], *, fps: float =
     """
     import matplotlib.pyplot as plt
 
-    writer: Any = _FilmWriter(fps=fps)  # type: ignore[arg-type, unused-ignore]
+    writer = _FilmWriter(fps=fps)  # type: ignore[arg-type, unused-ignore]
     animation.save(os.fspath(path), writer=writer, dpi=dpi)
     plt.close(writer.fig)
     return Path(path)
 
 
 class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
-    """Takes the frames that matplotlib draws to :func:`~pyro_vgpds.files.write_film`."""
+    """Passes the frames that matplotlib draws to :func:`~pyro_vgpds.files.write_film`."""
 
-    def setup(self, fig: Any, outfile: Any, dpi: float | None = None) -> None:
+    def setup(self, fig: Figure, outfile: str | Path, dpi: float | None = None) -> None:
         super().setup(fig, outfile, dpi)
         fig.set_dpi(self.dpi)
         fig.canvas.draw()
-        fig.set_layout_engine("none")  # things stay where they are, and need not be laid out for every frame
+        fig.set_layout_engine("none")  # the layout is fixed, and need not be computed for every frame
         self.pictures: list[np.ndarray] = []
 
     def grab_frame(self, **savefig_kwargs: Any) -> None:
         canvas = self.fig.canvas
-        if type(canvas) is not FigureCanvasAgg:  # of a window, which draws when it finds the time
+        if type(canvas) is not FigureCanvasAgg:  # the canvas of a window draws asynchronously
             canvas = FigureCanvasAgg(self.fig)
             canvas.draw()
         self.pictures.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
     def finish(self) -> None:
         write_film(self.outfile, np.stack(self.pictures), self.fps)
-
-
-def _animation(figure: Any, update: Any, count: int, fps: float) -> Any:
-    return FuncAnimation(figure, update, frames=count, interval=1000.0 / fps, blit=False)

@@ -1,30 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of videos side by side: the truth, what was seen of it, and what the model makes of that."""
+"""Frames of videos side by side: for example the truth, its observed part, and the reconstruction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import BASELINE, array
+from pyro_vgpds.plotting.style import BASELINE, Labels, array, choose_frames
+from pyro_vgpds.types import ArrayLike
 
-__all__ = ["check_films", "gray", "plot_frames"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+__all__ = ["check_films", "gray_range", "plot_frames", "show_frame"]
 
 
 def plot_frames(
-    films: Mapping[str, Any], frames: Sequence[int] | None = None, axes: Any = None, *, labels: Any = None
+    films: Mapping[str, ArrayLike],
+    frames: Sequence[int] | None = None,
+    axes: np.ndarray | Sequence[Axes] | None = None,
+    *,
+    labels: Labels | None = None,
 ) -> np.ndarray:
-    """A grid of pictures: a row for each film, a column for each frame, all on one scale of grey.
+    """Plot a grid of images: a row for each film, a column for each frame, all with the same grey scale.
 
-    :param films: names and frames (T, H, W), such as ``{"truth": …, "seen": …, "reconstruction": …}``; NaN, which is
-        what was hidden, is drawn in a colour.
-    :param frames: which frames; left out, up to eight, evenly.
-    :param axes: an array of axes (len(films), len(frames)); left out, those of a new figure.
-    :param labels: of all T frames, such as their times; left out, their numbers.
+    :param films: names and frames (T, H, W), such as ``{"truth": …, "seen": …, "reconstruction": …}``. NaN (hidden
+        pixels) is coloured.
+    :param frames: indices of the frames. Default: up to eight, evenly spaced.
+    :param axes: an array of axes (len(films), len(frames)). Default: those of a new figure.
+    :param labels: labels of all T frames, such as their times. Default: their indices.
     :returns: the axes.
-    :raises ValueError: where there is no film, shapes differ, or a frame is not there.
+    :raises ValueError: if there is no film, shapes differ, or a frame does not exist.
 
     >>> from pyro_vgpds.datasets import make_pendulum_video
     >>> from pyro_vgpds.plotting import plot_frames
@@ -38,19 +47,17 @@ def plot_frames(
 
     pictures = check_films(films)
     count, height, width = next(iter(pictures.values())).shape
-    chosen = np.linspace(0, count - 1, min(8, count)).round().astype(int).tolist() if frames is None else list(frames)
-    if not chosen or not all(0 <= i < count for i in chosen):
-        raise ValueError(f"frames must be some of 0 to {count - 1}, but got {chosen}.")
+    chosen = choose_frames(frames, count)
     shape = (len(pictures), len(chosen))
     if axes is None:
         cell = 1.25 if len(chosen) > 4 else 1.7
         size = (0.9 + cell * shape[1], 0.35 + cell * height / width * shape[0])
         axes = plt.subplots(*shape, figsize=size, squeeze=False, layout="constrained")[1]
     axes = np.asarray(axes, dtype=object).reshape(shape)
-    low, high = _range(pictures)
+    limits = gray_range(pictures)
     for row, (name, film) in zip(axes, pictures.items(), strict=True):
         for ax, i in zip(row, chosen, strict=True):
-            ax.imshow(film[i], cmap=gray(), vmin=low, vmax=high, interpolation="nearest")
+            show_frame(ax, film[i], limits)
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(False)
         row[0].set_ylabel(name, rotation=0, ha="right", va="center")
@@ -59,28 +66,29 @@ def plot_frames(
     return axes
 
 
-def gray() -> Any:
-    """Grey, with a colour for what is NaN."""
+def show_frame(ax: Axes, picture: np.ndarray, limits: tuple[float, float]) -> AxesImage:
+    """Draw an image (H, W) in grey, with a colour for NaN."""
     import matplotlib as mpl
     from matplotlib.colors import to_rgb
 
-    return mpl.colormaps["gray"].with_extremes(bad=(*to_rgb(BASELINE), 0.4))
+    gray = mpl.colormaps["gray"].with_extremes(bad=(*to_rgb(BASELINE), 0.4))
+    return ax.imshow(picture, cmap=gray, vmin=limits[0], vmax=limits[1], interpolation="nearest")
 
 
-def check_films(films: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Films of one shape (T, H, W). Raises a ValueError where they are not."""
+def check_films(films: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """The films as arrays. Raises a ValueError if they are not of one shape (T, H, W)."""
     pictures = {name: array(film) for name, film in films.items()}
     shapes = {film.shape for film in pictures.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 3:
         raise ValueError(
-            "films must be pictures (T, H, W), all of one shape, but got "
+            "films must be images (T, H, W), all of the same shape, but got "
             + (", ".join(f"{name} {film.shape}" for name, film in pictures.items()) or "none")
             + "."
         )
     return pictures
 
 
-def _range(pictures: dict[str, np.ndarray]) -> tuple[float, float]:
-    """Of the first film: predictions that overshoot are clipped, so that greys mean the same in all rows."""
+def gray_range(pictures: dict[str, np.ndarray]) -> tuple[float, float]:
+    """The range of the first film, for all: predictions beyond it are clipped, so that all grey scales agree."""
     first = next(iter(pictures.values()))
     return float(np.nanmin(first)), float(np.nanmax(first))

@@ -1,32 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latent paths that a model has found, with their uncertainty."""
+"""Latent paths with their uncertainty."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from torch import Tensor
+from torch.distributions import Distribution
 
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.plotting.style import array, color, new_axes, tidy, time_axis
 
-__all__ = ["plot_latent", "plot_plane"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-_NAMED = 6  # sequences that a legend has room for
+__all__ = ["LatentPaths", "plot_latent", "plot_plane"]
+
+_NAMED = 6  # maximal number of sequences in a legend
+
+
+class LatentPaths(Protocol):
+    """The part of :class:`~pyro_vgpds.Posterior` that is plotted here."""
+
+    @property
+    def q(self) -> Distribution:
+        """The distribution of the latent path, with mean and variance (N, Q)."""
+
+    @property
+    def data(self) -> Sequences:
+        """The training sequences."""
 
 
 def plot_latent(
-    posterior: Any, dimensions: Sequence[int] | None = None, axes: Any = None, *, names: Sequence[str] | None = None
+    posterior: LatentPaths,
+    dimensions: Sequence[int] | Tensor | None = None,
+    axes: np.ndarray | Sequence[Axes] | Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Latent dimensions over time, one below the other, with bands of two standard deviations; colours are sequences.
+    """Plot latent dimensions over time, one below the other, with bands of two standard deviations.
+
+    Each sequence has its own colour.
 
     :param posterior: a :class:`~pyro_vgpds.Posterior`.
-    :param dimensions: which; left out, all. ``model.relevance(guide, data).value.argsort(descending=True)[:3]`` are the
-        leading three.
-    :param axes: as many axes; left out, those of a new figure.
-    :param names: of the sequences, for the legend.
+    :param dimensions: indices of the dimensions. Default: all. The three most relevant are
+        ``model.relevance(guide, data).value.argsort(descending=True)[:3]``.
+    :param axes: one for each dimension. Default: those of a new figure.
+    :param names: names of the sequences, for the legend.
     :returns: the axes, an array (len(dimensions),).
-    :raises ValueError: where a dimension is unknown, or the axes are not as many.
+    :raises ValueError: if a dimension is unknown, or the number of axes differs from that of the dimensions.
 
     >>> from pyro_vgpds.plotting import plot_latent
     >>> leading = model.relevance(guide, data).value.argsort(descending=True)[:2]
@@ -42,7 +66,7 @@ def plot_latent(
         axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")[1]
     axes = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
     if len(axes) != len(chosen):
-        raise ValueError(f"axes must be one for each of the {len(chosen)} dimensions, but there are {len(axes)}.")
+        raise ValueError(f"axes must have one entry for each of the {len(chosen)} dimensions, but got {len(axes)}.")
     for ax, q in zip(axes, chosen, strict=True):
         tidy(ax)
         for s, rows in enumerate(slices):
@@ -57,16 +81,20 @@ def plot_latent(
 
 
 def plot_plane(
-    posterior: Any, dimensions: Sequence[int] = (0, 1), ax: Any = None, *, names: Sequence[str] | None = None
-) -> Any:
-    """Two latent dimensions against each other; a pale ellipse of one standard deviation stands behind every frame.
+    posterior: LatentPaths,
+    dimensions: Sequence[int] | Tensor = (0, 1),
+    ax: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    """Plot two latent dimensions against each other, with an ellipse of one standard deviation around every frame.
 
     :param posterior: a :class:`~pyro_vgpds.Posterior`.
-    :param dimensions: which two; the leading ones show most.
-    :param ax: axes to draw on; left out, those of a new figure.
-    :param names: of the sequences, for the legend.
+    :param dimensions: indices of two dimensions, such as the most relevant ones.
+    :param ax: axes to draw on. Default: those of a new figure.
+    :param names: names of the sequences, for the legend.
     :returns: the axes.
-    :raises ValueError: where they are not two that the model has.
+    :raises ValueError: if there are not two dimensions, or one is unknown.
 
     >>> from pyro_vgpds.plotting import plot_plane
     >>> plot_plane(post, (0, 1)).get_xlabel()
@@ -86,7 +114,7 @@ def plot_plane(
             offset_transform=ax.transData, facecolors=color(s), alpha=0.12, linewidths=0,
         )  # fmt: skip
         ax.add_collection(ellipses)
-        for side in (-0.5, 0.5):  # the axes would make room for the middles only
+        for side in (-0.5, 0.5):  # the automatic limits consider only the centres
             ax.update_datalim(np.stack([x + side * wide, y + side * high], 1)[np.isfinite(x)])
         ax.plot(x, y, "-", color=color(s), linewidth=0.9, marker=".", markersize=4, label=_name(names, s))
     ax.set(xlabel=f"latent {first}", ylabel=f"latent {second}")
@@ -95,7 +123,7 @@ def plot_plane(
     return ax
 
 
-def _paths(posterior: Any) -> tuple[np.ndarray, np.ndarray, list[slice], np.ndarray]:
+def _paths(posterior: LatentPaths) -> tuple[np.ndarray, np.ndarray, list[slice], np.ndarray]:
     """Means and standard deviations (N, Q), the rows of each sequence, and the times or dates (N,)."""
     q, data = posterior.q, posterior.data
     times = array(data.times.t)
@@ -105,18 +133,18 @@ def _paths(posterior: Any) -> tuple[np.ndarray, np.ndarray, list[slice], np.ndar
 
 
 def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-    """A row of NaN wherever the times jump by more than four usual steps: no line is drawn across what is not there."""
+    """Insert NaN wherever times are more than four median steps apart, so that no line is drawn across a gap."""
     steps = np.diff(t).astype(float)
     jumps = np.flatnonzero(steps > 4.0 * np.median(steps)) + 1 if len(steps) else np.empty(0, dtype=int)
     return [np.insert(t, jumps, t[jumps]), *(np.insert(column, jumps, np.nan) for column in columns)]
 
 
-def _dimensions(chosen: Any, total: int, count: int | None = None) -> list[int]:
+def _dimensions(chosen: Iterable[int] | Tensor, total: int, count: int | None = None) -> list[int]:
     dimensions = [int(q) for q in chosen]
     if count is not None and len(dimensions) != count:
-        raise ValueError(f"dimensions must be {count}, but got {dimensions}.")
+        raise ValueError(f"dimensions must have {count} entries, but got {dimensions}.")
     if not dimensions or not all(0 <= q < total for q in dimensions):
-        raise ValueError(f"dimensions must be some of 0 to {total - 1}, but got {dimensions}.")
+        raise ValueError(f"dimensions must be indices from 0 to {total - 1}, but got {dimensions}.")
     return dimensions
 
 

@@ -4,39 +4,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, array, new_axes
+from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, Labels, array, choose_frames, new_axes
+from pyro_vgpds.types import ArrayLike
 
-__all__ = ["check_motions", "draw_pose", "flatten", "plot_poses"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from pyro_vgpds.datasets.skeleton import Skeleton
+
+__all__ = ["Motions", "bone_lines", "check_motions", "draw_pose", "flatten", "plot_poses"]
+
+#: positions (T, J, 3), one pose (J, 3), or several of them by name
+Motions: TypeAlias = "ArrayLike | Mapping[str, ArrayLike]"
 
 VIEWS = ("side", "front", "three-quarter")
-_STYLES = ((MUTED, 4.5), (LEARNED, 1.6), (BASELINE, 1.2))  # a broad pale figure behind, thin ones before it
+_STYLES = ((MUTED, 4.5), (LEARNED, 1.6), (BASELINE, 1.2))  # a broad pale figure behind, thin ones in front of it
 
 
 def plot_poses(
-    skeleton: Any,
-    motions: Any,
+    skeleton: Skeleton,
+    motions: Motions,
     frames: Sequence[int] | None = None,
-    ax: Any = None,
+    ax: Axes | None = None,
     *,
     view: str = "three-quarter",
-    labels: Any = None,
-) -> Any:
-    """Poses in a row; several motions are drawn on top of each other, the first as a broad pale figure behind.
+    labels: Labels | None = None,
+) -> Axes:
+    """Plot poses in a row. Several motions are drawn on top of each other, the first as a broad pale figure behind.
 
     :param skeleton: a :class:`~pyro_vgpds.datasets.Skeleton`.
-    :param motions: positions (T, J, 3) of its joints, or one pose (J, 3), as ``skeleton.positions(channels)`` gives;
-        or a dictionary of names and positions, such as ``{"truth": …, "reconstruction": …}``. Bones with an end that
-        is NaN are not drawn, so that a motion can be that of one limb.
-    :param frames: which frames; left out, up to eight, evenly.
-    :param ax: axes to draw on; left out, those of a new figure.
+    :param motions: positions (T, J, 3) of its joints, or one pose (J, 3), as returned by
+        ``skeleton.positions(channels)``; or a dictionary of names and positions, such as
+        ``{"truth": …, "reconstruction": …}``. Bones with an end that is NaN are not drawn, so a motion can be that of
+        one limb.
+    :param frames: indices of the frames. Default: up to eight, evenly spaced.
+    :param ax: axes to draw on. Default: those of a new figure.
     :param view: ``"side"`` (from its right), ``"front"`` or ``"three-quarter"``.
-    :param labels: of all T frames, such as their times, written below the figures.
+    :param labels: labels of all T frames, such as their times, printed below the figures. Default: no labels.
     :returns: the axes.
-    :raises ValueError: where shapes do not fit, a frame is not there, or the view is unknown.
+    :raises ValueError: if shapes do not match, a frame does not exist, or the view is unknown.
 
     >>> from pyro_vgpds.datasets import make_gait
     >>> from pyro_vgpds.plotting import plot_poses
@@ -45,9 +56,7 @@ def plot_poses(
     """
     named = check_motions(skeleton, motions)
     count = len(next(iter(named.values())))
-    chosen = np.linspace(0, count - 1, min(8, count)).round().astype(int).tolist() if frames is None else list(frames)
-    if not chosen or not all(0 <= i < count for i in chosen):
-        raise ValueError(f"frames must be some of 0 to {count - 1}, but got {chosen}.")
+    chosen = choose_frames(frames, count)
     flat = {name: flatten(places[chosen], view) for name, places in named.items()}
     everything = np.concatenate(list(flat.values()))
     middle = _middles(list(flat.values()))
@@ -60,8 +69,9 @@ def plot_poses(
             draw_pose(
                 ax, skeleton, pose + np.array([k * gap - middle[k], 0.0]), m, name if k == 0 and len(flat) > 1 else None
             )
-    for k, i in enumerate(chosen if labels is not None else ()):
-        ax.text(k * gap, bottom - 0.04 * (top - bottom), str(labels[i]), ha="center", va="top", fontsize="small")
+    if labels is not None:
+        for k, i in enumerate(chosen):
+            ax.text(k * gap, bottom - 0.04 * (top - bottom), str(labels[i]), ha="center", va="top", fontsize="small")
     ax.set_aspect("equal")
     ax.set_axis_off()
     if len(flat) > 1:
@@ -70,8 +80,8 @@ def plot_poses(
 
 
 def _middles(motions: list[np.ndarray]) -> np.ndarray:
-    """Where each pose stands, across, (T,): its root in the first motion, or where that is NaN, half-way between the
-    ends of what there is. One place for all motions, so that what sets them apart is seen.
+    """The horizontal centre of each pose, (T,): the root of the first motion, or if that is NaN, the middle of the
+    range of all joints. It is the same for all motions, so that their differences are visible.
     """
     across = np.stack([places[..., 0] for places in motions])
     root = across[0, :, 0]
@@ -79,15 +89,15 @@ def _middles(motions: list[np.ndarray]) -> np.ndarray:
     return np.where(np.isnan(root), half_way, root)
 
 
-def draw_pose(ax: Any, skeleton: Any, pose: np.ndarray, style: int = 1, label: str | None = None) -> Any:
-    """One pose (J, 2) as one line with gaps between the bones; the line, so that an animation can move it."""
+def draw_pose(ax: Axes, skeleton: Skeleton, pose: np.ndarray, style: int = 1, label: str | None = None) -> Line2D:
+    """Draw a pose (J, 2) as one line with gaps between the bones. Returns the line, which an animation moves."""
     shade, width = _STYLES[min(style, len(_STYLES) - 1)]
     (line,) = ax.plot(*bone_lines(skeleton, pose), color=shade, linewidth=width, solid_capstyle="round", label=label)
     return line
 
 
-def bone_lines(skeleton: Any, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of all bones with NaN between them, across and up."""
+def bone_lines(skeleton: Skeleton, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Horizontal and vertical positions of the ends of all bones, with NaN between bones."""
     ends = np.full((len(skeleton.bones), 3, 2), np.nan)
     for b, (parent, joint) in enumerate(skeleton.bones):
         ends[b, :2] = pose[[parent, joint]]
@@ -95,30 +105,30 @@ def bone_lines(skeleton: Any, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def flatten(places: np.ndarray, view: str) -> np.ndarray:
-    """Positions (..., J, 3) as seen from a side, (..., J, 2), across and up; the y axis points up."""
+    """Project positions (..., J, 3) to horizontal and vertical positions (..., J, 2); the y axis points up."""
     if view not in VIEWS:
         raise ValueError(f"view must be one of {', '.join(VIEWS)}, but got {view!r}.")
     turn = {"side": 0.5 * np.pi, "front": 0.0, "three-quarter": 0.3 * np.pi}[view]
     x, y, z = np.moveaxis(places, -1, 0)
     across = np.cos(turn) * x + np.sin(turn) * z
     depth = np.cos(turn) * z - np.sin(turn) * x
-    tilt = 0.0 if view != "three-quarter" else 0.15  # seen a little from above
+    tilt = 0.0 if view != "three-quarter" else 0.15  # seen slightly from above
     return np.stack([across, y - tilt * depth], -1)
 
 
-def check_motions(skeleton: Any, motions: Any) -> dict[str, np.ndarray]:
-    """Named positions (T, J, 3), all of one shape. Raises a ValueError where they are not."""
+def check_motions(skeleton: Skeleton, motions: Motions) -> dict[str, np.ndarray]:
+    """The motions as named arrays. Raises a ValueError if they are not of one shape (T, J, 3)."""
     given = dict(motions) if isinstance(motions, Mapping) else {"motion": motions}
     named = {name: array(places) for name, places in given.items()}
     named = {name: places[None] if places.ndim == 2 else places for name, places in named.items()}
-    wanted = (len(skeleton.joints), 3)
+    expected = (len(skeleton.joints), 3)
     lengths = {len(places) for places in named.values()}
-    if len(lengths) != 1 or not all(places.ndim == 3 and places.shape[1:] == wanted for places in named.values()):
+    if len(lengths) != 1 or not all(places.ndim == 3 and places.shape[1:] == expected for places in named.values()):
         raise ValueError(
-            f"motions must be positions (T, {wanted[0]}, 3) of one length, but got "
+            f"motions must be positions (T, {expected[0]}, 3) with the same T, but got "
             + (", ".join(f"{name} {places.shape}" for name, places in named.items()) or "none")
             + "."
         )
     if not any(np.isfinite(places).all(-1).any() for places in named.values()):
-        raise ValueError("motions must have joints that are not NaN, but all are.")
+        raise ValueError("motions must have joints that are not NaN, but all are NaN.")
     return named

@@ -1,42 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of single outputs against time: fans of forecasts, and reconstructions beside the truth."""
+"""Predictions of single outputs over time: forecasts with bands, and reconstructions with the truth."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from collections.abc import Sequence
-from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
+from pyro_vgpds.types import ArrayLike
 
-__all__ = ["plot_forecast", "plot_reconstruction"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+__all__ = ["Moments", "plot_forecast", "plot_reconstruction"]
+
+
+class Moments(Protocol):
+    """The part of a :class:`~pyro_vgpds.Prediction` that every plot uses.
+
+    Bands also need its ``interval(probability)``, which returns lower and upper ends (T, D). ``columns`` and ``dates``
+    are optional.
+    """
+
+    @property
+    def t(self) -> Tensor | np.ndarray:
+        """Times (T,)."""
+
+    @property
+    def mean(self) -> Tensor | np.ndarray:
+        """Means (T, D)."""
 
 
 def plot_forecast(
-    prediction: Any,
+    prediction: Moments,
     output: int | str = 0,
-    ax: Any = None,
+    ax: Axes | None = None,
     *,
-    history: tuple[Any, Any] | None = None,
-    truth: tuple[Any, Any] | None = None,
+    history: tuple[ArrayLike, ArrayLike] | None = None,
+    truth: tuple[ArrayLike, ArrayLike] | None = None,
     levels: Sequence[float] = (0.5, 0.95),
-) -> Any:
-    """One output of a forecast: the mean, and bands that hold these shares of the probability.
+) -> Axes:
+    """Plot one output of a forecast: the mean, and central bands of the given probabilities.
 
-    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
-    :param output: the number of the output, or its name.
-    :param ax: axes to draw on; left out, those of a new figure.
-    :param history: times (N,) and outputs (N, D) that came before, drawn as a line; NaN leaves a gap. Where the
-        prediction has dates, times are dates, or numbers as in ``data.times.t``, seconds from the data's first date.
-    :param truth: times and outputs that came to be, drawn as dots; times likewise.
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
+    :param output: index or name of the output.
+    :param ax: axes to draw on. Default: those of a new figure.
+    :param history: times (N,) and outputs (N, D) before the forecast, drawn as a line; NaN leaves a gap. If the
+        prediction has dates, times are dates, or numbers as in ``data.times.t``, in seconds from the data's first date.
+    :param truth: times and true outputs, drawn as dots; times as for ``history``.
     :param levels: probabilities of the bands.
     :returns: the axes.
-    :raises ValueError: where the output is unknown, or a level not between 0 and 1.
-    :raises TypeError: where times are neither numbers nor dates, or not of the kind that the prediction's are.
+    :raises ValueError: if the output is unknown, or a level is not between 0 and 1.
+    :raises TypeError: if times are neither numbers nor dates, or differ in kind from those of the prediction.
 
     >>> from pyro_vgpds.plotting import plot_forecast
     >>> first = data.times.slices()[0]
@@ -44,9 +65,9 @@ def plot_forecast(
     >>> ax = plot_forecast(ahead, output=1, history=(data.times.t[first], data.read()[first]))
     """
     column, name = _output(prediction, output)
-    t, mean, sd = _moments(prediction, column)
-    order = np.argsort(t, kind="stable")  # of one sequence, in any order
-    t, mean, sd = t[order], mean[order], sd[order]
+    t, mean = _mean(prediction, column)
+    order = np.argsort(t, kind="stable")  # one sequence, whose times may be in any order
+    t, mean = t[order], mean[order]
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
     before, after = (
@@ -56,61 +77,65 @@ def plot_forecast(
     ax = tidy(new_axes(ax))
     if before is not None:
         lines = _with_breaks(*before, runs=_runs(before[0]))
-        # with small dots, as a line alone would lose a point between two gaps
+        # small dots, because a line alone does not show a single point between two gaps
         ax.plot(*lines, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
-    _bands(ax, t, mean, sd, levels)
+    for i, level in enumerate(sorted(levels, reverse=True)):  # the widest first, so that the darker ones lie on it
+        lower, upper = _interval(prediction, column, level)
+        _band(ax, t, lower[order], upper[order], level, i)
     ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
     if after is not None:
-        _dots(ax, *after, "what came")
+        _dots(ax, *after, "truth")
     _finish(ax, name, t)
     return ax
 
 
 def plot_reconstruction(
-    prediction: Any,
+    prediction: Moments,
     output: int | str = 0,
-    ax: Any = None,
+    ax: Axes | None = None,
     *,
-    truth: Any = None,
-    baseline: Any = None,
-    seen: Any = None,
+    truth: ArrayLike | None = None,
+    baseline: ArrayLike | None = None,
+    seen: ArrayLike | None = None,
     level: float = 0.95,
-) -> Any:
-    """One output of a reconstruction with its band, beside the truth and a baseline; where it was hidden is shaded.
+) -> Axes:
+    """Plot one output of a reconstruction with its band, the truth and a baseline. Hidden parts are shaded.
 
-    Of several sequences one after the other, as ``post.impute()`` gives them, each is a line of its own.
+    Several concatenated sequences, as returned by ``post.impute()``, are drawn as separate lines.
 
-    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``stddev``.
-    :param output: the number of the output, or its name.
-    :param ax: axes to draw on; left out, those of a new figure.
-    :param truth: (T, D), drawn as dots.
-    :param baseline: (T, D), another prediction, drawn as a dashed line.
-    :param seen: (T, D), what the model was given, NaN where hidden. Where it is ``truth`` itself, that is called data.
+    :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
+    :param output: index or name of the output.
+    :param ax: axes to draw on. Default: those of a new figure.
+    :param truth: (T, D), drawn as dots. Default: not drawn.
+    :param baseline: (T, D), another prediction, drawn as a dashed line. Default: not drawn.
+    :param seen: (T, D), the input of the model, NaN where hidden. If it is the same object as ``truth``, the dots are
+        labelled "data". Default: nothing is shaded.
     :param level: probability of the band.
     :returns: the axes.
-    :raises ValueError: where the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
+    :raises ValueError: if the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
 
+    >>> from pyro_vgpds import Solver
     >>> from pyro_vgpds.plotting import plot_reconstruction
     >>> t, truth = data.times.t[:10], data.read()[:10]
     >>> seen = truth.clone()
     >>> seen[4:8, 0] = float("nan")
-    >>> whole = post.reconstruct(t, seen, num_starts=1)
+    >>> whole = post.reconstruct(t, seen, solver=Solver(num_starts=1))
     >>> ax = plot_reconstruction(whole, output=0, truth=truth, seen=seen)
     """
     column, name = _output(prediction, output)
-    t, mean, sd = _moments(prediction, column)
+    t, mean = _mean(prediction, column)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be between 0 and 1, but got {level!r}.")
     arrays = {"truth": truth, "baseline": baseline, "seen": seen}
     for what, value in arrays.items():
         if value is not None and array(value).shape != tuple(prediction.mean.shape):
-            raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but its shape is {array(value).shape}.")
+            raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but got {array(value).shape}.")
     ax = tidy(new_axes(ax))
     runs = _runs(t)
     if seen is not None:
         _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
-    times, mean, sd = _with_breaks(t, mean, sd, runs=runs)
-    _bands(ax, times, mean, sd, (level,))
+    times, mean, lower, upper = _with_breaks(t, mean, *_interval(prediction, column, level), runs=runs)
+    _band(ax, times, lower, upper, level)
     if truth is not None:
         _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
@@ -121,22 +146,26 @@ def plot_reconstruction(
     return ax
 
 
-def _output(prediction: Any, output: int | str) -> tuple[int, str]:
+def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
     columns, count = getattr(prediction, "columns", None), prediction.mean.shape[1]
     if isinstance(output, str):
         if columns is None or output not in columns:
-            raise ValueError(f"output {output!r} is unknown; the outputs are {columns or f'0 to {count - 1}'}.")
+            raise ValueError(f"output must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
         return columns.index(output), output
     if not -count <= output < count:
-        raise ValueError(f"output must be 0 to {count - 1}, but got {output}.")
+        raise ValueError(f"output must be from 0 to {count - 1}, but got {output}.")
     number = int(output) % count
     return number, columns[number] if columns else f"output {number}"
 
 
-def _moments(prediction: Any, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
-    t: np.ndarray = array(prediction.t if dates is None else dates)
-    return t, array(prediction.mean)[:, column], array(prediction.stddev)[:, column]
+    return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
+
+
+def _interval(prediction: Any, column: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+    lower, upper = (array(end)[:, column] for end in prediction.interval(level))
+    return lower, upper
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
@@ -155,18 +184,12 @@ def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
         raise TypeError(f"the times of {name} are dates, but those of the prediction are numbers; give numbers.")
     if own.dtype.kind == "M":
         raise TypeError(f"the times of {name} are numbers, but those of the prediction are dates; give dates.")
-    origin = dates[0] - _seconds(own[:1])[0]
-    since: np.ndarray = origin + _seconds(times)
-    return since
-
-
-def _seconds(t: np.ndarray) -> np.ndarray:
-    return np.round(t * 1e9).astype("timedelta64[ns]")
+    return to_dates(times, to_dates(-own[:1], dates[0])[0])
 
 
 def _runs(t: np.ndarray) -> list[np.ndarray]:
-    """The rows of each line. A time that is not later than the one before it begins a new sequence, but where these
-    follow each other without overlap, they are one line in the order of time.
+    """The rows of each line. A time that is not later than its predecessor starts a new sequence; but sequences that do
+    not overlap in time are joined to one line.
     """
     runs = np.split(np.arange(len(t)), np.flatnonzero(t[1:] <= t[:-1]) + 1)
     runs.sort(key=lambda rows: t[rows[:1]].tolist())
@@ -175,7 +198,7 @@ def _runs(t: np.ndarray) -> list[np.ndarray]:
 
 
 def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) -> list[np.ndarray]:
-    """One run after the other with a row of NaN between them, over which no line is drawn."""
+    """The runs concatenated, with a row of NaN between them, across which no line is drawn."""
     order = np.concatenate(runs)
     starts = np.cumsum([len(rows) for rows in runs])[:-1]
     return [
@@ -184,20 +207,17 @@ def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) ->
     ]
 
 
-def _bands(ax: Any, t: np.ndarray, mean: np.ndarray, sd: np.ndarray, levels: Sequence[float]) -> None:
-    """The widest first, so that the darker ones lie on it."""
-    for i, level in enumerate(sorted(levels, reverse=True)):
-        width = NormalDist().inv_cdf(0.5 + 0.5 * level) * sd
-        shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * i))  # opaque, so that the legend shows what the picture shows
-        ax.fill_between(t, mean - width, mean + width, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
+def _band(ax: Any, t: np.ndarray, lower: np.ndarray, upper: np.ndarray, level: float, darker: int = 0) -> None:
+    shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * darker))  # opaque, so that the legend shows what the picture shows
+    ax.fill_between(t, lower, upper, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
 
 
-def _dots(ax: Any, t: np.ndarray, y: np.ndarray, label: str) -> None:
+def _dots(ax: Axes, t: np.ndarray, y: np.ndarray, label: str) -> None:
     ax.plot(t, y, ".", color=TRUTH, markersize=4, label=label)
 
 
-def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:
-    """Grounds behind the hidden frames of each line, which reach half-way to the frames beside them."""
+def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:
+    """Shade the hidden frames of each line, up to the midpoints to the neighbouring frames."""
     label: str | None = "hidden"
     for rows in runs:
         own = t[rows]
@@ -208,7 +228,7 @@ def _shade(ax: Any, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -
             label = None
 
 
-def _finish(ax: Any, name: str, t: np.ndarray) -> None:
+def _finish(ax: Axes, name: str, t: np.ndarray) -> None:
     ax.set_ylabel(name)
     time_axis(ax, t)
     handles, labels = ax.get_legend_handles_labels()

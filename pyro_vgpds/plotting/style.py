@@ -1,41 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look for all pictures: colours that colour-blind readers can tell apart, and no more ink than is needed."""
+"""The common style of all plots, with colours that colour-blind readers can distinguish."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
-__all__ = ["BASELINE", "HIDDEN", "LEARNED", "MUTED", "TRUTH", "array", "color", "new_axes", "tidy", "time_axis", "tint"]
+from pyro_vgpds.types import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "BASELINE",
+    "HIDDEN",
+    "LEARNED",
+    "MUTED",
+    "TRUTH",
+    "Labels",
+    "array",
+    "choose_frames",
+    "color",
+    "new_axes",
+    "tidy",
+    "time_axis",
+    "tint",
+]
+
+#: one label for each frame, printed by ``str``
+Labels: TypeAlias = "Sequence[object] | np.ndarray"
 
 #: the colours of Okabe and Ito (2008), the darkest first
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A6A00")
-LEARNED, BASELINE = CYCLE[0], CYCLE[1]  # what the model says; what it is compared with
-TRUTH, MUTED, HIDDEN = "#222222", "#B5B5B5", "#F1EFE7"  # the data; what stands behind; where nothing was seen
+LEARNED, BASELINE = CYCLE[0], CYCLE[1]  # the model; what it is compared with
+TRUTH, MUTED, HIDDEN = "#222222", "#B5B5B5", "#F1EFE7"  # the data; the background; hidden data
 
 
 def color(index: int) -> str:
-    """The colour of the sequence of this number; after seven they come again."""
+    """The colour of a sequence; there are seven, in rotation."""
     return CYCLE[index % len(CYCLE)]
 
 
-def new_axes(ax: Any, size: tuple[float, float] = (6.4, 3.6)) -> Any:
+def new_axes(ax: Axes | None, size: tuple[float, float] = (6.4, 3.6)) -> Axes:
     """``ax`` itself, or the axes of a new figure."""
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
-def tidy(ax: Any) -> Any:
-    """Without the two spines that carry nothing."""
+def tidy(ax: Axes) -> Axes:
+    """Remove the top and the right spine."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def time_axis(ax: Any, t: np.ndarray, label: bool = True) -> None:
-    """Name the axis; dates are written short, so that they do not run into each other."""
+def time_axis(ax: Axes, t: np.ndarray, label: bool = True) -> None:
+    """Label the time axis; dates are abbreviated so that they do not overlap."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     if label:
@@ -47,13 +70,22 @@ def time_axis(ax: Any, t: np.ndarray, label: bool = True) -> None:
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
 
 
-def array(value: Any) -> np.ndarray:
+def array(value: ArrayLike) -> np.ndarray:
     """A tensor, an array or a list as numpy."""
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
+def choose_frames(frames: Sequence[int] | None, count: int) -> list[int]:
+    """The given indices after a check, or up to eight evenly spaced ones of ``count``."""
+    every = np.linspace(0, count - 1, min(8, count)).round()
+    chosen = [int(i) for i in (every if frames is None else frames)]
+    if not chosen or not all(0 <= i < count for i in chosen):
+        raise ValueError(f"frames must be indices from 0 to {count - 1}, but got {chosen}.")
+    return chosen
+
+
 def tint(shade: str, white: float) -> tuple[float, float, float]:
-    """A colour mixed with this share of white."""
+    """A colour mixed with white; ``white`` is its fraction."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = (white + (1.0 - white) * part for part in to_rgb(shade))

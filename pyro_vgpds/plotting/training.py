@@ -1,33 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training did: the bound over the steps, and which latent dimensions it switched off."""
+"""The bound during training, and the relevance of the latent dimensions."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pyro_vgpds.plotting.style import LEARNED, MUTED, TRUTH, array, new_axes, tidy
+from pyro_vgpds.types import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_relevance", "plot_training"]
 
 
-def plot_training(result: Any, ax: Any = None) -> Any:
-    """The bound over the steps of a :class:`~pyro_vgpds.FitResult`.
+class _Step(Protocol):
+    @property
+    def step(self) -> int: ...
+    @property
+    def bound(self) -> float: ...
 
-    The first tenth may lie far below the rest: the axis shows the other nine, and the line leaves it at the bottom.
 
-    :param result: what :func:`~pyro_vgpds.fit` returned.
-    :param ax: axes to draw on; left out, those of a new figure.
+class _Result(Protocol):
+    """The part of :class:`~pyro_vgpds.FitResult` that is plotted here."""
+
+    @property
+    def history(self) -> Sequence[_Step]: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def method(self) -> str: ...
+
+
+def plot_training(result: _Result, ax: Axes | None = None) -> Axes:
+    """Plot the bound over the steps of a :class:`~pyro_vgpds.FitResult`.
+
+    The lowest tenth of the values is cut off, since the bound may start far below the rest.
+
+    :param result: as returned by :func:`~pyro_vgpds.fit`.
+    :param ax: axes to draw on. Default: those of a new figure.
     :returns: the axes.
-    :raises ValueError: where nothing was recorded.
+    :raises ValueError: if the history is empty.
 
     >>> from pyro_vgpds.plotting import plot_training
     >>> plot_training(result).get_ylabel()
     'bound (nats)'
     """
     if not result.history:
-        raise ValueError("result has no history: training has recorded no step.")
+        raise ValueError("result.history must have at least one step, but it is empty: train for one step or more.")
     ax = tidy(new_axes(ax))
     bounds = [record.bound for record in result.history]
     ax.plot([record.step for record in result.history], bounds, color=LEARNED)
@@ -39,15 +62,15 @@ def plot_training(result: Any, ax: Any = None) -> Any:
     return ax
 
 
-def plot_relevance(after: Any, before: Any = None, ax: Any = None) -> Any:
-    """How much each latent dimension matters, as bars, the most relevant first, the largest being 1.
+def plot_relevance(after: ArrayLike, before: ArrayLike | None = None, ax: Axes | None = None) -> Axes:
+    """Plot the relevance of each latent dimension as bars in decreasing order, scaled to a maximum of 1.
 
-    :param after: (Q,), or a :class:`~pyro_vgpds.model.Relevance`, as ``model.relevance(guide, data)`` gives after
-        training; of the latter, dimensions that are off are drawn pale.
-    :param before: the same before training, drawn beside it.
-    :param ax: axes to draw on; left out, those of a new figure.
+    :param after: (Q,), or a :class:`~pyro_vgpds.model.Relevance`, as returned by ``model.relevance(guide, data)`` after
+        training. For the latter, inactive dimensions are drawn pale.
+    :param before: the same before training, drawn beside it. Default: not drawn.
+    :param ax: axes to draw on. Default: those of a new figure.
     :returns: the axes.
-    :raises ValueError: where the two have other sizes, or nothing is positive.
+    :raises ValueError: if the sizes differ, a value is not finite, or none is positive.
 
     >>> from pyro_vgpds.plotting import plot_relevance
     >>> ax = plot_relevance(model.relevance(guide, data))
@@ -60,7 +83,7 @@ def plot_relevance(after: Any, before: Any = None, ax: Any = None) -> Any:
         raise ValueError(f"after and before must be (Q,), but got {late.shape}{other}.")
     for name, value in (("after", late), ("before", early)):
         if value is not None and not (np.isfinite(value).all() and value.max(initial=0.0) > 0.0):
-            raise ValueError(f"{name} must be finite with something positive, but got {value}.")
+            raise ValueError(f"{name} must be finite with at least one positive value, but got {value}.")
     order = np.argsort(-late, kind="stable")
     active = array(getattr(after, "active", np.ones(len(late), dtype=bool)))
     ax = tidy(new_axes(ax))
@@ -75,5 +98,5 @@ def plot_relevance(after: Any, before: Any = None, ax: Any = None) -> Any:
         ax.legend(frameon=False)
     ax.set(xlabel="latent dimension", ylabel="relevance (largest = 1)", xticks=at, ylim=(0, 1.05))
     ax.set_xticklabels([str(q) for q in order], color=TRUTH)
-    ax.set_title(f"{int(active.sum())} of {len(late)} dimensions are on" if hasattr(after, "active") else "")
+    ax.set_title(f"{int(active.sum())} of {len(late)} dimensions are active" if hasattr(after, "active") else "")
     return ax

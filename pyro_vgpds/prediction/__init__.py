@@ -3,8 +3,11 @@
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
-from pyro_vgpds.prediction.outputs import Latent, Outputs, Prediction, Reconstruction
+from pyro_vgpds.prediction.outputs import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
     "BayesClassifier",
@@ -15,4 +18,7 @@ __all__ = [
     "PosteriorMixture",
     "Prediction",
     "Reconstruction",
+    "Solver",
+    "load_posterior",
+    "save_posterior",
 ]

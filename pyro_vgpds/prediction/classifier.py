@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.types import DataLike
 
 __all__ = ["BayesClassifier"]
 
@@ -20,11 +21,11 @@ class BayesClassifier:
     :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>` of one trained model for each class.
 
     :param posteriors: class names and their :class:`~pyro_vgpds.Posterior`; all must have the same outputs.
-    :param prior: probability of each class; left out, all are equally likely.
-    :raises ValueError: where outputs differ, or ``prior`` names other classes or is not a distribution.
+    :param prior: probability of each class. Default: equal probabilities.
+    :raises ValueError: if outputs differ, or ``prior`` names other classes or is not a distribution.
 
     >>> from pyro_vgpds import BayesClassifier
-    >>> loud = Posterior(model, guide, data, noise=10.0)
+    >>> loud = Posterior(model, guide, data, noise_variance=10.0)
     >>> classifier = BayesClassifier({"quiet": post, "loud": loud}, prior={"quiet": 0.7, "loud": 0.3})
     >>> classifier.predict(data.times.t[:10], data.read()[:10])
     'quiet'
@@ -44,27 +45,27 @@ class BayesClassifier:
         self.posteriors, self.prior = dict(posteriors), dict(prior)
         self.classes = list(posteriors)
 
-    def log_joint(self, t: Any, y: Any, **options: Any) -> Tensor:
+    def log_joint(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Tensor:
         """Log p(class) + a lower bound on log p(y given class), (classes,), or (S, classes) for a list of sequences.
 
         Arguments are those of :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
         """
-        scores = [self.posteriors[c].log_density(t, y, **options) for c in self.classes]
+        scores = [self.posteriors[c].log_density(t, y, solver=solver) for c in self.classes]
         priors = [math.log(p) if (p := self.prior[c]) > 0 else -math.inf for c in self.classes]
         return torch.stack([score + log_p for score, log_p in zip(scores, priors, strict=True)], -1)
 
-    def predict_proba(self, t: Any, y: Any, **options: Any) -> Tensor:
+    def predict_proba(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Tensor:
         """Probabilities of the classes, (classes,), or (S, classes) for a list of sequences. Arguments as in
         :meth:`log_joint`.
 
         >>> classifier.predict_proba(data.times.t[:10], data.read()[:10]).shape
         torch.Size([2])
         """
-        return self.log_joint(t, y, **options).softmax(-1)
+        return self.log_joint(t, y, solver=solver).softmax(-1)
 
-    def predict(self, t: Any, y: Any, **options: Any) -> Any:
+    def predict(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Hashable | list[Hashable]:
         """The most probable class, or a list of them for a list of sequences. Arguments as in :meth:`log_joint`."""
-        best = self.log_joint(t, y, **options).argmax(-1)
+        best = self.log_joint(t, y, solver=solver).argmax(-1)
         return self.classes[int(best)] if best.dim() == 0 else [self.classes[i] for i in best.tolist()]
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several trained models as one: a mixture of their predictive distributions, with the moments of a mixture."""
+"""Several trained models as one: the mixture of their predictive distributions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.prediction.outputs import Outputs, Prediction
+from pyro_vgpds.prediction.outputs import Prediction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["MixturePrediction", "PosteriorMixture"]
 
-_BISECTIONS = 60  # halvings of the bracket of a quantile: to the last digit
+_BISECTIONS = 60  # of the bracket of a quantile: to the last digit
 
 
 class MixturePrediction(Outputs):
@@ -25,7 +28,7 @@ class MixturePrediction(Outputs):
 
     .. math:: m = \sum_i w_i m_i, \qquad v = \sum_i w_i (v_i + (m_i - m)^2).
 
-    :param components: the :class:`~pyro_vgpds.Prediction` of each model; their ``latent`` paths differ.
+    :param components: the :class:`~pyro_vgpds.Prediction` of each model; each has its own ``latent`` path.
     :param weights: (models,), with sum 1.
 
     >>> import torch
@@ -39,14 +42,14 @@ class MixturePrediction(Outputs):
     def __init__(self, components: Sequence[Prediction], weights: Tensor) -> None:
         self.components, self.weights = list(components), weights
         first = self.components[0]
-        self.t, self.noise, self._data = first.t, first.noise, first._data
+        super().__init__(first.t, first.data, first.include_noise)
 
-    def with_noise(self, noise: bool) -> MixturePrediction:
-        """The same with or without the outputs' noise.
+    def with_noise(self, include_noise: bool) -> MixturePrediction:
+        """The same prediction with or without the outputs' noise.
 
-        :param noise: with it or not.
+        :param include_noise: with noise or without.
         """
-        return MixturePrediction([part.with_noise(noise) for part in self.components], self.weights)
+        return MixturePrediction([part.with_noise(include_noise) for part in self.components], self.weights)
 
     def _mix(self, values: Callable[[Prediction], Tensor]) -> Tensor:
         total = torch.zeros(self.shape, dtype=self.t.dtype, device=self.t.device)
@@ -62,7 +65,7 @@ class MixturePrediction(Outputs):
         """Lower and upper ends (T, D) of central intervals: quantiles of the mixture of the components' Gaussians.
 
         :param probability: of each interval.
-        :raises ValueError: where it is not between 0 and 1.
+        :raises ValueError: if it is not between 0 and 1.
         """
         ends = [part.interval(probability) for part in self.components]
         lower, upper = (torch.stack(side) for side in zip(*ends, strict=True))
@@ -70,7 +73,7 @@ class MixturePrediction(Outputs):
         return self._quantile(tail, lower), self._quantile(1.0 - tail, upper)
 
     def _quantile(self, probability: float, ends: Tensor) -> Tensor:
-        low, high = ends.amin(0), ends.amax(0)  # the mixture's lies between those of its components
+        low, high = ends.amin(0), ends.amax(0)  # the mixture's quantile lies between those of its components
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
             below = self._mix(lambda part, x=middle: _cdf(x, part)) < probability  # type: ignore[misc]
@@ -80,7 +83,7 @@ class MixturePrediction(Outputs):
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D), each from one model.
 
-        :param num_samples: how many.
+        :param num_samples: number of draws.
         """
         check_count("num_samples", num_samples)
         which = torch.multinomial(self.weights, num_samples, replacement=True)
@@ -91,34 +94,34 @@ class MixturePrediction(Outputs):
                 draws[mine] = part.sample(int(mine.sum()))
         return draws
 
-    def log_prob(self, y: Any) -> Tensor:
-        """Log-density of outputs: that of the mixture of the components' densities of all of them; NaN is left out.
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        """Log-density of all outputs together under the mixture of the components' densities; NaN is ignored.
 
         :param y: (T, D).
-        :raises ValueError: where ``y`` has another shape.
+        :raises ValueError: if ``y`` has another shape.
         """
-        y = self._checked(y)
-        terms = torch.stack([part.log_prob(y) for part in self.components])
+        value = self._checked(y)
+        terms = torch.stack([part.log_prob(value) for part in self.components])
         return torch.logsumexp(terms + self.weights.log(), 0)
 
 
 def _cdf(x: Tensor, part: Prediction) -> Tensor:
-    """Of an output's Gaussian; a step where it was filled in as observed."""
+    """Distribution function of an output's Gaussian; a step for a number that was observed."""
     return torch.special.ndtr((x - part.mean) / part.stddev.clamp_min(torch.finfo(x.dtype).tiny))
 
 
 class PosteriorMixture:
-    """Models that were trained on the same data from other starts, with other kernels or sizes, as one.
+    """Models that were trained on the same data from different starts, with different kernels or sizes, as one.
 
-    Where the start matters more than the settings, the average of several models predicts better than each, and its
-    spread over the models is part of its variance. Methods are those of :class:`~pyro_vgpds.Posterior`.
+    If the start matters more than the settings, the average of several models predicts better than each of them. The
+    spread of the models is part of its variance. Methods are those of :class:`~pyro_vgpds.Posterior`.
 
-    :param posteriors: trained models of the same outputs and the same training sequences.
-    :param weights: one for each, with sum 1; left out, all are equal.
-    :raises ValueError: where outputs or sequences differ, or weights are no distribution.
+    :param posteriors: trained models of the same outputs, training sequences and times. Their lags may differ.
+    :param weights: one for each, with sum 1. Default: equal weights.
+    :raises ValueError: if outputs, sequences or times differ, or the weights are not positive with sum 1.
 
     >>> from pyro_vgpds import PosteriorMixture
-    >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise=0.1)])
+    >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise_variance=0.1)])
     >>> both.forecast([2.6, 2.7], sequence=0)
     MixturePrediction(2 times from 2.6 to 2.7, 5 outputs)
     >>> both.generate([0.0, 0.1], num_samples=3).shape
@@ -129,19 +132,19 @@ class PosteriorMixture:
         self.posteriors = list(posteriors)
         if not self.posteriors or not all(isinstance(p, Posterior) for p in self.posteriors):
             raise ValueError("posteriors must be a list of at least one Posterior.")
-        shapes = {(p.num_outputs, p.data.lengths, p.data.dtype) for p in self.posteriors}
-        if len(shapes) > 1:
-            raise ValueError(f"the models must have the same outputs, sequences and dtype, but have {shapes}.")
+        first = self.posteriors[0]
+        for i, other in enumerate(self.posteriors):
+            _check_same(first, other, f"posteriors[{i}]")
         count = len(self.posteriors)
         given = [1.0 / count] * count if weights is None else [float(w) for w in weights]
         if len(given) != count or any(not w > 0.0 for w in given) or not math.isclose(sum(given), 1.0, rel_tol=1e-6):
             raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights}.")
-        self.weights = self.posteriors[0].data.times.t.new_tensor(given)
+        self.weights = first.data.times.t.new_tensor(given)
 
     def _each(self, method: str, *args: Any, **options: Any) -> MixturePrediction:
         return MixturePrediction([getattr(p, method)(*args, **options) for p in self.posteriors], self.weights)
 
-    def forecast(self, t: Any, *args: Any, **options: Any) -> MixturePrediction:
+    def forecast(self, t: ArrayLike, *args: Any, **options: Any) -> MixturePrediction:
         """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
         return self._each("forecast", t, *args, **options)
 
@@ -149,22 +152,39 @@ class PosteriorMixture:
         """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
         return self._each("impute", **options)
 
-    def reconstruct(self, t: Any, y: Any, *args: Any, **options: Any) -> MixturePrediction:
+    def reconstruct(self, t: DataLike, y: DataLike, *args: Any, **options: Any) -> MixturePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         return self._each("reconstruct", t, y, *args, **options)
 
-    def generate(self, t: Any, num_samples: int = 1, sequence: int | None = None, *, noise: bool = True) -> Tensor:
+    def generate(
+        self, t: ArrayLike, num_samples: int = 1, sequence: int | None = None, *, include_noise: bool = True
+    ) -> Tensor:
         """Draws of whole sequences, (num_samples, T, D), each from one model. Arguments as in :meth:`Posterior.generate
         <pyro_vgpds.Posterior.generate>`.
         """
-        return self.forecast(t, sequence, noise=noise).sample(num_samples)
+        return self.forecast(t, sequence, include_noise=include_noise).sample(num_samples)
 
-    def log_density(self, t: Any, y: Any, **options: Any) -> Tensor:
+    def log_density(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Tensor:
         """A lower bound on the log-density of new sequences under the mixture. Arguments as in
         :meth:`Posterior.log_density <pyro_vgpds.Posterior.log_density>`.
         """
-        terms = torch.stack([p.log_density(t, y, **options) for p in self.posteriors], -1)
+        terms = torch.stack([p.log_density(t, y, solver=solver) for p in self.posteriors], -1)
         return torch.logsumexp(terms + self.weights.log(), -1)
 
     def __repr__(self) -> str:
         return f"PosteriorMixture({counted(len(self.posteriors), 'model')} of {self.posteriors[0].data})"
+
+
+def _check_same(first: Posterior, other: Posterior, name: str) -> None:
+    """Raise a ValueError if two models are not of the same outputs, sequences and times."""
+    for what, a, b in (
+        ("outputs", first.num_outputs, other.num_outputs),
+        ("names of outputs", first.columns, other.columns),
+        ("lengths of sequences", first.data.lengths, other.data.lengths),
+        ("dtype", first.data.dtype, other.data.dtype),
+        ("first date", first.data.time_origin, other.data.time_origin),
+    ):
+        if a != b:
+            raise ValueError(f"the models must have the same {what}, but {name} has {b} and posteriors[0] has {a}.")
+    if not torch.equal(first.data.times.t, other.data.times.t):
+        raise ValueError(f"the models must have the same training times, but those of {name} differ.")

@@ -23,8 +23,9 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import least_lam, natural_step
 from pyro_vgpds.kernels.base import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
+from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
-from pyro_vgpds.mapping.sparse_gp import SparseGP, collapsed_bound
+from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath, Rows
 
@@ -98,7 +99,7 @@ class Joint:
             self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.asked)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
-        groups = combined.groups(likelihood.output_mean, columns=len(likelihood.noise) > 1)
+        groups = likelihood.groups_of(combined)
         self.weight = torch.ones_like(t)
         self.weight[self.num_old :] = trust
         # with weights, Σ w y² stands for Σ y², and the normaliser of the new entries is that of a noise 1/w as large
@@ -274,36 +275,36 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
 def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Sites (η, λ) of the new frames: those of their nearest training frames.
 
-    The first start takes outputs as they are, the second divides them by their spread, and more look at random halves
-    of the training frames only.
+    The first start takes outputs in the model's scale, the second divides them by their standard deviations, and more
+    look at random halves of the training frames only.
     """
-    q, _, data = training
+    q, likelihood, data = training
+    deviation = data.output_variances.sqrt()
+    scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
     for i in range(num_starts):
-        near, known = nearest_frames(data, new, scaled=i % 2 == 1, share=1.0 if i < 2 else 0.5)
+        near, known = nearest_frames(data, new, scales[i % 2], share=1.0 if i < 2 else 0.5)
         lam = q.lam[near] * known
         yield lam * q.mean[near], lam
 
 
-def nearest_frames(data: Sequences, new: Sequences, scaled: bool = False, share: float = 1.0) -> tuple[Tensor, Tensor]:
+def nearest_frames(data: Sequences, new: Sequences, scale: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:
     """The training frame (T,) nearest to each new one, and whether there is any, (T, 1).
 
     Near are frames whose outputs differ little where both were seen.
 
-    :param scaled: divide outputs by their standard deviations.
+    :param scale: (D,), by which outputs are divided.
     :param share: of the training frames that are looked at, drawn at random.
     """
     candidates = torch.arange(data.num_frames, device=data.device)
     wanted = min(_CANDIDATES, max(1, round(share * data.num_frames)))
     if wanted < data.num_frames:
         candidates = torch.randperm(data.num_frames, device=data.device)[:wanted]
-    distance = _distances(data, new, candidates, scaled)
+    distance = _distances(data, new, candidates, scale)
     return candidates[distance.argmin(1)], torch.isfinite(distance).any(1, keepdim=True)
 
 
-def _distances(data: Sequences, new: Sequences, candidates: Tensor, scaled: bool) -> Tensor:
+def _distances(data: Sequences, new: Sequences, candidates: Tensor, scale: Tensor) -> Tensor:
     """Mean squared differences (T, candidates) over the outputs seen in both frames; infinite where there are none."""
-    scale = data.output_variances.sqrt()
-    scale = torch.where(scale > 0, scale, 1.0) if scaled else torch.ones_like(scale)
     total = torch.zeros(new.num_frames, len(candidates), dtype=data.dtype, device=data.device)
     count = torch.zeros_like(total)
     centre = torch.nan_to_num(data.output_means)

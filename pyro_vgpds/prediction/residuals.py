@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What the mapping leaves unexplained, carried over a sequence.
+r"""Residuals that are correlated in time, carried over a sequence.
 
-The model takes the noise of an output to be white. Real residuals y − f are often not: a walker's knee bends a little
-more than the mapping says in the whole of one recording. With a kernel of time k, the noise of an output in a sequence
-is
+The model assumes white noise. Real residuals y − f are often not white: in one recording, a walker's knee bends a
+little more than the mapping predicts in all frames. With a kernel of time k, the noise of an output in a sequence is
 
 .. math:: e_d(t) \sim GP\big(0, σ_d^2 ρ(t, t')\big), \qquad ρ(t, t') = k(t, t') / \sqrt{k(t, t)\, k(t', t')},
 
-of the same variance as before. Given residuals r at the frames O of the sequence in which the output was seen,
+with the variance of the white noise. Given residuals r at the frames O of the sequence in which the output was
+observed,
 
 .. math:: E\, e_d(t_*) = ρ_{*O} ρ_{OO}^{-1} r_O, \qquad V e_d(t_*) = σ_d^2 (1 - ρ_{*O} ρ_{OO}^{-1} ρ_{O*}).
 
-q(X) and q(U) are those of white noise: this is a second step after them and not a part of the bound.
+q(X) and q(U) are those of white noise: the residuals are a second step and not part of the bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels.base import Kernel, KernelValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior
 
-__all__ = ["Correlation", "Residuals"]
+__all__ = ["Correlation", "Residuals", "pair_frames", "training_frames"]
 
 
 class Correlation:
@@ -37,11 +37,11 @@ class Correlation:
         self.kernel = kernel
 
     @classmethod
-    def read(cls, kernel: Any, t: Tensor) -> Correlation:
-        """Of a kernel module, at its parameters of now.
+    def read(cls, kernel: object, t: Tensor) -> Correlation:
+        """The correlation of a kernel module, at its current parameters.
 
-        :raises TypeError: where it is no kernel of time.
-        :raises ValueError: where a parameter differs from one latent dimension to the next.
+        :raises TypeError: if it is not a kernel of time.
+        :raises ValueError: if a parameter has one value for each latent dimension.
         """
         value = kernel() if isinstance(kernel, Kernel) else None
         if not isinstance(value, KernelValue):
@@ -55,7 +55,7 @@ class Correlation:
         return self._scaled(self.kernel.gram(t), t, t)
 
     def between(self, a: Tensor, b: Tensor) -> Tensor:
-        """(n, m), of different frames."""
+        """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
     def _scaled(self, gram: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -63,12 +63,35 @@ class Correlation:
         return left.unsqueeze(-1) * gram.to(a).reshape(len(a), len(b)) * right
 
 
+def training_frames(data: Sequences, sequence: int | None) -> Tensor:
+    """The rows of a training sequence, (n,); empty for a new sequence."""
+    rows = slice(0, 0) if sequence is None else data.times.slices()[sequence]
+    return torch.arange(rows.start, rows.stop, device=data.device)
+
+
+def pair_frames(data: Sequences, new: Sequences, belongs: Sequence[int | None]) -> list[tuple[Tensor, Tensor]]:
+    """For each sequence the rows that belong to it in ``data`` joined with ``new``, and its rows in ``new``.
+
+    :param belongs: for each sequence of ``new`` its training sequence, or None for one of its own.
+    """
+    together: dict[tuple[bool, int], list[Tensor]] = {}
+    for i, (rows, sequence) in enumerate(zip(new.times.slices(), belongs, strict=True)):
+        frames = torch.arange(rows.start, rows.stop, device=new.device)
+        together.setdefault((False, i) if sequence is None else (True, sequence), []).append(frames)
+    pairs = []
+    for (trained, sequence), parts in together.items():
+        target = torch.cat(parts)
+        old = training_frames(data, sequence if trained else None)
+        pairs.append((torch.cat([old, data.num_frames + target]), target))
+    return pairs
+
+
 class Residuals:
-    """Residuals at frames of the data, and what they say of new frames in the same sequences.
+    """Residuals at frames of the data, and their predictions for new frames in the same sequences.
 
     :param correlation: ρ.
     :param inducing: q(U), with the data.
-    :param t_new: times of the frames that are predicted, (T,).
+    :param t_new: times of the frames to predict, (T,).
     :param sequences: for each sequence the rows of the data that belong to it (n,), and its new frames.
     """
 
@@ -83,7 +106,7 @@ class Residuals:
         self.sequences = list(sequences)
 
     def _parts(self, index: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """New frames (T,), outputs (d,) seen in the same n frames of their sequence, E e (T, d), and H (n, T) by which
+        """New frames (T,), outputs (d,) observed in the same n frames of their sequence, E e (T, d), and H (n, T) with
         Cov e / σ² = ρ_{**} − HᵀH.
         """
         data, first = self.inducing.data, int(index.min())
@@ -123,7 +146,7 @@ class Residuals:
 
 
 def _patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The different columns (n,) of a mask (n, d), and which columns of it each of them is."""
+    """The distinct columns (n,) of a mask (n, d), and the indices of the columns that are equal to each."""
     if not len(seen):
         yield seen[:, 0], torch.arange(seen.shape[1], device=seen.device)
         return

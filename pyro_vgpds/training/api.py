@@ -28,7 +28,7 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.natural import NaturalGradient
-from pyro_vgpds.inference.start import kmeans
+from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.checkpoints import Checkpoints, read_checkpoint
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
@@ -106,7 +107,7 @@ def test_fit_prints_a_summary(walks, folder, capsys):
     on = int(captured.err.split(" of 2 latent")[0][-1])
     assert ("a larger --latent-dim may" in captured.err) == (on == 2)
     assert main([*arguments]) == 2
-    assert "is there already. Give another name, or --force" in capsys.readouterr().err
+    assert "already exists. Choose another name, or pass --force" in capsys.readouterr().err
     assert main([*arguments, "--force", "-q"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -116,11 +117,13 @@ def test_load_reads_a_fitted_model(walks):
     assert data.columns == COLUMNS
     assert data.lengths == (16, 16)
     assert str(data.time_origin)[:10] == "2024-03-01"
-    np.testing.assert_allclose(data.output_variances.numpy(), 1.0)  # --scale
+    y, given = data.read().numpy(), np.concatenate([values(16), values(16, 0.7)])
+    np.testing.assert_allclose(y, np.where(np.isnan(y), np.nan, given), rtol=1e-8)  # in the units of the file
+    torch.testing.assert_close(model.output_scale, data.output_scales)  # --scale
     assert np.isfinite(Posterior(model, guide, data).bound)
     about = load_metadata(walks.model)
     assert about["names"] == ["walk", "run"]
-    assert about["scale"][0] > 500
+    assert model.output_scale[0] > 500
     assert about["source"] == "walks.csv"
 
 
@@ -172,11 +175,10 @@ def test_forecast_in_the_units_of_the_data(walks, folder):
     assert header[:5] == ["sequence", "time", "a", "a lower", "a upper"]
     assert [row[:2] for row in rows] == [["run", f"2024-03-{day}"] for day in (17, 18, 19)]
     model, guide, data = load(walks.model)
-    scale = load_metadata(walks.model)["scale"].numpy()
     wanted = Posterior(model, guide, data).forecast(np.array([row[1] for row in rows], dtype="datetime64[ns]"), 1)
     got = numbers(rows, 2)
-    np.testing.assert_allclose(got[:, ::3], wanted.mean.numpy() * scale, rtol=1e-8)
-    np.testing.assert_allclose(got[:, 2::3], wanted.interval(0.95)[1].numpy() * scale, rtol=1e-8)
+    np.testing.assert_allclose(got[:, ::3], wanted.mean.numpy(), rtol=1e-8)
+    np.testing.assert_allclose(got[:, 2::3], wanted.interval(0.95)[1].numpy(), rtol=1e-8)
     assert np.abs(got[:, 0]).max() > 20  # the scale of a is about 700
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from pyro_vgpds.cli import fitting, main, predicting
-from pyro_vgpds.cli.dates import format_times, months_to, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.dates import months_to, parse_date, parse_range, parse_step
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.reading import read_table
-from pyro_vgpds.cli.writing import placed
+from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.files.container import placed
 
 
 def error_of(capsys, *arguments):
@@ -137,8 +138,8 @@ def test_inputs_are_not_replaced(models, capsys):
     for arguments in (["fit", data], ["reconstruct", models.plain, data]):
         code, text = error_of(capsys, *arguments, "-o", data, "--force")
         assert code == 2
-        assert "is what is to be read; give another name" in text
-    assert "is what is to be read" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
+        assert "is an input file. Choose another name" in text
+    assert "is an input file" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
 def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
@@ -150,11 +151,11 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
     for more in ([], ["--force"], ["--resume"]):
         code, text = error_of(capsys, *fit, data, *more)
         assert (code, data.read_text()) == (2, rows)
-        assert f"--checkpoint: {data} is what is to be read; give another name" in text
+        assert f"--checkpoint: {data} is an input file. Choose another name" in text
     code, text = error_of(capsys, *fit, other)
     assert (code, other.read_text()) == (2, rows)
     assert (
-        f"--checkpoint: {other} is there already. Choose another name, or pass --resume to continue from it or --force"
+        f"--checkpoint: {other} already exists. Choose another name, or pass --resume to continue from it or --force"
         in text
     )
     code, text = error_of(capsys, *fit, other, "--resume")  # not a checkpoint
@@ -169,7 +170,7 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
 
 def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
-    monkeypatch.setattr(predicting, "write_answer", None)
+    monkeypatch.setattr(predicting, "_write", None)
     long = tmp_path / ("m" * 240 + ".safetensors")  # valid, but its temporary name is too long
     targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where even root cannot write
     for target in targets:
@@ -180,11 +181,11 @@ def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
         ):
             code, text = error_of(capsys, *arguments, "-q")
             assert code == 1
-            assert f"{arguments[-2].replace('-o', '-o/--output')}: {target} cannot be written: " in text
+            assert f"{arguments[-2].replace('-o', '-o/--output')}: cannot write {target}: " in text
             assert ".part" not in text
     code, text = error_of(capsys, "plot", models.plain, "-o", long.with_suffix(".png"))
     assert code == 1
-    assert "cannot be written" in text
+    assert "cannot write" in text
     assert not os.listdir(tmp_path)
 
 
@@ -327,7 +328,7 @@ def test_files_of_the_wrong_kind(tmp_path, models, capsys):
     assert "cannot read" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
     code, text = error_of(capsys, "fit", tmp_path / "x.doc", "-o", tmp_path / "no" / "m")
     assert code == 1
-    assert f"-o/--output: there is no folder {tmp_path / 'no'}" in text
+    assert f"-o/--output: folder {tmp_path / 'no'} does not exist" in text
     (tmp_path / "cut").write_bytes(models.plain.read_bytes()[:500])
     code, text = error_of(capsys, "info", tmp_path / "cut")
     assert code == 1
@@ -400,7 +401,7 @@ def test_unexpected_errors(models, capsys, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     assert main(["forecast", str(models.plain), "--until", "12"]) == 1
     assert capsys.readouterr().err == (
         "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug prints the traceback)\n"
@@ -414,7 +415,7 @@ def test_ends(models, capfd, monkeypatch, error, code):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(predicting, "write_answer", fail)
+    monkeypatch.setattr(predicting, "_write", fail)
     if isinstance(error, BrokenPipeError):  # keep the test's own output
         monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert main(["forecast", str(models.plain), "--until", "12"]) == code

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyro_vgpds import Sequences
+from pyro_vgpds import Sequences, lagged
 from pyro_vgpds.data import sequences
 
 
@@ -89,6 +89,15 @@ def test_groups_are_kept_until_the_mean_changes():
     assert data.groups(torch.zeros(3)) is not first
     with pytest.raises(ValueError, match=r"mean must be \(3,\), one for each output, but got \(2,\)"):
         data.groups(torch.zeros(2))
+    scale = torch.full((3,), 2.0)
+    scaled = data.groups(mean, scale)
+    assert data.groups(mean, scale) is scaled
+    torch.testing.assert_close(scaled.square, data.groups(mean / 1).square / 4)
+    torch.testing.assert_close(scaled.log_scale, 15 * torch.tensor(2.0).log())
+    scale *= 2.0
+    torch.testing.assert_close(data.groups(mean, scale).square, scaled.square / 4)
+    with pytest.raises(ValueError, match=r"scale must be \(3,\), one for each output, but got \(1,\)"):
+        data.groups(mean, torch.ones(1))
 
 
 Y = np.arange(12.0).reshape(4, 3)
@@ -174,7 +183,7 @@ def test_masked_arrays_are_missing_data():
 
 def test_rows_of_no_sequence_are_refused():
     frame = pd.DataFrame({"t": [0.0, 1.0, 2.0], "s": ["a", "a", None], "y": [1.0, 2.0, 3.0]})
-    with pytest.raises(ValueError, match="sequence='s' has rows that name no sequence"):
+    with pytest.raises(ValueError, match="sequence='s' is missing in some rows"):
         Sequences.from_frame(frame, "t", "s")
 
 
@@ -194,8 +203,8 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
     y = np.memmap(path, dtype=dtype, mode=mode, shape=full.shape)
     monkeypatch.setattr(sequences, "_BLOCK", 1000)
     sizes = []
-    original = sequences._to_tensor
-    monkeypatch.setattr(sequences, "_to_tensor", lambda a, d: sizes.append(a.size) or original(a, d))
+    original = sequences.to_tensor
+    monkeypatch.setattr(sequences, "to_tensor", lambda a, d: sizes.append(a.size) or original(a, d))
     data = Sequences(np.arange(5), y)
     check_groups(data, full, data.output_means)
     assert max(sizes) <= 1000
@@ -210,17 +219,17 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
 @pytest.mark.parametrize(
     ("t", "y", "error", "message"),
     [
-        (T, Y[:3], ValueError, "y has 3 rows, but its times are 4"),
-        ([T, T], [Y, Y[:2]], ValueError, r"y\[1\] has 2 rows, but its times are 4"),
+        (T, Y[:3], ValueError, "y has 3 rows, but 4 times"),
+        ([T, T], [Y, Y[:2]], ValueError, r"y\[1\] has 2 rows, but 4 times"),
         ([T, T], [Y], ValueError, "t has 2 sequences, but y has 1"),
-        ([T, T], Y, ValueError, "t is a list of 2 sequences, so y must be a list of as many, but got ndarray"),
+        ([T, T], Y, ValueError, "t is a list of 2 sequences, so y must be a list of the same length, but got ndarray"),
         ([T, T], [Y, Y[:, :2]], ValueError, r"y\[1\] has 2 columns, but the sequences before it have 3"),
         (T[:, None], Y, ValueError, r"t must have one dimension, \(N,\), but its shape is \(4, 1\)"),
         (T, Y[None], ValueError, r"y must be \(N, D\), frames by outputs, but its shape is \(1, 4, 3\)"),
         (T, Y[:, :0], ValueError, "y has no columns"),
         ([0.0, 1.0, 1.0, 2.0], Y, ValueError, r"t must increase, but it repeats 1\.0 at index 2\. Sort t and y"),
-        ([0.0, 2.0, 1.0, 3.0], Y, ValueError, r"t must increase, but it goes back from 2\.0 to 1\.0 at index 2"),
-        ([T, T[::-1]], [Y, Y], ValueError, r"t\[1\] must increase, but it goes back"),
+        ([0.0, 2.0, 1.0, 3.0], Y, ValueError, r"t must increase, but it decreases from 2\.0 to 1\.0 at index 2"),
+        ([T, T[::-1]], [Y, Y], ValueError, r"t\[1\] must increase, but it decreases"),
         ([0.0, np.nan, 1.0, 3.0], Y, ValueError, r"t must be finite, but t\[1\] is nan"),
         ([0.0, 0.5, 1.0, np.inf], Y, ValueError, r"t must be finite, but t\[3\] is inf"),
         (T, np.where(Y == 7, -np.inf, Y), ValueError, "y must be finite or NaN .* row 2, column 1 is infinite"),
@@ -231,11 +240,11 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
         (T, Y + 1j, TypeError, "y must be real numbers, but its dtype is complex128"),
         (T, torch.tensor(Y) + 1j, TypeError, r"y must be real numbers, but its dtype is torch\.complex128"),
         (T, Y.astype(object).tolist()[:3] + [["a", 1, 2]], TypeError, "y must be real numbers"),
-        (T, pd.DataFrame(Y).astype(object).replace(7.0, "x"), TypeError, "y must be numbers, but holds objects"),
+        (T, pd.DataFrame(Y).astype(object).replace(7.0, "x"), TypeError, "y must be numbers, but holds other objects"),
         (T.astype(str), Y, TypeError, "t must be numbers or dates, but its dtype is"),
-        (["2024-01-01"], Y, TypeError, r"Dates in words become dates by np\.array\(t, 'datetime64\[s\]'\)"),
+        (["2024-01-01"], Y, TypeError, r"Convert text to dates with np\.array\(t, 'datetime64\[s\]'\)"),
         (Y, None, ValueError, r"its shape is \(4, \d\)\. Times come first, then outputs: Sequences\(t, y\)"),
-        (T, Y.T, ValueError, r"its times are 4: each frame needs one time\. y\.T has as many rows as there are times"),
+        (T, Y.T, ValueError, r"but 4 times: each frame needs one time\. y\.T has as many rows as there are times"),
         ([T, pd.date_range("2024", periods=4)], [Y, Y], TypeError, "dates in some sequences and numbers in others"),
         ([T, T], [pd.DataFrame(Y), Y], ValueError, r"y\[1\] has columns None, but the sequences before it have"),
         (T + 1e9 + np.array([0, 1e-9, 2e-9, 3e-9]) - T, Y, ValueError, "repeats"),
@@ -267,3 +276,44 @@ def test_what_was_given_is_not_changed():
     y[0, 0] = 0.0
     np.testing.assert_array_equal(y, kept)
     np.testing.assert_array_equal(t, T)
+
+
+def test_lagged():
+    dates = pd.date_range("2024-01-01", periods=4, freq="D")
+    data = Sequences(
+        [dates, dates[:2]], [pd.DataFrame(Y, columns=list("abc")), pd.DataFrame(Y[:2], columns=list("abc"))]
+    )
+    assert data.lags == ()
+    assert data.num_base_outputs == 3
+    wide = data.lagged([-1, 2])
+    expected = np.concatenate([lagged(Y, [-1, 2]), lagged(Y[:2], [-1, 2])])
+    np.testing.assert_array_equal(wide.read().numpy(), expected)
+    assert wide.lags == (-1, 2)
+    assert wide.num_base_outputs == 3
+    assert wide.columns == [
+        "a",
+        "b",
+        "c",
+        "a (lag -1)",
+        "b (lag -1)",
+        "c (lag -1)",
+        "a (lag +2)",
+        "b (lag +2)",
+        "c (lag +2)",
+    ]
+    assert wide.lengths == data.lengths
+    assert wide.time_origin == data.time_origin
+    assert torch.equal(wide.times.t, data.times.t)
+    joined = wide.joined(Sequences(T, expected[:4]))
+    assert joined.lags == (-1, 2)
+    assert joined.num_base_outputs == 3
+    assert Sequences(T, Y).lagged([1]).columns is None
+    for bad, message in (
+        (wide, r"this one has the lags \[-1, 2\] already"),
+        (Sequences(T), "this one has times but no outputs"),
+        (data, "lags must be whole numbers of frames other than 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bad.lagged([0])
+    with pytest.raises(ValueError, match=r"lags of other are \(-1, 2\), but must be \(1, 2\)"):
+        data.lagged([1, 2]).joined(wide)

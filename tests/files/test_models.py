@@ -138,7 +138,7 @@ def test_save_checks_what_it_is_given(tmp_path):
     model, guide, data = trained()
     with pytest.raises(TypeError, match="model must be VGPDS, but got AutoOpperArchambeau"):
         save(tmp_path / "m", guide, model, data)
-    with pytest.raises(ValueError, match="the guide must be one of this model on this data"):
+    with pytest.raises(ValueError, match="guide must be the guide of this model on this data"):
         save(tmp_path / "m", model, guide, make_data((3,)))
 
 
@@ -184,7 +184,7 @@ def test_files_of_another_kind(tmp_path):
     with pytest.raises(FileFormatError, match="is a safetensors file, but not one of pyro_vgpds"):
         load(path)
     files.write_file(path, "checkpoint", {}, {"a": torch.zeros(3)})
-    with pytest.raises(FileFormatError, match="holds a checkpoint, but a model is wanted"):
+    with pytest.raises(FileFormatError, match="holds a checkpoint, but a model is expected"):
         load(path)
     files.write_file(path, "model", {"model": {}}, {"a": torch.zeros(3)})
     with pytest.raises(FileFormatError, match="does not describe a model"):
@@ -197,7 +197,7 @@ def test_files_of_a_later_version(file, monkeypatch):
     monkeypatch.setattr(files, "FORMAT", files.FORMAT + 1)
     save(file, *trained())
     monkeypatch.undo()
-    with pytest.raises(FileFormatError, match=r"has format 2, of pyro_vgpds .*; this one reads up to 1"):
+    with pytest.raises(FileFormatError, match=r"has format 2, of pyro_vgpds .*; this version reads up to 1"):
         load(file)
 
 

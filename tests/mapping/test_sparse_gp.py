@@ -20,18 +20,18 @@ def collapsed(data, jitter=1e-8, noise=0.07, num_inducing=6, **options):
     model, guide = make_model(data, noise=noise, jitter=jitter, num_inducing=num_inducing, **options)
     prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
     q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
-    event_dim = model.noise_unconstrained.dim()
-    likelihood = SparseGP(
-        q.mean, model.mapping(), model.inducing, model.noise, model.output_mean, data, jitter, event_dim
-    )
-    return likelihood.integrate(q), q, model
+    return model.likelihood(q.mean, data).integrate(q), q, model
+
+
+def sparse(x, kernel, inducing, noise, mean, data=None, jitter=None):
+    return SparseGP(x, kernel, inducing=inducing, noise=noise, mean=mean, data=data, jitter=jitter)
 
 
 def test_is_the_papers_formula():
     data = make_data()
     fhat, q, model = collapsed(data)
-    psi = expect(fhat.kernel, q.mean, q.variance, model.inducing, None)
-    k_mm = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    psi = expect(fhat.likelihood.kernel, q.mean, q.variance, model.inducing, None)
+    k_mm = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     expected = naive_bound(psi.psi0[0], psi.psi1, psi.psi2[0], k_mm, 0.07, data.y - model.output_mean)
     torch.testing.assert_close(fhat.log_prob(data.y), expected, rtol=1e-7, atol=1e-6)
 
@@ -42,8 +42,8 @@ def test_bound_of_d_outputs_is_the_sum_of_d_bounds():
     total = 0.0
     for d in range(data.num_outputs):
         single = Sequences(torch.arange(data.num_frames), data.y[:, d : d + 1])
-        likelihood = SparseGP(
-            q.mean, fhat.kernel, model.inducing, model.noise, model.output_mean[d : d + 1], single, 1e-8
+        likelihood = sparse(
+            q.mean, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean[d : d + 1], single, 1e-8
         )
         total = total + likelihood.integrate(q).log_prob(single.y)
     torch.testing.assert_close(fhat.log_prob(data.y), total, rtol=1e-11, atol=1e-9)
@@ -58,8 +58,8 @@ def test_masked_is_deleted_rows():
     fhat, q, model = collapsed(data)
     masked = fhat.log_prob(y)
     parts = (q.mean[~hidden], q.variance[~hidden])
-    psi = expect(fhat.kernel, *parts, model.inducing, None)
-    k_mm = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    psi = expect(fhat.likelihood.kernel, *parts, model.inducing, None)
+    k_mm = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     expected = naive_bound(psi.psi0[0], psi.psi1, psi.psi2[0], k_mm, 0.07, data.y[~hidden] - model.output_mean)
     torch.testing.assert_close(masked, expected, rtol=1e-7, atol=1e-6)
 
@@ -72,7 +72,7 @@ def test_gram_form_is_direct_form():
     direct = data.groups(model.output_mean, columns=True)
     assert direct.factor.shape == (21, 40)
     short = fhat.log_prob(data.y)
-    fhat.groups = lambda value: direct
+    fhat.likelihood.groups = lambda value: direct
     torch.testing.assert_close(fhat.log_prob(data.y), short, rtol=1e-11, atol=1e-9)
 
 
@@ -101,7 +101,7 @@ def test_a_point_q_is_the_sparse_gp(missing):
     class Point:
         mean, variance, batch_shape = q.mean, torch.zeros_like(q.mean), torch.Size()
 
-    known = SparseGP(q.mean, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    known = sparse(q.mean, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     torch.testing.assert_close(known.integrate(Point).log_prob(data.y), known.log_prob(data.y), rtol=1e-10, atol=1e-8)
 
 
@@ -109,10 +109,10 @@ def test_is_the_exact_gp_where_the_inducing_inputs_are_the_points():
     data = make_data((8,))
     x = torch.randn(8, 2)
     kernel = ARDRBF(**KERNEL)()
-    sparse = SparseGP(x, kernel, x, torch.tensor(0.3), torch.zeros(5), data, jitter=1e-10)
+    gp = sparse(x, kernel, x, torch.tensor(0.3), torch.zeros(5), data, jitter=1e-10)
     exact = MultivariateNormal(torch.zeros(8), kernel.cov(x, x) + 0.3 * torch.eye(8)).log_prob(data.y.mT).sum()
-    torch.testing.assert_close(sparse.log_prob(data.y), exact, rtol=1e-7, atol=1e-6)
-    fewer = SparseGP(x, kernel, x[:4], torch.tensor(0.3), torch.zeros(5), data, jitter=1e-10)
+    torch.testing.assert_close(gp.log_prob(data.y), exact, rtol=1e-7, atol=1e-6)
+    fewer = sparse(x, kernel, x[:4], torch.tensor(0.3), torch.zeros(5), data, jitter=1e-10)
     assert fewer.log_prob(data.y) < exact  # and a lower bound otherwise
 
 
@@ -121,7 +121,7 @@ def test_is_below_the_expected_sparse_bound():
     data = make_data()
     fhat, q, model = collapsed(data)
     x = q.rsample((4000,))
-    known = SparseGP(x, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    known = sparse(x, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     values = known.log_prob(data.y)
     error = values.std() / math.sqrt(len(values))
     assert fhat.log_prob(data.y) < values.mean() - 5 * error
@@ -134,7 +134,7 @@ def test_depends_on_marginals_only():
     class Factorised:
         mean, variance, batch_shape = q.mean.detach(), q.variance.detach(), torch.Size()
 
-    torch.testing.assert_close(fhat.log_prob(data.y), fhat.integrate(Factorised).log_prob(data.y))
+    torch.testing.assert_close(fhat.log_prob(data.y), fhat.likelihood.integrate(Factorised).log_prob(data.y))
 
 
 def test_is_the_uncollapsed_bound_at_its_optimum_and_so_are_the_gradients():
@@ -143,9 +143,9 @@ def test_is_the_uncollapsed_bound_at_its_optimum_and_so_are_the_gradients():
     y = data.y - model.output_mean
     n, d = y.shape
     parameters = [model.inducing_unconstrained, *model.mapping.parameters(), model.noise_unconstrained]
-    psi = expect(fhat.kernel, q.mean, q.variance, model.inducing, None)
+    psi = expect(fhat.likelihood.kernel, q.mean, q.variance, model.inducing, None)
     psi0, psi1, psi2 = psi.psi0[0], psi.psi1, psi.psi2[0]
-    k = fhat.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
+    k = fhat.likelihood.kernel.inducing_cov(model.inducing) + 1e-8 * torch.eye(6)
     beta = 1 / model.noise
     with torch.no_grad():  # the optimal q(U), held
         inside = torch.linalg.inv(k + beta * psi2)
@@ -186,7 +186,9 @@ def test_one_noise_each_is_a_sum_of_single_outputs():
     total = 0.0
     for d in range(5):
         single = Sequences(torch.arange(data.num_frames), data.y[:, d : d + 1])
-        likelihood = SparseGP(q.mean, each.kernel, model.inducing, noise[d], model.output_mean[d : d + 1], single, 1e-8)
+        likelihood = sparse(
+            q.mean, each.likelihood.kernel, model.inducing, noise[d], model.output_mean[d : d + 1], single, 1e-8
+        )
         total = total + likelihood.integrate(q).log_prob(single.y)
     torch.testing.assert_close(each.log_prob(data.y), total, rtol=1e-10, atol=1e-8)
 
@@ -196,23 +198,13 @@ def test_one_noise_each_is_a_sum_of_single_outputs():
 def test_gradients(missing, noise):
     data = make_data((5, 3), missing=missing)
     # Z spread so that K_MM is well conditioned: finite differences then have digits to compare
-    model, guide = make_model(data, noise=noise, num_inducing=4, mapping=ARDRBF(**KERNEL) + Bias(0.2))
+    model, guide = make_model(data, noise=noise, jitter=1e-6, num_inducing=4, mapping=ARDRBF(**KERNEL) + Bias(0.2))
     parameters = [*model.parameters(), *guide.parameters()]
 
     def bound(*_):
         prior = TemporalGP(model.temporal(), data.times, 2)
         q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
-        likelihood = SparseGP(
-            q.mean,
-            model.mapping(),
-            model.inducing,
-            model.noise,
-            model.output_mean,
-            data,
-            1e-6,
-            model.noise_unconstrained.dim(),
-        )
-        return likelihood.integrate(q).log_prob(data.y)
+        return model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
     assert torch.autograd.gradcheck(bound, parameters, eps=1e-6, atol=1e-5, rtol=1e-5)
 
@@ -220,13 +212,10 @@ def test_gradients(missing, noise):
 def test_equal_eigenvalues_do_no_harm():
     # more inducing inputs than frames: L⁻¹ Ψ2 L⁻ᵀ has many zero eigenvalues, on which eigenvector gradients blow up
     data = make_data((3,))
-    model, guide = make_model(data, noise=torch.linspace(0.1, 0.5, 5), num_inducing=9)
+    model, guide = make_model(data, noise=torch.linspace(0.1, 0.5, 5), jitter=1e-6, num_inducing=9)
     prior = TemporalGP(model.temporal(), data.times, 2)
     q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
-    likelihood = SparseGP(
-        torch.randn(3, 2), model.mapping(), model.inducing, model.noise, model.output_mean, data, 1e-6, 1
-    )
-    likelihood.log_prob(data.y).backward()
+    model.likelihood(torch.randn(3, 2), data).log_prob(data.y).backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert torch.isfinite(q.mean).all()
 
@@ -235,9 +224,9 @@ def test_batches():
     data = make_data(missing=0.2)
     fhat, q, model = collapsed(data)
     x = q.rsample((3,))
-    together = SparseGP(x, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
+    together = sparse(x, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8)
     assert together.batch_shape == (3,)
-    alone = [SparseGP(v, fhat.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8) for v in x]
+    alone = [sparse(v, fhat.likelihood.kernel, model.inducing, model.noise, model.output_mean, data, 1e-8) for v in x]
     torch.testing.assert_close(together.log_prob(data.y), torch.stack([a.log_prob(data.y) for a in alone]))
     assert together.rsample((2,)).shape == (2, 3, data.num_frames, 5)
     assert together.expand((4, 3)).batch_shape == (4, 3)
@@ -245,10 +234,10 @@ def test_batches():
 
 def test_batches_of_outputs():
     x, kernel = torch.randn(3, 4, 2), ARDRBF(**KERNEL)()
-    gp = SparseGP(x, kernel, torch.randn(3, 2), torch.tensor(0.3), torch.zeros(2))
+    gp = sparse(x, kernel, torch.randn(3, 2), torch.tensor(0.3), torch.zeros(2))
     y = gp.sample()
     assert gp.log_prob(y).shape == (3,)
-    alone = SparseGP(x[1], kernel, gp.inducing, torch.tensor(0.3), torch.zeros(2))
+    alone = sparse(x[1], kernel, gp.inducing, torch.tensor(0.3), torch.zeros(2))
     torch.testing.assert_close(gp.log_prob(y)[1], alone.log_prob(y[1]))
     with pytest.raises(NotImplementedError, match="no gradient in y"):
         alone.log_prob(y[1].clone().requires_grad_())
@@ -256,7 +245,7 @@ def test_batches_of_outputs():
 
 def test_samples_are_draws_of_the_gp():
     x, kernel = torch.randn(4, 2), ARDRBF(**KERNEL)()
-    gp = SparseGP(x, kernel, x[:2], torch.tensor(0.3), torch.tensor([1.0, -2.0]))
+    gp = sparse(x, kernel, x[:2], torch.tensor(0.3), torch.tensor([1.0, -2.0]))
     y = gp.rsample((40_000,))
     torch.testing.assert_close(y.mean((0, 1)), torch.tensor([1.0, -2.0]), rtol=0, atol=0.03)
     centred = (y - y.mean(0))[..., 0]
@@ -266,8 +255,10 @@ def test_samples_are_draws_of_the_gp():
 
 def test_errors():
     x, kernel = torch.randn(4, 2), ARDRBF(**KERNEL)()
-    with pytest.raises(ValueError, match=r"noise must be one number or 3, but its shape is \(2,\)"):
-        SparseGP(x, kernel, x, torch.ones(2), torch.zeros(3), noise_event_dim=1)
+    with pytest.raises(ValueError, match=r"noise must be one number, .* or \(\.\.\., 3\), but its shape is \(2,\)"):
+        sparse(x, kernel, x, torch.ones(2), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"scale must be \(3,\), one for each output, but got \(2,\)"):
+        SparseGP(x, kernel, inducing=x, noise=torch.tensor(0.1), mean=torch.zeros(3), scale=torch.ones(2))
     fhat, *_ = collapsed(make_data())
     with pytest.raises(NotImplementedError, match="sample the model itself"):
         fhat.rsample()
@@ -290,10 +281,10 @@ def test_keeps_its_digits_under_an_almost_linear_mapping_with_many_inducing_poin
     if missing:
         y[20:40, :3] = float("nan")
     kernel = ARDRBF(60.0, torch.tensor([0.003, 0.003]))()
-    sparse = SparseGP(x, kernel, x, torch.tensor(noise), torch.zeros(6), Sequences(t, y))
+    gp = sparse(x, kernel, x, torch.tensor(noise), torch.zeros(6), Sequences(t, y))
     exact = 0.0
     for column in y.mT:
         seen = ~column.isnan()
         k = kernel.cov(x[seen], x[seen]) + noise * torch.eye(int(seen.sum()))
         exact = exact + MultivariateNormal(torch.zeros(len(k)), k).log_prob(column[seen])
-    torch.testing.assert_close(sparse.log_prob(sparse.data.y), exact, rtol=0.0, atol=1.0)
+    torch.testing.assert_close(gp.log_prob(gp.data.y), exact, rtol=0.0, atol=1.0)

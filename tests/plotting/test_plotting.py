@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -12,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, Posterior, PosteriorMixture, Sequences, fit
 from pyro_vgpds.datasets import load_video, make_gait, make_pendulum_video, stick_figure
 from pyro_vgpds.files.film import write_film
 from pyro_vgpds.model import Relevance
@@ -53,7 +54,17 @@ def trained():
 def prediction(count=10, columns=None):
     rng = np.random.default_rng(1)
     mean = torch.from_numpy(rng.standard_normal((count, 3)))
-    return SimpleNamespace(t=torch.arange(count), mean=mean, stddev=torch.full((count, 3), 0.5), columns=columns)
+    return SimpleNamespace(t=torch.arange(count), mean=mean, interval=gaussian(mean, 0.5), columns=columns)
+
+
+def gaussian(mean, sd):
+    """Central intervals of Gaussians with a common standard deviation."""
+
+    def interval(level):
+        width = sd * NormalDist().inv_cdf(0.5 + 0.5 * level)
+        return mean - width, mean + width
+
+    return interval
 
 
 def line(ax, label):
@@ -99,7 +110,7 @@ def test_relevance_bars(trained):
     np.testing.assert_allclose([bar.get_height() for bar in late], [1.0, 0.5, 0.05])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "0"]
     assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
-    assert ax.get_title() == "2 of 3 dimensions are on"
+    assert ax.get_title() == "2 of 3 dimensions are active"
     assert len(plot_relevance([3.0, 1.0]).containers) == 1
     plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
 
@@ -173,13 +184,27 @@ def test_forecast_fan():
     mean = guess.mean[:, 1].numpy()
     np.testing.assert_allclose(line(ax, "forecast").get_ydata(), mean)
     np.testing.assert_allclose(line(ax, "history").get_xydata(), np.stack([history[0], np.ones(5)], 1))
-    np.testing.assert_allclose(line(ax, "what came").get_ydata(), 2.0)
+    np.testing.assert_allclose(line(ax, "truth").get_ydata(), 2.0)
     np.testing.assert_allclose(band(ax, "95 %"), [mean - 0.5 * 1.959964, mean + 0.5 * 1.959964], rtol=1e-6)
     np.testing.assert_allclose(band(ax, "50 %"), [mean - 0.5 * 0.67449, mean + 0.5 * 0.67449], rtol=1e-4)
     assert ax.get_ylabel() == "b"
     assert plot_forecast(prediction(), -1).get_ylabel() == "output 2"
     own = plt.subplots()[1]
     assert plot_forecast(guess, ax=own) is own
+
+
+def test_bands_are_the_intervals_of_the_prediction(trained):
+    """Those of a mixture are not Gaussian."""
+    far = Posterior(trained.model, trained.guide, trained.data, noise_variance=9.0)
+    mixed = PosteriorMixture([trained.post, far], [0.7, 0.3]).forecast([12.0, 13.0, 14.0], 0)
+    for ax, label, level in (
+        (plot_forecast(mixed, 1, levels=(0.5, 0.9)), "50 %", 0.5),
+        (plot_reconstruction(mixed, 1, level=0.9), "90 %", 0.9),
+    ):
+        lower, upper = (end[:, 1].numpy() for end in mixed.interval(level))
+        np.testing.assert_allclose(band(ax, label), [lower, upper])
+        gaussian_ends = gaussian(mixed.mean, mixed.stddev)(level)
+        assert np.abs(gaussian_ends[1][:, 1].numpy() - upper).min() > 0.01
 
 
 def test_forecast_of_a_real_prediction_sorts_its_times(trained):
@@ -264,7 +289,7 @@ def test_forecast_at_dates(dated, tmp_path, kind):
     y = dated.data.read()
     times = {"seconds": dated.data.times.t, "dates": dated.t, "objects": dated.t.astype("datetime64[us]").tolist()}
     ax = plot_forecast(dated.ahead, history=(times[kind], y), truth=(times[kind], y))
-    for label in ("history", "what came"):
+    for label in ("history", "truth"):
         np.testing.assert_array_equal(line(ax, label).get_xdata().astype("datetime64[D]"), dated.t)
     ax.figure.savefig(tmp_path / "dates.png")
     low, high = ax.get_xlim()  # in days
@@ -286,7 +311,7 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
         plot_forecast(prediction(), **{what: (dates, np.ones((2, 3)))})
     with pytest.raises(TypeError, match=f"times of {what} must be numbers or dates, but their dtype is <U"):
         plot_forecast(prediction(), **{what: (["2024", "2025"], np.ones((2, 3)))})
-    bare = SimpleNamespace(t=dated.ahead.dates, mean=dated.ahead.mean, stddev=dated.ahead.stddev)
+    bare = SimpleNamespace(t=dated.ahead.dates, mean=dated.ahead.mean, interval=dated.ahead.interval)
     with pytest.raises(TypeError, match=f"times of {what} are numbers, but those of the prediction are dates"):
         plot_forecast(bare, **{what: (np.arange(2.0), np.ones((2, 3)))})
     assert not plt.get_fignums()

@@ -10,7 +10,7 @@ import torch
 from problems import make_data, make_model
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from pyro_vgpds import Posterior, PosteriorMixture
+from pyro_vgpds import Posterior, PosteriorMixture, Solver
 from pyro_vgpds.kernels import RBF, Matern32
 
 T_NEW = torch.tensor([1.3, -0.4, 0.2])
@@ -66,17 +66,17 @@ def test_densities():
     wanted = torch.stack(parts).logsumexp(0) - math.log(3)
     torch.testing.assert_close(mixture.forecast(T_NEW, 0).log_prob(y), wanted)
     t = T_NEW.sort()[0]
-    parts = [p.log_density(t, y, num_starts=1, num_steps=5) for p in posteriors]
-    scored = mixture.log_density(t, y, num_starts=1, num_steps=5)
+    parts = [p.log_density(t, y, solver=Solver(num_starts=1, num_steps=5)) for p in posteriors]
+    scored = mixture.log_density(t, y, solver=Solver(num_starts=1, num_steps=5))
     torch.testing.assert_close(scored, torch.stack(parts).logsumexp(0) - math.log(3))
-    assert mixture.log_density([t, t], [y, y], num_starts=1, num_steps=5).shape == (2,)
+    assert mixture.log_density([t, t], [y, y], solver=Solver(num_starts=1, num_steps=5)).shape == (2,)
     filled = mixture.impute()
     seen = torch.isfinite(data.y)
     torch.testing.assert_close(filled.mean[seen], data.y[seen])
     lower, upper = filled.interval(0.9)
     torch.testing.assert_close(lower[seen], data.y[seen])
     torch.testing.assert_close(upper[seen], data.y[seen])
-    partly = mixture.reconstruct(t, y, fill=True, num_starts=1, num_steps=5)
+    partly = mixture.reconstruct(t, y, fill=True, solver=Solver(num_starts=1, num_steps=5))
     torch.testing.assert_close(partly.mean[1:], y[1:])
 
 
@@ -86,7 +86,7 @@ def test_bad_input_is_named():
     model, guide = make_model(other)
     with pytest.raises(ValueError, match="at least one Posterior"):
         PosteriorMixture([])
-    with pytest.raises(ValueError, match="same outputs, sequences"):
+    with pytest.raises(ValueError, match=r"same lengths of sequences, but posteriors\[3\] has \(6,\)"):
         PosteriorMixture([*posteriors, Posterior(model, guide, other)])
     for bad in ([1.0], [0.5, 0.5, 0.5], [1.0, 0.0, 0.0]):
         with pytest.raises(ValueError, match="weights must be 3 positive numbers with sum 1"):

@@ -117,3 +117,16 @@ def test_pandas_is_an_extra(posterior, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install pyro_vgpds\[data\]"):
         posterior.forecast(T_NEW, 0).to_pandas()
+
+
+def test_some_frames(posterior):
+    whole = posterior.forecast(T_NEW, 0)
+    part = whole.select(slice(1, 3))
+    assert part.shape == (2, 5)
+    assert torch.equal(part.mean, whole.mean[1:])
+    assert torch.equal(part.stddev, whole.stddev[1:])
+    assert torch.equal(part.interval(0.9)[1], whole.interval(0.9)[1][1:])
+    assert part.sample(4).shape == (4, 2, 5)
+    y = torch.randn(2, 5)
+    torch.testing.assert_close(part.log_prob(y), Normal(part.mean, part.stddev).log_prob(y).sum())
+    assert repr(part) == "Selection(2 times from -0.4 to 0.2, 5 outputs)"

@@ -15,7 +15,7 @@ from problems import make_data, make_model
 from pyro.infer import SVI, Predictive
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, load, save
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, PosteriorMixture, Sequences, load, save
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Linear, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.mapping import inducing as predictive
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
@@ -126,7 +126,7 @@ def test_moments_against_monte_carlo(mapping, missing, noise):
     """F* and its D × D covariance against draws of x*, u and f given both, made with explicit inverses."""
     posterior, model = make_posterior(missing, noise=noise, mapping=MAPPINGS[mapping]())
     t = T_NEW[:2]
-    prediction = posterior.forecast(t, 0, noise=False)
+    prediction = posterior.forecast(t, 0, include_noise=False)
     mean, covariance = naive_path(posterior, model, t, 0)
     k_mm, q_u = naive_qu(posterior, model)
     inverse = torch.linalg.inv(k_mm)
@@ -150,7 +150,7 @@ def test_moments_against_monte_carlo(mapping, missing, noise):
 def test_noise_is_added_once_and_to_the_diagonal_only():
     noise = torch.tensor([0.05, 0.2, 0.1, 0.02, 0.4])
     posterior, _ = make_posterior(noise=noise)
-    y, f = posterior.forecast(T_NEW, 0, full_cov=True), posterior.forecast(T_NEW, 0, noise=False)
+    y, f = posterior.forecast(T_NEW, 0, full_cov=True), posterior.forecast(T_NEW, 0, include_noise=False)
     torch.testing.assert_close(y.mean, f.mean)
     torch.testing.assert_close(y.variance - f.variance, noise.expand(4, 5))
     torch.testing.assert_close(y.covariance - f.covariance, torch.diag(noise).expand(4, 5, 5))
@@ -178,7 +178,7 @@ def test_given_the_path_outputs_are_gaussian_over_time():
     with torch.no_grad():
         weights = model.mapping().cov(x, model.inducing) @ torch.linalg.inv(k_mm)
         rest = model.mapping().cov(x, x) - weights @ k_mm @ weights.mT
-    given = PosteriorGP(x, posterior._inducing)
+    given = PosteriorGP(x, posterior.inducing)
     y = given.sample((20_000,))
     assert y.shape == (20_000, 3, 5)
     value, total = torch.randn(3, 5), torch.zeros(())
@@ -191,14 +191,14 @@ def test_given_the_path_outputs_are_gaussian_over_time():
         scale = covariance.diagonal().sqrt()
         assert ((torch.cov(y[..., d].mT) - covariance) / torch.outer(scale, scale)).abs().max() < 0.06
     torch.testing.assert_close(given.log_prob(value), total, rtol=1e-6, atol=1e-6)
-    several = PosteriorGP(torch.stack([x, x + 1.0]), posterior._inducing)
+    several = PosteriorGP(torch.stack([x, x + 1.0]), posterior.inducing)
     torch.testing.assert_close(several.log_prob(value)[0], total, rtol=1e-6, atol=1e-6)
     assert several.mean.shape == (2, 3, 5)
     torch.testing.assert_close(several.variance[0], given.variance)
     with pytest.raises(ValueError, match="finite"):
         given.log_prob(torch.full((3, 5), torch.nan))
     with pytest.raises(NotImplementedError, match="noise=True"):
-        PosteriorGP(x, posterior._inducing, noise=False).log_prob(value)
+        PosteriorGP(x, posterior.inducing, include_noise=False).log_prob(value)
 
 
 @pytest.mark.parametrize("sequence", [None, 1])
@@ -221,7 +221,7 @@ def test_generated_sequences_and_predictive(sequence, parallel):
 def test_generated_sequences_are_coherent_in_time():
     """Two frames at almost the same time are almost the same frame, though each alone is uncertain."""
     posterior, _ = make_posterior(temporal=RBF(1.0, 0.5), noise=1e-4)
-    draws = posterior.generate([2.0, 2.0 + 1e-4], 500, noise=False)
+    draws = posterior.generate([2.0, 2.0 + 1e-4], 500, include_noise=False)
     assert (draws[:, 0] - draws[:, 1]).std() < 0.01 * draws[:, 0].std()
 
 
@@ -232,7 +232,7 @@ def test_the_path_can_be_conditioned_on_outputs_with_pyro():
         trace = pyro.poutine.trace(posterior.as_model(sequence)).get_trace(T_NEW)
         assert math.isfinite(float(trace.log_prob_sum()))
     x = torch.randn(4, 2, requires_grad=True)
-    PosteriorGP(x, posterior._inducing).log_prob(torch.randn(4, 5)).backward()
+    PosteriorGP(x, posterior.inducing).log_prob(torch.randn(4, 5)).backward()
     assert bool(torch.isfinite(x.grad).all())
 
 
@@ -291,7 +291,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, tmp_path):
     model, guide = make_model(data)
     whole = Posterior(model, guide, data).forecast(T_NEW, 0)
     wanted = whole.mean, whole.variance
-    for name, value in (("_KEEP", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
+    for name, value in (("_CACHED", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
         monkeypatch.setattr(predictive, name, value)
     prediction = Posterior(model, guide, data).forecast(T_NEW, 0)
     torch.testing.assert_close(prediction.mean, wanted[0])
@@ -310,10 +310,10 @@ def test_outputs_that_were_never_observed_are_predicted_by_the_prior():
     data = Sequences(t, y)
     model, guide = make_model(data)
     posterior = Posterior(model, guide, data)
-    prediction = posterior.forecast([2.5], noise=False)
+    prediction = posterior.forecast([2.5], include_noise=False)
     assert prediction.mean[0, 1] == model.output_mean[1]
     assert float(prediction.variance[0, 1]) == pytest.approx(model.mapping.variance.item())
-    k_mm = posterior._inducing.factor @ posterior._inducing.factor.mT
+    k_mm = posterior.inducing.factor @ posterior.inducing.factor.mT
     torch.testing.assert_close(posterior.inducing_covariance(1), k_mm)
 
 
@@ -330,8 +330,8 @@ def test_imputation_keeps_what_was_observed():
     draws = filled.sample(3)
     assert torch.equal(draws[:, seen], data.y[seen].expand(3, -1))
     # at the training frames q(X) itself counts: the moments are those of frames with its mean and variance
-    for rows, frames in InducingPosterior.frames(posterior._inducing, posterior.q.mean, posterior.q.variance):
-        for index, _, mean, _ in posterior._inducing.moments(frames):
+    for rows, frames in InducingPosterior.frames(posterior.inducing, posterior.q.mean, posterior.q.variance):
+        for index, _, mean, _ in posterior.inducing.moments(frames):
             torch.testing.assert_close(fitted.mean[rows, index], mean)
 
 
@@ -339,9 +339,10 @@ def test_bad_input_is_named():
     posterior, model = make_posterior()
     data = posterior.data
     _, guide = make_model(data)
-    with pytest.raises(ValueError, match="sequence must be said, as there are 4"):
+    required = "sequence is required because there are 4 training sequences: 0 to 3, or None for a new sequence"
+    with pytest.raises(ValueError, match=required):
         posterior.forecast(T_NEW)
-    with pytest.raises(ValueError, match=r"sequence must be 0 to 3 or None \(a new one\), but got 4"):
+    with pytest.raises(ValueError, match="sequence must be 0 to 3, or None for a new sequence, but got 4"):
         posterior.forecast(T_NEW, 4)
     with pytest.raises(TypeError, match="sequence must be a whole number or None, but got 'a'"):
         posterior.forecast(T_NEW, "a")
@@ -377,22 +378,23 @@ def test_repr():
     posterior, _ = make_posterior()
     assert repr(posterior).startswith("Posterior(of Sequences(4 sequences, 21 frames, 5 outputs), bound=")
     assert repr(posterior.forecast(T_NEW, 0).latent) == "Latent(4 times, 2 dimensions)"
-    assert "sequence: 'Any' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
+    assert "sequence: 'int | Default | None' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
 
 
 @pytest.mark.parametrize("noise", [0.3, [0.3], [0.05, 0.2, 0.1, 0.02, 0.4]])
 def test_another_noise_to_predict_with(noise):
     data = make_data(missing=0.2)
     model, guide = make_model(data)
-    other = Posterior(model, guide, data, noise=noise)
+    other = Posterior(model, guide, data, noise_variance=noise)
     model.set_noise(noise)
     wanted = Posterior(model, guide, data)
     assert other.bound == pytest.approx(wanted.bound)
-    assert Posterior(model, guide, data, noise=other.noise * 3).noise.tolist() == (other.noise * 3).tolist()
+    wide = 3 * other.noise_variance
+    assert torch.equal(Posterior(model, guide, data, noise_variance=wide).noise_variance, wide)
     torch.testing.assert_close(other.forecast(T_NEW, 0).variance, wanted.forecast(T_NEW, 0).variance)
     for bad in (0.0, -1.0, math.nan, [0.1, 0.2]):
-        with pytest.raises(ValueError, match="noise must be"):
-            Posterior(model, guide, data, noise=bad)
+        with pytest.raises(ValueError, match="noise_variance must be"):
+            Posterior(model, guide, data, noise_variance=bad)
 
 
 def test_residual_variance(monkeypatch):
@@ -419,3 +421,46 @@ def test_new_times_in_any_order(structure):
         torch.testing.assert_close(mixed.mean[order], sorted_.mean)
         torch.testing.assert_close(mixed.latent.covariance[:, order][..., order], sorted_.latent.covariance)
         assert mixed.sample(2).shape == (2, 200, 5)
+
+
+def test_sequence_means_the_same_everywhere():
+    posterior, _ = make_posterior()
+    y = torch.full((4, 5), torch.nan)
+    times = T_NEW.sort()[0]
+    methods = {
+        "forecast": lambda s: posterior.forecast(times, s).latent.mean,
+        "reconstruct": lambda s: posterior.reconstruct(times, y, s).latent.mean,
+        "project": lambda s: posterior.project(times, y, s).mean,
+        "mixture": lambda s: PosteriorMixture([posterior]).forecast(times, s).components[0].latent.mean,
+    }
+    wanted = {s: posterior.q.forecast(times, s).mean for s in (None, 3)}
+    for method in methods.values():
+        torch.testing.assert_close(method(-1), wanted[3], atol=1e-5, rtol=0.0)
+        torch.testing.assert_close(method(None), wanted[None], atol=1e-5, rtol=0.0)
+        for bad, error in ((4, ValueError), (-5, ValueError), (1.0, TypeError), (True, TypeError)):
+            with pytest.raises(error, match="sequence must be"):
+                method(bad)
+    for method in (posterior.generate, posterior.as_model):
+        with pytest.raises(ValueError, match="sequence must be 0 to 3, or None for a new sequence, but got 4"):
+            method(**({"t": times} if method == posterior.generate else {}), sequence=4)
+    alone = make_data(lengths=(6,))
+    single = Posterior(*make_model(alone), alone)
+    assert torch.equal(single.forecast(times).mean, single.forecast(times, 0).mean)
+    assert torch.equal(single.reconstruct(times, y).latent.mean, torch.zeros(4, 2))  # a new sequence by default
+
+
+def test_another_scale_to_predict_with():
+    data = make_data(missing=0.2)
+    model, guide = make_model(data)
+    scale = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.1])
+    other = Posterior(model, guide, data, output_scale=scale)
+    torch.testing.assert_close(other.noise_variance, torch.full((5,), 0.07))  # in the units of the data
+    model.output_scale = scale
+    model.set_noise(0.07 / scale.square())
+    wanted = Posterior(model, guide, data)
+    assert other.bound == pytest.approx(wanted.bound)
+    torch.testing.assert_close(other.forecast(T_NEW, 0).variance, wanted.forecast(T_NEW, 0).variance)
+    with pytest.raises(ValueError, match="output_scale must be positive and finite"):
+        Posterior(model, guide, data, output_scale=-scale)
+    with pytest.raises(ValueError, match=r"output_scale must be \(5,\), but its shape is \(2,\)"):
+        Posterior(model, guide, data, output_scale=scale[:2])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from problems import make_data, make_model
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, fit, lagged
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, Solver, fit, lagged
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
 from pyro_vgpds.mapping import inducing as predictive
 
@@ -20,7 +20,7 @@ def make_posteriors(kernel, noise=None, missing=0.25):
     """With the kernel for residuals, and with white ones."""
     data = make_data(missing=missing)
     model, guide = make_model(data)
-    return Posterior(model, guide, data, noise=noise, residual=kernel), Posterior(model, guide, data, noise=noise)
+    return tuple(Posterior(model, guide, data, noise_variance=noise, residual=r) for r in (kernel, None))
 
 
 def naive_noise(kernel, t_old, residual, t_new, noise):
@@ -56,9 +56,9 @@ def check(prediction, white, expected):
 def test_forecast(kernel, noise, sequence):
     posterior, white = make_posteriors(kernel(), noise)
     data = posterior.data
-    left = data.y - white.impute(fill=False, noise=False).mean
+    left = data.y - white.impute(fill=False, include_noise=False).mean
     rows = slice(0, 0) if sequence is None else data.times.slices()[sequence]
-    variances = posterior.noise.expand(5)
+    variances = posterior.noise_variance.expand(5)
     expected = [
         (d, slice(None), naive_noise(kernel(), data.times.t[rows], left[rows, d], T_NEW, variances[d]))
         for d in range(5)
@@ -70,9 +70,10 @@ def test_forecast(kernel, noise, sequence):
 def test_training_frames(kernel):
     posterior, white = make_posteriors(kernel())
     data = posterior.data
-    left = data.y - white.impute(fill=False, noise=False).mean
+    left = data.y - white.impute(fill=False, include_noise=False).mean
+    t, noise = data.times.t, posterior.noise_variance[0]
     expected = [
-        (d, rows, naive_noise(kernel(), data.times.t[rows], left[rows, d], data.times.t[rows], posterior.noise[0]))
+        (d, rows, naive_noise(kernel(), t[rows], left[rows, d], t[rows], noise))
         for rows in data.times.slices()
         for d in range(5)
     ]
@@ -95,7 +96,7 @@ def test_reconstruction(belongs):
     t = [torch.linspace(4.1, 5.0, 6), torch.linspace(5.2, 6.5, 5)]
     y = [torch.randn(6, 5), torch.randn(5, 5)]
     y[0][3:, 2:], y[1][1:4, 0] = torch.nan, torch.nan
-    options = {"num_starts": 1, "num_steps": 5}
+    options = {"solver": Solver(num_starts=1, num_steps=5)}
     found, plain = posterior.reconstruct(t, y, belongs, **options), white.reconstruct(t, y, belongs, **options)
     new, data = torch.cat(y), posterior.data
     f = plain.with_noise(False).mean
@@ -113,7 +114,7 @@ def test_reconstruction(belongs):
         times = torch.cat([data.times.t[old], t_new])
         for d in range(5):
             left = torch.cat([(data.y - fitted)[old, d], (new - f)[frames, d]])
-            expected.append((d, frames, naive_noise(kernel, times, left, t_new, posterior.noise[0])))
+            expected.append((d, frames, naive_noise(kernel, times, left, t_new, posterior.noise_variance[0])))
     check(found, plain, expected)
     filled = posterior.reconstruct(t, y, belongs, fill=True, **options)
     assert torch.equal(filled.mean[torch.isfinite(new)], new[torch.isfinite(new)])
@@ -127,11 +128,11 @@ def test_draws_have_the_moments_and_stay_off_together():
         sd = ahead.stddev
         torch.testing.assert_close(draws.mean(0) / sd, ahead.mean / sd, atol=0.05, rtol=0.0)
         torch.testing.assert_close(draws.var(0) / ahead.variance, torch.ones_like(sd), atol=0.06, rtol=0.0)
-    noise = draws - posterior.forecast(T_NEW, None, noise=False).mean
+    noise = draws - posterior.forecast(T_NEW, None, include_noise=False).mean
     together = torch.corrcoef(noise[:, :2, 0].mT)[0, 1]
     assert together > 0.5  # white noise of this size would hide the path: the offset is shared
     assert posterior.generate(T_NEW, 3, 0).shape == (3, 4, 5)
-    assert torch.equal(posterior.forecast(T_NEW, 0, noise=False).sample(2).isfinite(), torch.ones(2, 4, 5) > 0)
+    assert torch.equal(posterior.forecast(T_NEW, 0, include_noise=False).sample(2).isfinite(), torch.ones(2, 4, 5) > 0)
 
 
 def test_blocks_of_any_size_and_mixtures(monkeypatch):
@@ -140,7 +141,7 @@ def test_blocks_of_any_size_and_mixtures(monkeypatch):
     wanted = wanted.mean, wanted.variance
     both = PosteriorMixture([posterior, posterior]).forecast(T_NEW, 0)
     torch.testing.assert_close(both.mean, wanted[0])
-    for name in ("_BLOCK", "_FRAMES", "_KEEP"):
+    for name in ("_BLOCK", "_FRAMES", "_CACHED"):
         monkeypatch.setattr(predictive, name, 30)
     small, _ = make_posteriors(Bias() + White(), [0.05, 0.2, 0.1, 0.02, 0.4])
     got = small.forecast(T_NEW, 0)
@@ -162,7 +163,7 @@ def test_an_offset_is_found_again():
     seen[20:, :3] = np.nan
     errors = []
     for residual in (None, Bias() + White()):
-        found = Posterior(model, guide, data, noise=0.3, residual=residual).reconstruct(t, seen)
+        found = Posterior(model, guide, data, noise_variance=0.3, residual=residual).reconstruct(t, seen)
         errors.append(float((found.mean.numpy() - y[5])[20:, :3].std()))
     assert errors[1] < 0.5 * errors[0]
 
@@ -198,14 +199,14 @@ def test_hidden_variance(missing, monkeypatch):
 
     original = Posterior.reconstruct
     monkeypatch.setattr(Posterior, "reconstruct", keep)
-    got = posterior.hidden_variance(num_sequences=3, num_steps=4)
+    got = posterior.hidden_variance(num_sequences=3, solver=Solver(num_starts=1, num_steps=4))
     assert len(tried) == 6  # two halves of each
     total, count = torch.zeros(5), torch.zeros(5)
     for t, y in tried:
         (start,) = (s.start for s in data.times.slices() if torch.equal(data.times.t[s], t))
         truth = data.y[start : start + len(t)]
         hidden = torch.isnan(y).all(0) & ~torch.isnan(truth).all(0)
-        wrong = (original(posterior, t, y, num_starts=1, num_steps=4).mean - truth)[:, hidden].square()
+        wrong = (original(posterior, t, y, solver=Solver(num_starts=1, num_steps=4)).mean - truth)[:, hidden].square()
         total[hidden] += wrong.nansum(0)
         count[hidden] += torch.isfinite(wrong).sum(0)
     torch.testing.assert_close(got, total / count.clamp_min(1))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dates as seconds since an origin, and back; and times as text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["format_times", "to_dates", "to_seconds"]
+
+
+def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
+    """Seconds since ``origin`` as datetime64[ns].
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.data.dates import to_dates
+    >>> to_dates(np.array([0.0, 86400.0]), np.datetime64("2024-01-31")).astype("datetime64[D]").tolist()
+    [datetime.date(2024, 1, 31), datetime.date(2024, 2, 1)]
+    """
+    dates: np.ndarray = origin.astype("datetime64[ns]") + np.round(np.asarray(seconds) * 1e9).astype("timedelta64[ns]")
+    return dates
+
+
+def to_seconds(dates: np.ndarray, origin: np.datetime64) -> np.ndarray:
+    """The inverse of :func:`to_dates`; NaN for dates that are missing (NaT)."""
+    seconds: np.ndarray = np.where(np.isnat(dates), np.nan, (dates - origin) / np.timedelta64(1, "s"))
+    return seconds
+
+
+def format_times(times: np.ndarray) -> list[str]:
+    """Numbers with all their reliable digits; dates in the shortest form that keeps all of them."""
+    if times.dtype.kind != "M":
+        return [f"{t:.15g}" for t in times]
+    for unit in ("D", "s", "ms", "ns"):
+        if (times.astype(f"datetime64[{unit}]") == times).all():
+            break
+    return [str(text) for text in np.datetime_as_string(times, unit=unit)]

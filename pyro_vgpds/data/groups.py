@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of Y grouped by the rows in which they were observed, which is all that the bound needs of Y."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["ColumnGroups", "Patterns", "make_groups"]
+
+
+@dataclass(frozen=True)
+class ColumnGroups:
+    """The columns of Y, grouped by the rows in which they were observed.
+
+    A group of D_c columns that were observed in the same N_c rows enters the bound only through its mask, D_c and its
+    Gram matrix Y_c Y_cᵀ, so it is kept as a factor of that with min(N_c, D_c) columns. A Y without gaps is one group.
+    :meth:`Sequences.groups <pyro_vgpds.Sequences.groups>` makes them.
+    """
+
+    mask: Tensor | None  #: (C, N) of 0 and 1; None for one group that has every row
+    columns: Tensor  #: (C,) number of columns, D_c
+    rows: Tensor  #: (C,) number of rows, N_c
+    square: Tensor  #: (C,) sum of squares of the scaled data
+    factor: Tensor  #: (N, R) factors of the Gram matrices side by side, zero in rows that were not observed
+    widths: tuple[int, ...]  #: number of columns of ``factor`` that belong to each group, increasing
+    of_column: Tensor  #: (D,) the group of each output, -1 if nothing of it was observed
+    log_scale: Tensor  #: the log of the scale, summed over all observed entries: the Jacobian of the scaling
+    order: Tensor | None = None  #: (R,) the output of each column of ``factor``, if it holds the columns themselves
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.widths)
+
+    def runs(self) -> Iterator[tuple[slice, slice, int]]:
+        """Groups of the same width: (which groups, which columns of ``factor``, their width)."""
+        group = column = 0
+        while group < len(self.widths):
+            width = self.widths[group]
+            count = self.widths.count(width)
+            yield slice(group, group + count), slice(column, column + count * width), width
+            group, column = group + count, column + count * width
+
+    def split(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Columns (..., M, R) like those of ``factor``, by groups of the same width: (which groups, their columns
+        (..., groups, M, width)).
+        """
+        for which, columns, width in self.runs():
+            yield which, v[..., columns].unflatten(-1, (-1, width)).movedim(-2, -3)
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The different sets of rows in which columns were observed."""
+
+    masks: np.ndarray  #: (P, N) of bool, the rows of each pattern
+    of_column: np.ndarray  #: (D,), the pattern of each column
+
+
+def make_groups(
+    blocks: Iterable[tuple[slice, Tensor]], patterns: Patterns, mean: Tensor, scale: Tensor, columns: bool
+) -> ColumnGroups:
+    """Column groups of ``(y - mean) / scale`` by one pass over blocks of columns.
+
+    :param blocks: (which columns, those columns (N, block)), NaN where nothing was observed.
+    :param mean: (D,).
+    :param scale: (D,).
+    :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
+    """
+    masks, pattern_of = patterns.masks, patterns.of_column
+    num_frames, device = masks.shape[1], mean.device
+    rows_of, columns_of = masks.sum(1), np.bincount(pattern_of, minlength=len(masks))
+    used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
+    widths = columns_of if columns else np.minimum(columns_of, rows_of)
+    used = used[np.argsort(widths[used], kind="stable")]
+    ends = np.cumsum(widths[used])
+    start = dict(zip(used.tolist(), (ends - widths[used]).tolist(), strict=True))
+    factor = mean.new_zeros(num_frames, int(widths[used].sum()))
+    order = torch.zeros(factor.shape[1], dtype=torch.long, device=device) if columns else None
+    wide = [c for c in used.tolist() if widths[c] < columns_of[c]]
+    grams = {c: mean.new_zeros(int(rows_of[c]), int(rows_of[c])) for c in wide}
+    row_index = {c: torch.from_numpy(np.flatnonzero(masks[c])).to(device) for c in wide}
+    place = _places(pattern_of, columns_of) if len(wide) < len(used) else pattern_of
+    for where, block in blocks:
+        scaled = torch.nan_to_num((block - mean[where]).div_(scale[where]), nan=0.0)
+        pattern = pattern_of[where]
+        for c in np.intersect1d(pattern, wide):
+            part = scaled[:, torch.from_numpy(pattern == c).to(device)]
+            part = part if rows_of[c] == num_frames else part[row_index[c]]
+            grams[c].addmm_(part, part.mT)
+        narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
+        if len(narrow):
+            at = np.array([start[c] for c in pattern[narrow].tolist()]) + place[where][narrow]
+            at_index, narrow_index = (torch.from_numpy(a).to(device) for a in (at, narrow))
+            factor[:, at_index] = scaled[:, narrow_index]
+            if order is not None:
+                order[at_index] = narrow_index + where.start
+    for c in wide:
+        values, vectors = torch.linalg.eigh(grams[c])
+        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = vectors * values.clamp_min(0.0).sqrt()
+    of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
+    complete = len(used) == 1 and rows_of[used[0]] == num_frames
+    group = np.full(len(masks), -1)
+    group[used] = np.arange(len(used))
+    return ColumnGroups(
+        mask=None if complete else torch.from_numpy(masks[used]).to(mean),
+        columns=torch.from_numpy(columns_of[used]).to(mean),
+        rows=torch.from_numpy(rows_of[used]).to(mean),
+        square=mean.new_zeros(len(used)).index_add_(0, of_group, factor.square().sum(0)),
+        factor=factor,
+        widths=tuple(int(w) for w in widths[used]),
+        of_column=torch.from_numpy(group[pattern_of]).to(device),
+        log_scale=(torch.from_numpy(rows_of[pattern_of]).to(device) * scale.log()).sum(),
+        order=order,
+    )
+
+
+def _places(pattern: np.ndarray, columns_of: np.ndarray) -> np.ndarray:
+    """The position of each column among those of its pattern."""
+    place = np.empty(len(pattern), dtype=np.int64)
+    place[np.argsort(pattern, kind="stable")] = np.arange(len(pattern)) - np.repeat(
+        np.cumsum(columns_of) - columns_of, columns_of
+    )
+    return place

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs over time as files: csv, npz or video, by suffix. A file is written completely or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
+from pyro_vgpds.types import PathLike
+
+__all__ = ["table_suffixes", "write_table"]
+
+DEFAULT_FPS = 12.0
+
+
+def table_suffixes(frame_shape: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """Suffixes of files that :func:`write_table` can write; videos need the shape of the frames."""
+    return (".csv", ".npz", *(FILM_SUFFIXES if frame_shape is not None else ()))
+
+
+def write_table(
+    path: PathLike | TextIO,
+    t: np.ndarray,
+    y: np.ndarray,
+    *,
+    stddev: np.ndarray | None = None,
+    interval: tuple[np.ndarray, np.ndarray] | None = None,
+    columns: Sequence[str] | None = None,
+    sequence: Sequence[str] | None = None,
+    frame_shape: tuple[int, int] | None = None,
+    fps: float | None = None,
+) -> None:
+    """Write outputs (N, D) at times (N,), the rows of several sequences one after the other.
+
+    :param path: the file name, or a text stream for csv.
+    :param t: numbers or datetime64[ns].
+    :param y: means or draws.
+    :param stddev: (N, D), for npz.
+    :param interval: lower and upper ends, (N, D) each.
+    :param columns: names of the outputs. Default: y0, y1, ...
+    :param sequence: name of the sequence of each row, (N,).
+    :param frame_shape: (H, W) of video frames.
+    :param fps: frames per second of a video. Default: 12.
+    :raises ValueError: if the suffix is unknown, or names a video and ``frame_shape`` is not given.
+
+    >>> import sys
+    >>> import numpy as np
+    >>> from pyro_vgpds.files import write_table
+    >>> write_table(sys.stdout, np.array([0.0, 0.5]), np.array([[1.0, 2.0], [3.0, 4.0]]), columns=["hip", "knee"])
+    time,hip,knee
+    0,1,2
+    0.5,3,4
+    """
+    names = list(columns) if columns else [f"y{i}" for i in range(y.shape[1])]
+    frames = None if frame_shape is None else y.reshape(len(y), *frame_shape)
+    if not isinstance(path, (str, os.PathLike)):
+        _write_csv(path, t, y, interval, names, sequence)
+        return
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in table_suffixes(frame_shape):
+        hint = " Videos need frame_shape." if suffix in FILM_SUFFIXES else ""
+        raise ValueError(f"path must end in one of {', '.join(table_suffixes(frame_shape))}, but got {path}.{hint}")
+    with placed(path) as part:
+        if suffix == ".csv":
+            with part.open("w", encoding="utf-8", newline="") as file:
+                _write_csv(file, t, y, interval, names, sequence)
+        elif suffix == ".npz":
+            lower, upper = (None, None) if interval is None else interval
+            arrays: dict[str, Any] = {
+                "t": t,
+                "y": y,
+                "columns": np.array(names),
+                "stddev": stddev,
+                "lower": lower,
+                "upper": upper,
+                "sequence": None if sequence is None else np.array(sequence),
+                "frames": frames,
+                "fps": None if frames is None or fps is None else np.array(fps),
+            }
+            with part.open("wb") as file:
+                np.savez_compressed(file, **{name: value for name, value in arrays.items() if value is not None})
+        else:
+            write_film(part, frames, fps or DEFAULT_FPS)
+
+
+def _write_csv(
+    file: TextIO,
+    t: np.ndarray,
+    y: np.ndarray,
+    interval: tuple[np.ndarray, np.ndarray] | None,
+    names: list[str],
+    sequence: Sequence[str] | None,
+) -> None:
+    header, blocks = names, [y]
+    if interval is not None:
+        blocks += interval
+        header = [f"{name}{end}" for name in names for end in ("", " lower", " upper")]
+    table = np.stack(blocks, -1).reshape(len(y), -1)  # each output followed by its own interval
+    first = ["time"] if sequence is None else ["sequence", "time"]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*first, *header])
+    for row, time in enumerate(format_times(t)):
+        start = [time] if sequence is None else [sequence[row], time]
+        writer.writerow([*start, *(f"{value:.10g}" for value in table[row])])

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Principal components and k-means centres, from which training starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import Times
+
+__all__ = ["kmeans", "pca", "split_pca"]
+
+_SWEEPS = 30  # of alternating least squares, if data are missing
+_KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
+
+
+def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Principal components of the observed ``(y - mean) / scale``: points (N, Q) of unit variance, and the variance of
+    each component relative to the first, (Q,).
+
+    If data are missing, they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
+    observed is interpolated in time.
+    """
+    groups = data.groups(mean, scale)
+    if groups.mask is None:
+        u, s, _ = torch.linalg.svd(groups.factor, full_matrices=False)
+        u, s = u[:, :latent_dim], s[:latent_dim]
+    else:
+        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim, mean, scale), full_matrices=False)
+    short = latent_dim - u.shape[1]
+    if short > 0:  # there are fewer frames than latent dimensions
+        u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
+    return _whiten(u, s)
+
+
+def _whiten(u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
+    biggest = u.abs().argmax(0, keepdim=True)
+    u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
+    share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
+    return (u * math.sqrt(len(u))).contiguous(), share
+
+
+def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`pca`, with the components within sequences first, and then ``static_dim`` of the sequences' means.
+
+    Every sequence is centred for the components within, so that all share one space. The differences between
+    sequences are left to the last dimensions, which are constant in each sequence.
+    """
+    groups = data.groups(mean, scale)
+    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim, mean, scale)
+    between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
+    parts = []
+    for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
+        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
+        short = rank - u.shape[1]
+        parts.append(torch.nn.functional.pad(torch.cat([u, s.unsqueeze(0)]), (0, max(0, short)))[:, :rank])
+    joined = torch.cat(parts, 1)
+    return _whiten(joined[:-1], joined[-1])
+
+
+def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Tensor:
+    """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the scaled data."""
+    n = data.num_frames
+    ridge = 0.05 * float((data.output_variances / scale.square()).mean())
+    eye = torch.eye(rank, dtype=data.dtype, device=data.device)
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor]]:  # read in every sweep: the data may be larger than memory
+        for where, block in data.blocks():
+            scaled = (block - mean[where]).div_(scale[where])
+            yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(scaled, nan=0.0)
+
+    # start from the components of the data with zeros for missing entries
+    if data.num_outputs < n:
+        filled = torch.cat([y for _, y in blocks()], 1)
+        x = torch.linalg.svd(filled, full_matrices=False)[0][:, :rank] * math.sqrt(n)
+        del filled
+    else:
+        gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
+        for _, y in blocks():
+            gram.addmm_(y, y.mT)
+        x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
+    if x.shape[1] < rank:
+        x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
+    for _ in range(_SWEEPS):
+        pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
+        left, right = x.new_zeros(n, rank * rank), x.new_zeros(n, rank)
+        for seen, y in blocks():
+            normal = (seen.mT @ pairs).unflatten(-1, (rank, rank))
+            loadings = torch.linalg.solve(normal + 1e-3 * n * eye, (y.mT @ x).unsqueeze(-1)).squeeze(-1)
+            left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
+            right.addmm_(y, loadings)
+        x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
+        x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
+    size = left.unflatten(-1, (rank, rank)).mean(0).diagonal().clamp_min(0.0).sqrt()
+    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(n)) == 0
+    return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
+
+
+def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
+    """Replaces rows that are ``empty`` by interpolation within their sequence, if that has other rows."""
+    x = x.clone()
+    for rows in times.slices():
+        gaps, t = empty[rows].cpu().numpy(), times.t[rows].cpu().numpy()
+        if gaps.any() and not gaps.all():
+            part = x[rows].cpu().numpy()
+            filled = [np.interp(t[gaps], t[~gaps], column[~gaps]) for column in part.T]
+            part[gaps] = np.stack(filled, 1)
+            x[rows] = torch.from_numpy(part).to(x)
+    return x
+
+
+def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
+    """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
+
+    It uses a random subset if there are very many points.
+    """
+    if num_centres >= len(x):
+        return x.clone()
+    most = max(_KMEANS_POINTS, 100 * num_centres)
+    if len(x) > most:
+        x = x[torch.randperm(len(x), device=x.device)[:most]]
+    centres = x[torch.randint(len(x), (1,), device=x.device)]
+    distance = torch.cdist(x, centres).square().squeeze(-1)
+    for _ in range(num_centres - 1):
+        weights = distance if bool(distance.sum() > 0) else torch.ones_like(distance)
+        new = x[torch.multinomial(weights, 1)]
+        centres = torch.cat([centres, new])
+        distance = torch.minimum(distance, (x - new).square().sum(-1))
+    for _ in range(sweeps):
+        nearest = torch.cdist(x, centres).argmin(1)
+        count = torch.bincount(nearest, minlength=num_centres)
+        total = torch.zeros_like(centres).index_add_(0, nearest, x)
+        moved = torch.where(count.unsqueeze(-1) > 0, total / count.clamp_min(1).unsqueeze(-1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres

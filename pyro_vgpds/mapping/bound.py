@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The collapsed bound: the data's part of the evidence lower bound, with q(U) at its optimum.
+
+With β = 1/noise, for one group of D outputs observed in the same N rows, Y centred and scaled (the paper's eq. 14, in
+full eq. 32):
+
+.. math::
+    \hat F = \tfrac12 \|c\|^2 - \tfrac{DN}{2} \log\tfrac{2\pi}{\beta} - \tfrac{D}{2} \log|B|
+             - \tfrac{\beta}{2} \mathrm{tr}\,YY^\top - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,A) - \log J
+
+where L Lᵀ = K_MM, A = L⁻¹ Ψ2 L⁻ᵀ, B = I + β A = L_B L_Bᵀ and c = β L_B⁻¹ L⁻¹ Ψ1ᵀ Y. Groups add up. J is the Jacobian of
+the scaling: log J is the sum of log s_d over all observed entries.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.linalg import solve_triangular
+
+from pyro_vgpds.data.groups import ColumnGroups
+from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
+from pyro_vgpds.mapping.psi import Psi
+
+__all__ = ["Whitened", "collapsed_bound", "guarded", "whiten"]
+
+_MAX_ERROR = 0.1  # nats per observation that rounding may add to the bound before it is an error
+_PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
+_SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
+
+
+def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
+    r""":math:`\hat F`, (...), of all groups.
+
+    :param psi: the statistics of the groups' rows.
+    :param factor: L, the Cholesky factor of K_MM.
+    :param noise: the noise variance 1/β of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
+    :param groups: the column groups of the centred and scaled outputs.
+    :raises NumericalError: if rounding error dominates the bound.
+    """
+    A, v, slack = guarded(psi, factor, noise, groups)
+    if noise.shape[-1] > 1:
+        return _bound_per_output(A, v, slack, noise, groups)
+    beta, D, N = 1.0 / noise, groups.columns, groups.rows
+    B = add_diagonal(beta[..., None, None] * A, 1.0)
+    LB = cholesky(B, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
+    log_det = 2.0 * LB.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
+    cost = D * N * (2.0 * math.pi * noise).log() + D * log_det + beta * groups.square + beta * D * slack
+    fit = cost.new_zeros(())
+    for which, part in groups.split(v):
+        c = beta[..., None, None] * solve_triangular(LB[..., which, :, :], part, upper=False)
+        fit = fit + c.square().sum((-3, -2, -1))
+    return 0.5 * fit - 0.5 * cost.sum(-1) - groups.log_scale
+
+
+def _bound_per_output(A: Tensor, v: Tensor, slack: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
+    """The same with one noise for each output."""
+    assert groups.order is not None, "one noise for each output needs the columns themselves"
+    beta = 1.0 / noise[..., groups.order]  # (..., R), in the order of the groups
+    widths = torch.tensor(groups.widths, dtype=torch.long, device=v.device)
+    group = torch.arange(groups.num_groups, device=v.device).repeat_interleave(widths)
+    N, square = groups.rows[group], groups.factor.square().sum(0)
+    cost = N * (2.0 * math.pi / beta).log() + beta * (square + slack[..., group])
+    total = -0.5 * cost.sum(-1)
+    for (which, part), (_, rate) in zip(groups.split(v), groups.split(beta.unsqueeze(-2)), strict=True):
+        total = total + _EigenTerms.apply(A[..., which, :, :], part, rate.squeeze(-2))
+    return total - groups.log_scale
+
+
+class Whitened(NamedTuple):
+    """The statistics in the basis of L."""
+
+    A: Tensor  #: L⁻¹ Ψ2 L⁻ᵀ, (..., C, M, M)
+    v: Tensor  #: L⁻¹ Ψ1ᵀ Y, (..., M, R)
+    slack: Tensor  #: ψ0 − tr A, (..., C), never negative except by rounding
+
+
+def guarded(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Whitened:
+    """The whitened statistics, free of rounding errors that would raise the bound.
+
+    L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
+    points than it needs. No pivot of B is less than 1 except by such errors, which training would exploit because
+    log|B| falls with the pivots. Then A, v and the slack are projected: the bound of the projection is that of fewer
+    inducing variables, hence still a bound.
+
+    :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high.
+    """
+    A = whiten(factor.unsqueeze(-3), psi.psi2)
+    v = solve_triangular(factor, psi.psi1_y, upper=False)
+    slack = psi.psi0 - A.diagonal(dim1=-2, dim2=-1).sum(-1)
+    if bool((-slack / noise.amin(-1, keepdim=True) > _MAX_ERROR * groups.rows).any()):
+        raise NumericalError(
+            f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
+            "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
+        )
+    if noise.shape[-1] > 1 or not _is_rounded(add_diagonal(A.detach() / noise.detach()[..., None, None], 1.0)):
+        return Whitened(A, v, slack)
+    projection = _significant(A.detach())
+    A = projection @ A @ projection
+    parts = [projection[..., which, :, :] @ part for which, part in groups.split(v)]
+    v = torch.cat([part.movedim(-3, -2).flatten(-2) for part in parts], -1)
+    return Whitened(A, v, (psi.psi0 - A.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0))
+
+
+def _is_rounded(B: Tensor) -> bool:
+    """Whether a pivot of B is clearly below 1; False for numbers that are not finite, which have their own error."""
+    factor, failed = torch.linalg.cholesky_ex(B)
+    low = bool((factor.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _PIVOT_ERROR).any())
+    return (low or bool(failed.any())) and bool(torch.isfinite(B).all())
+
+
+def _significant(A: Tensor) -> Tensor:
+    """The projection on the eigenvectors of A, (..., M, M), that exceed its rounding errors.
+
+    A has negative eigenvalues only by rounding, so the most negative one tells the size of the errors.
+    """
+    e, u = torch.linalg.eigh(A)
+    level = (-e[..., :1]).clamp_min(0.0)
+    return (u * (e > _SIGNIFICANT * level).to(A.dtype).unsqueeze(-2)) @ u.mT
+
+
+def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
+    """L⁻¹ X L⁻ᵀ."""
+    half = solve_triangular(factor, matrix, upper=False)
+    return solve_triangular(factor, half.mT, upper=False).mT
+
+
+class _EigenTerms(torch.autograd.Function):
+    """Σ_d ½ (β_d² v_d·B_d⁻¹v_d − log|B_d|) for B_d = I + β_d A, summed over groups.
+
+    One eigendecomposition A = U diag(e) Uᵀ per group makes every B_d diagonal. The gradients are those of the matrices,
+    not of the eigenvectors, so equal eigenvalues do no harm. A is (..., C, M, M), v (..., C, M, W), β (..., C, W).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+        e, u = torch.linalg.eigh(a)
+        e = e.clamp_min(0.0).unsqueeze(-1)  # (..., C, M, 1)
+        rate = beta.unsqueeze(-2)
+        shrink = 1.0 / (1.0 + rate * e)  # diag of B⁻¹ in the basis u
+        p = u.mT @ v
+        ctx.save_for_backward(e, u, rate, shrink, p)
+        terms = rate.square() * p.square() * shrink + shrink.log()
+        return 0.5 * terms.sum((-3, -2, -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        e, u, rate, shrink, p = ctx.saved_tensors
+        grad = grad[..., None, None, None]
+        b = shrink * p
+        inner = (rate.pow(3) * b) @ b.mT + torch.diag_embed((rate * shrink).sum(-1))
+        g_a = -0.5 * grad * (u @ inner @ u.mT)
+        g_v = grad * (u @ (rate.square() * b))
+        g_rate = 0.5 * grad * (2.0 * rate * p * b - rate.square() * e * b.square() - e * shrink)
+        return g_a, g_v, g_rate.sum(-2)

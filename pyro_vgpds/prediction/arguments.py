@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of predictions, checked against the training data: times, outputs, and which sequences they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import is_whole
+from pyro_vgpds.data.reading import is_list, read_times
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import Default
+from pyro_vgpds.types import ArrayLike, DataLike
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ONLY", "SequenceLike", "read_new_data", "read_new_times", "resolve_sequences"]
+
+ONLY = Default("the only sequence")
+
+#: a training sequence, None for a new one, or a list with one entry for each of several sequences
+SequenceLike: TypeAlias = "int | Sequence[int | None] | None"
+
+
+def resolve_sequences(sequence: SequenceLike | Default, data: Sequences, num_new: int = 1) -> list[int | None]:
+    """The training sequence that each of ``num_new`` sequences belongs to, from 0, or None for a new one.
+
+    :param sequence: as in :class:`~pyro_vgpds.Posterior`; one that is not a list holds for all.
+    :raises TypeError: if an entry is not a whole number or None.
+    :raises ValueError: if there is no such training sequence, the number of entries differs, or the only sequence is
+        asked for and there are several.
+    """
+    count = data.num_sequences
+    if isinstance(sequence, Default):
+        if count > 1:
+            raise ValueError(
+                f"sequence is required because there are {count} training sequences: 0 to {count - 1}, or None for a "
+                "new sequence."
+            )
+        sequence = 0
+    given = list(sequence) if isinstance(sequence, (list, tuple)) else [cast("int | None", sequence)] * num_new
+    if len(given) != num_new:
+        raise ValueError(f"sequence has {len(given)} entries, but t has {num_new} sequences.")
+    for one in given:
+        if one is not None and not is_whole(one):
+            raise TypeError(f"sequence must be a whole number or None, but got {one!r}.")
+        if one is not None and not -count <= one < count:
+            raise ValueError(f"sequence must be 0 to {count - 1}, or None for a new sequence, but got {one}.")
+    return [None if one is None else int(one) % count for one in given]
+
+
+def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:
+    """New times of one sequence, (T,), in the units of the training times and in any order."""
+    stamps = _read_stamps(t, data, increasing=False)
+    if is_list(t):
+        raise ValueError(f"t must be the times of one sequence, (T,), but got a list of {len(stamps)}.")
+    return torch.from_numpy(stamps[0]).to(data.times.t)
+
+
+def read_new_data(t: DataLike, y: DataLike, data: Sequences) -> Sequences:
+    """New times and outputs; columns that a DataFrame does not have are hidden.
+
+    :raises ValueError: if there are no outputs, or not those of the training data.
+    """
+    if y is None:
+        raise ValueError("y is required: outputs with NaN where they are hidden. For times alone use forecast().")
+    stamps, several = _read_stamps(t, data), is_list(t)
+    y = [_align(part, data) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data)
+    new = Sequences(stamps if several else stamps[0], y, dtype=data.dtype, device=data.device)
+    if new.num_outputs != data.num_base_outputs:
+        raise ValueError(f"y has {new.num_outputs} outputs, but the model has {data.num_base_outputs}.")
+    return new.lagged(data.lags) if data.lags else new
+
+
+def _read_stamps(t: DataLike, data: Sequences, increasing: bool = True) -> list[np.ndarray]:
+    """Times in the units of the training times, one array for each sequence."""
+    stamps, origin = read_times(t, data.time_origin, increasing)
+    if origin is not None and data.time_origin is None:
+        raise TypeError("t has dates, but the training times are numbers. Give numbers.")
+    return stamps
+
+
+def _align(y: ArrayLike, data: Sequences) -> ArrayLike:
+    """A DataFrame with the columns of training, in their order."""
+    if data.columns is None or not hasattr(y, "reindex"):
+        return y
+    columns = data.columns[: data.num_base_outputs]
+    frame = cast("pandas.DataFrame", y).rename(columns=str)
+    unknown = [name for name in frame.columns if name not in columns]
+    if unknown:
+        raise ValueError(f"y must have columns of the training data, but it has {unknown[0]!r}.")
+    return frame.reindex(columns=columns)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of a trained model on its own data, output by output: candidates for the noise variance to predict with."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.prediction.outputs import Prediction, Reconstruction
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.types import DataLike
+
+__all__ = ["hidden_variance", "residual_variance"]
+
+
+class Predictor(Protocol):
+    """The part of :class:`~pyro_vgpds.Posterior` that is used here."""
+
+    @property
+    def data(self) -> Sequences: ...
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    def impute(self, *, fill: bool, include_noise: bool) -> Prediction: ...
+
+    def reconstruct(self, t: DataLike, y: DataLike, *, include_noise: bool, solver: Solver) -> Reconstruction: ...
+
+
+def residual_variance(posterior: Predictor) -> Tensor:
+    """Mean squared residual of each output at the training frames, (D,)."""
+    data = posterior.data
+    fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
+    with torch.no_grad():
+        for rows, index, mean, _ in fitted.blocks():
+            part = data.read(int(index.min()), int(index.max()) + 1)[rows, index - index.min()]
+            total[index] += torch.nan_to_num(part - mean, nan=0.0).square().sum(0)
+    return total / data.output_counts[: len(total)].clamp_min(1)
+
+
+def hidden_variance(
+    posterior: Predictor, share: float = 0.5, num_sequences: int = 8, *, solver: Solver | None = None
+) -> Tensor:
+    """Mean squared error of each output where it is hidden, (D,).
+
+    Arguments and errors as in :meth:`Posterior.hidden_variance <pyro_vgpds.Posterior.hidden_variance>`.
+    """
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
+    check_count("num_sequences", num_sequences)
+    solver = Solver(num_starts=1, num_steps=60) if solver is None else solver
+    data, num_outputs = posterior.data, posterior.num_outputs
+    y, slices = data.read(0, num_outputs), data.times.slices()
+    total, count = (data.times.t.new_zeros(num_outputs) for _ in range(2))
+    for i in torch.randperm(len(slices))[:num_sequences].tolist():
+        rows = slices[i]
+        parts = max(2, round(1.0 / share))
+        for hidden in torch.randperm(num_outputs, device=y.device).tensor_split(parts):
+            observed = y[rows].clone()
+            observed[:, hidden] = torch.nan
+            found = posterior.reconstruct(data.times.t[rows], observed, include_noise=False, solver=solver)
+            error = (found.mean - y[rows])[:, hidden].square()
+            total[hidden] += torch.nan_to_num(error, nan=0.0).sum(0)
+            count[hidden] += torch.isfinite(error).sum(0)
+    return total / count.clamp_min(1.0)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model at fixed parameters: q(X), q(U) and the noise that predictions are made with."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from pyro_vgpds.checks import check_noise, positive
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.prediction.reconstruction import Training
+from pyro_vgpds.prediction.residuals import Correlation, Residuals
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.types import ArrayLike
+
+__all__ = ["FittedModel"]
+
+
+class Settings(NamedTuple):
+    """What a :class:`FittedModel` was made from, as it was then."""
+
+    model: PyroModule
+    guide: AutoOpperArchambeau
+    states: tuple[dict[str, Tensor], dict[str, Tensor]]  #: of model and guide
+    noise_variance: Tensor | None  #: (1,) or (D,); None for that of the model
+    output_scale: Tensor | None  #: (D,); None for that of the model
+    residual: Kernel | None
+
+
+class FittedModel:
+    """What all predictions of a trained model share; arguments and errors as in :class:`~pyro_vgpds.Posterior`.
+
+    :ivar bound: the lower bound on log p(Y) after training.
+    :ivar training: q(X), p(y given x) and the data.
+    :ivar inducing: q(U).
+    :ivar correlation: of the residuals; None if the noise is white.
+    :ivar settings: model, guide, and the noise, scale and residual kernel that were given.
+    """
+
+    def __init__(
+        self,
+        model: PyroModule,
+        guide: AutoOpperArchambeau,
+        data: Sequences,
+        *,
+        noise_variance: ArrayLike | float | None = None,
+        output_scale: ArrayLike | None = None,
+        residual: Kernel | None = None,
+    ) -> None:
+        if not isinstance(guide, AutoOpperArchambeau):
+            raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}.")
+        if not isinstance(data, Sequences) or data.y is None:
+            raise ValueError(f"data must be the Sequences(t, y) of training, with outputs, but got {data!r:.80}.")
+        if guide.model is not model:
+            raise ValueError("guide was made for another model: give the model and the guide that were trained.")
+        with torch.no_grad():
+            self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
+            self.training = _read(guide, data)
+            q, likelihood, _ = self.training
+            noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
+            states = _state(model), _state(guide)
+            self.settings = Settings(model, guide, states, noise, scale, copy.deepcopy(residual))
+            if noise is not None or scale is not None:
+                likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
+                self.training = self.training._replace(likelihood=likelihood)
+            self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
+            expected = likelihood.integrate(q).log_prob(data.y)
+            self.bound = float(expected) - float(kl_divergence(q, q.prior))
+
+    @property
+    def q(self) -> OpperArchambeau:
+        """The posterior of the latent path at the training frames, event shape (N, Q)."""
+        return self.training.q
+
+    @property
+    def data(self) -> Sequences:
+        """The training sequences."""
+        return self.training.data
+
+    @property
+    def num_outputs(self) -> int:
+        """D, the number of outputs."""
+        return self.data.num_base_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, if the data have names."""
+        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """The noise variance of predictions, (1,) or (D,), in squared units of the data."""
+        return self.inducing.noise[: self.num_outputs]
+
+    # q(U)
+
+    @property
+    def inducing_mean(self) -> Tensor:
+        """E[U], (M, D), without the outputs' means."""
+        return self.inducing.mean()
+
+    def inducing_covariance(self, output: int = 0) -> Tensor:
+        """Cov[u_d] of one output, (M, M). Outputs that were observed in the same frames and share a noise share it.
+
+        :param output: index of the output.
+        :raises ValueError: if there is no such output.
+        """
+        if not -self.num_outputs <= output < self.num_outputs:
+            raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output}.")
+        return self.inducing.covariance(output)
+
+    def residuals(
+        self, inducing: InducingPosterior, t: Tensor, frames: list[tuple[Tensor, Tensor]]
+    ) -> Residuals | None:
+        """Residuals carried to the frames at ``t``; None if the noise is white."""
+        return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+
+
+def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
+    """q(X) and the mapping at the current parameters, detached; hyperparameters with priors at their medians."""
+    with pyro.get_param_store().scope():
+        guide.median(data)
+    trace = guide.get_traces()[0]
+    prior, likelihood = (trace.nodes[site]["fn"] for site in ("x", "y"))
+    if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
+        raise TypeError(
+            "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
+            f"{type(prior).__name__} and {type(likelihood).__name__}."
+        )
+    likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
+    likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
+    return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
+
+
+def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:
+    """(1,) or (D,), with lags also of the lagged copies."""
+    if noise_variance is None:
+        return None
+    given = _repeat(positive("noise_variance", noise_variance), data)
+    return check_noise(given, data.num_outputs, "noise_variance").to(data.times.t).reshape(-1)
+
+
+def _read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
+    """(D,), with lags also of the lagged copies."""
+    if output_scale is None:
+        return None
+    scale = _repeat(positive("output_scale", output_scale), data).to(data.times.t)
+    if scale.shape != (data.num_outputs,):
+        raise ValueError(f"output_scale must be ({data.num_outputs},), but its shape is {tuple(scale.shape)}.")
+    return scale
+
+
+def _repeat(value: Tensor, data: Sequences) -> Tensor:
+    """Numbers of the data's own outputs also for their lagged copies."""
+    own = data.num_base_outputs
+    return value.repeat(data.num_outputs // own) if value.shape == (own,) and own > 1 else value
+
+
+def _state(module: object) -> dict[str, Tensor]:
+    """Copies of the parameters and buffers; empty for a model that is a function."""
+    state = module.state_dict() if isinstance(module, PyroModule) else {}
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all predictions offer, whatever their distribution: moments, intervals, draws, densities, tables and files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.dates import format_times, to_dates
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.tables import write_table
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.types import ArrayLike, PathLike
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Outputs"]
+
+
+class Outputs(ABC):
+    """A distribution of the outputs at T times, (T, D), in the units of the data.
+
+    :param t: the times, (T,).
+    :param data: the sequences that it was made from, for the names of the outputs and the dates.
+    :param include_noise: whether it is of the outputs, or of the function without their noise.
+
+    >>> ahead = post.forecast([2.6, 2.7], sequence=0)
+    >>> ahead.shape, ahead.stddev.shape, ahead.columns
+    ((2, 5), torch.Size([2, 5]), None)
+    """
+
+    def __init__(self, t: Tensor, data: Sequences, include_noise: bool) -> None:
+        self.t, self.data, self.include_noise = t, data, include_noise
+        self._moments: tuple[Tensor, Tensor] | None = None
+
+    @abstractmethod
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends (T, D) of central intervals, separately for each output.
+
+        :param probability: of each interval.
+        """
+
+    @abstractmethod
+    def sample(self, num_samples: int = 1) -> Tensor:
+        """Joint draws (num_samples, T, D).
+
+        :param num_samples: number of draws.
+        """
+
+    @abstractmethod
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        """Log-density of outputs, summed; NaN is ignored.
+
+        :param y: (T, D).
+        """
+
+    @abstractmethod
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, (T, D) each."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, D)."""
+        return len(self.t), self.data.num_base_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, if the data have names."""
+        return None if self.data.columns is None else self.data.columns[: self.shape[1]]
+
+    @property
+    def dates(self) -> np.ndarray | None:
+        """The times as dates, if the data have dates."""
+        origin = self.data.time_origin
+        return None if origin is None else to_dates(self.t.cpu().numpy(), origin)
+
+    def _times(self) -> np.ndarray:
+        """Dates if the data have dates, else numbers."""
+        return self.t.cpu().numpy() if self.dates is None else self.dates
+
+    def __repr__(self) -> str:
+        (times, outputs), dates = self.shape, self.dates
+        first, last = (f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]])[0] for i in (0, -1))
+        of = counted(outputs, "output") + ("" if self.include_noise else " without noise")
+        return f"{type(self).__name__}({counted(times, 'time')} from {first} to {last}, {of})"
+
+    @property
+    def mean(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[1]
+
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        if self._moments is None:
+            self._moments = self._make_moments()
+        return self._moments
+
+    @property
+    def stddev(self) -> Tensor:
+        """(T, D)."""
+        return self.variance.sqrt()
+
+    def _checked(self, y: ArrayLike) -> Tensor:
+        value = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        if tuple(value.shape) != self.shape:
+            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
+        return value
+
+    def select(self, rows: slice) -> Outputs:
+        """Some of the T frames, such as those of one of several sequences.
+
+        :param rows: which frames.
+
+        >>> ahead.select(slice(1, None))
+        Selection(1 time from 2.7 to 2.7, 5 outputs)
+        """
+        return Selection(self, rows)
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Arrays ``t`` (or dates), ``mean`` and ``variance``.
+
+        >>> sorted(ahead.to_numpy())
+        ['latent_mean', 'latent_variance', 'mean', 't', 'variance']
+        """
+        return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
+
+    def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
+        """A DataFrame of times (or dates) by outputs.
+
+        :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
+        :raises ValueError: if it is another name.
+        :raises ImportError: if pandas is not installed.
+
+        >>> ahead.to_pandas("stddev").index.tolist()
+        [2.6, 2.7]
+        """
+        if what not in ("mean", "variance", "stddev"):
+            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
+        index = pandas.Index(self._times(), name="time")
+        return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
+
+    def to_file(
+        self,
+        path: PathLike | TextIO,
+        interval: float = 0.95,
+        *,
+        sequence: Sequence[str] | None = None,
+        frame_shape: tuple[int, int] | None = None,
+        fps: float | None = None,
+    ) -> None:
+        """Write means and intervals to a csv, npz or video file. A file of the same name is replaced.
+
+        :param path: the file name, whose suffix gives the format, or a text stream for csv.
+        :param interval: probability of the intervals. 0 writes none.
+        :param sequence: name of the sequence of each row, (T,).
+        :param frame_shape: (H, W) of video frames, required for videos.
+        :param fps: frames per second of a video.
+        :raises ValueError: if ``interval`` is not in [0, 1), or the suffix is unknown.
+
+        >>> ahead.to_file("ahead.csv", interval=0.9)
+        >>> from pathlib import Path
+        >>> Path("ahead.csv").read_text()[:28]
+        'time,y0,y0 lower,y0 upper,y1'
+        """
+        ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
+        write_table(
+            path,
+            self._times(),
+            self.mean.cpu().numpy(),
+            stddev=self.stddev.cpu().numpy(),
+            interval=None if ends is None else (ends[0], ends[1]),
+            columns=self.columns,
+            sequence=sequence,
+            frame_shape=frame_shape,
+            fps=fps,
+        )
+
+
+class Selection(Outputs):
+    """Some frames of another prediction; :meth:`Outputs.select` makes them."""
+
+    def __init__(self, whole: Outputs, rows: slice) -> None:
+        super().__init__(whole.t[rows], whole.data, whole.include_noise)
+        self.whole, self.rows = whole, rows
+
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        return self.whole.mean[self.rows], self.whole.variance[self.rows]
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        lower, upper = self.whole.interval(probability)
+        return lower[self.rows], upper[self.rows]
+
+    def sample(self, num_samples: int = 1) -> Tensor:
+        return self.whole.sample(num_samples)[:, self.rows]
+
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        full = torch.full_like(self.whole.mean, torch.nan)
+        full[self.rows] = self._checked(y)
+        return self.whole.log_prob(full)

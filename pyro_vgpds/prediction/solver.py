@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for q(X, X*) of partly observed frames: its settings, and its starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.prediction.reconstruction import Joint, Solution, Training, nearest_starts
+
+__all__ = ["Solver", "solve"]
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Settings of the natural-gradient steps that find the latent path of new frames.
+
+    :param num_starts: Number of starting points. With 1 the nearest training frames, with 2 also the forecast.
+    :param num_steps: Maximum number of natural-gradient steps from each start.
+    :param natural_rate: ρ in (0, 1], the step size.
+    :param tolerance: Early stopping: change of the bound, in nats per observed number, below which the steps end.
+    :raises ValueError: if a setting is out of range.
+
+    >>> from pyro_vgpds import Solver
+    >>> Solver(num_starts=1, num_steps=50)
+    Solver(num_starts=1, num_steps=50, natural_rate=0.7, tolerance=1e-05)
+    """
+
+    num_starts: int = 3
+    num_steps: int = 200
+    natural_rate: float = 0.7
+    tolerance: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_count("num_starts", self.num_starts)
+        check_count("num_steps", self.num_steps)
+        if not 0.0 < self.natural_rate <= 1.0:
+            raise ValueError(f"natural_rate must be in (0, 1], but got {self.natural_rate!r}.")
+        if not 0.0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be 0 or more and finite, but got {self.tolerance!r}.")
+
+
+def solve(
+    training: Training,
+    new: Sequences,
+    belongs: Sequence[int | None],
+    solver: Solver,
+    *,
+    factorised: bool = False,
+    free: bool = False,
+    trust: float = 1.0,
+) -> tuple[Joint, Solution, list[float]]:
+    """The best q(X, X*) over all starts, and the bounds of all starts, best first.
+
+    :param belongs: for each sequence of ``new`` its training sequence, or None.
+    :raises NumericalError: if no start has a finite bound.
+    """
+    combined = training.data.joined(new)
+    observed = new.num_observed
+    limit = solver.tolerance * observed
+    num_steps = solver.num_steps if observed else 0
+    fixed = Joint(training, new, belongs, combined, factorised=factorised, trust=trust)
+    blank = torch.zeros(new.num_frames, training.q.event_shape[-1], dtype=new.dtype, device=new.device)
+    starts = [(blank, blank)]
+    if observed:
+        near = nearest_starts(training, new, solver.num_starts - (solver.num_starts > 1))
+        starts = [*near, *starts][: solver.num_starts]
+    solutions: list[Solution] = []
+    failure: NumericalError | None = None
+    for eta, lam in starts:
+        try:
+            solutions.append(fixed.solve(*fixed.sites(eta, lam), num_steps, solver.natural_rate, limit))
+        except NumericalError as error:  # another start may succeed
+            failure = error
+    if failure is not None and not solutions:
+        raise failure
+    solutions.sort(key=lambda s: -s.bound)
+    best, bounds = solutions[0], [s.bound for s in solutions]
+    if not free or not observed:
+        return fixed, best, bounds
+    freed = Joint(training, new, belongs, combined, free=True, trust=trust)
+    return freed, freed.solve(*freed.sites(*fixed.new_sites(best)), num_steps, solver.natural_rate, limit), bounds

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions and draws as csv, npz and video files."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from problems import make_data, make_model
+
+from pyro_vgpds import Posterior, PosteriorMixture, Sequences
+from pyro_vgpds.datasets import load_video
+from pyro_vgpds.files import write_table
+
+
+@pytest.fixture
+def posterior():
+    data = make_data()
+    data.columns = list("abcde")
+    return Posterior(*make_model(data), data)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_csv_and_npz_have_the_moments_and_intervals(posterior, tmp_path, mixed):
+    source = PosteriorMixture([posterior, posterior]) if mixed else posterior
+    prediction = source.forecast([1.25, 2.5], 0)
+    lower, upper = prediction.interval(0.8)
+    prediction.to_file(tmp_path / "a.csv", 0.8, sequence=["x", "x"])
+    header, *rows = [line.split(",") for line in (tmp_path / "a.csv").read_text().splitlines()]
+    assert header[:5] == ["sequence", "time", "a", "a lower", "a upper"]
+    assert [row[:2] for row in rows] == [["x", "1.25"], ["x", "2.5"]]
+    numbers = np.array([row[2:] for row in rows], dtype=float).reshape(2, 5, 3)
+    wanted = torch.stack([prediction.mean, lower, upper], -1).numpy()
+    np.testing.assert_allclose(numbers, wanted, rtol=1e-9)
+    prediction.to_file(tmp_path / "a.npz", 0.8)
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert sorted(arrays) == ["columns", "lower", "stddev", "t", "upper", "y"]
+        np.testing.assert_array_equal(arrays["y"], prediction.mean)
+        np.testing.assert_array_equal(arrays["stddev"], prediction.stddev)
+        np.testing.assert_array_equal(arrays["lower"], lower)
+        assert arrays["columns"].tolist() == list("abcde")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.npz"]
+
+
+def test_text_streams_have_no_intervals_if_not_asked_for(posterior):
+    stream = io.StringIO()
+    posterior.forecast([1.25], 0).to_file(stream, interval=0)
+    header, row = stream.getvalue().splitlines()
+    assert header == "time,a,b,c,d,e"
+    assert row.startswith("1.25,")
+
+
+def test_dates():
+    days = np.datetime64("2024-03-01", "ns") + np.arange(7) * np.timedelta64(1, "D")
+    data = Sequences(days, make_data((7,)).y)
+    stream = io.StringIO()
+    Posterior(*make_model(data), data).forecast(days[-1:] + np.timedelta64(12, "h")).to_file(stream, 0)
+    assert stream.getvalue().splitlines()[1].startswith("2024-03-07T12:00:00,")
+
+
+def test_videos(tmp_path):
+    frames = np.random.default_rng(0).uniform(0, 255, (3, 12))
+    write_table(tmp_path / "a.gif", np.arange(3.0), frames, frame_shape=(3, 4), fps=5.0)
+    assert load_video(tmp_path / "a.gif").frames.shape == (3, 3, 4)
+    write_table(tmp_path / "a.npz", np.arange(3.0), frames, frame_shape=(3, 4), fps=5.0)
+    with np.load(tmp_path / "a.npz") as arrays:
+        np.testing.assert_array_equal(arrays["frames"], frames.reshape(3, 3, 4))
+        assert float(arrays["fps"]) == 5.0
+
+
+def test_bad_input_is_named(posterior, tmp_path):
+    prediction = posterior.forecast([1.25], 0)
+    with pytest.raises(ValueError, match=r"path must end in one of \.csv, \.npz, but got .*a\.txt"):
+        prediction.to_file(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match=r"a\.gif\. Videos need frame_shape"):
+        prediction.to_file(tmp_path / "a.gif")
+    with pytest.raises(ValueError, match="probability must be between 0 and 1, but got 95"):
+        prediction.to_file(tmp_path / "a.csv", 95)
+    assert not list(tmp_path.iterdir())
