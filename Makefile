@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-slow tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-slow tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -18,8 +18,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpd
 demo: install
 	$(BIN)/python -m pyro_vgpds demo --output demo_output
 
+# All tests except those marked slow, which take minutes each.
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+
+# Without those that train for long or start processes: about a minute on two cores.
+test-fast: install
+	$(BIN)/python -m pytest -n 2 -m "not slow and not long" tests
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests

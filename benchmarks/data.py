@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data cost: ``python -m benchmarks.data wide``, ``... missing`` or ``... reconstruct``. Prints a JSON line.
+"""The cost of wide or incomplete data: ``python -m benchmarks.data wide`` (or ``missing``, ``reconstruct``).
 
 ``wide``: a step at D = 1,000,000 (a memmap) against one at D = 1,000, N = 300, and the memory beyond the data.
 ``missing``: N = 1000, M = 50, 60 outputs with 60 different missing patterns against none missing.
@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import pyro
@@ -27,8 +27,12 @@ from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.prediction.reconstruction import Joint
 
 
+class Timed(Protocol):
+    def seconds(self) -> float: ...
+
+
 class Stepper:
-    """Bound and all gradients of a model of some data."""
+    """The bound of a model and all its gradients."""
 
     def __init__(self, data: Sequences, latent_dim: int, num_inducing: int) -> None:
         torch.manual_seed(0)
@@ -43,8 +47,8 @@ class Stepper:
         return time.process_time() - start
 
 
-def compare(plain: Any, special: Any, runs: int = 15) -> dict[str, float]:
-    """Median CPU seconds of both, taken in turn."""
+def compare(plain: Timed, special: Timed, runs: int = 15) -> dict[str, float]:
+    """Median CPU seconds of both, measured alternately."""
     times = [(plain.seconds(), special.seconds()) for _ in range(runs + 2)][2:]
     first, second = (statistics.median(column) for column in zip(*times, strict=True))
     return {"plain_cpu": first, "cpu": second, "ratio": second / first}
@@ -78,7 +82,7 @@ def missing(frames: int = 1000, outputs: int = 60, num_inducing: int = 50) -> di
     y = np.sin(t[:, None] * rng.uniform(0.5, 2, outputs) + rng.uniform(0, 6, outputs))
     y += 0.1 * rng.standard_normal(y.shape)
     holes = np.where(rng.random(y.shape) < 0.2, np.nan, y)
-    # sequences of 50 frames, so that the temporal prior, which is the same in both, costs next to nothing
+    # sequences of 50 frames, so that the temporal prior, which is the same in both, has negligible cost
     parts = [slice(i, i + 50) for i in range(0, frames, 50)]
     complete, partial = (Sequences([t[p] for p in parts], [z[p] for p in parts]) for z in (y, holes))
     return compare(Stepper(complete, 5, num_inducing), Stepper(partial, 5, num_inducing))
@@ -115,7 +119,7 @@ def reconstruct(outputs: int, frames: int = 240, new: int = 40) -> dict[str, flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What very many outputs, or missing entries, cost.")
+    parser = argparse.ArgumentParser(description="The cost of very many outputs, or of missing entries.")
     parser.add_argument("case", choices=["wide", "missing", "reconstruct"])
     parser.add_argument("--outputs", type=int, help="default: 1,000,000 for wide, 100,000 for reconstruct")
     args = parser.parse_args()

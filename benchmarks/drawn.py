@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data and parameters that every library is timed at: numpy only, so that each can have its own environment."""
+"""Data and parameters at which all libraries are timed. Numpy only, so that each can have its own environment."""
 
 from __future__ import annotations
 

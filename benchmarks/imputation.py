@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks.imputation [NAME ...] [--seeds N]``: hide a random fifth of what was observed, and predict it.
+"""``python -m benchmarks.imputation [NAME ...] [--seeds N]``: predict a hidden fifth of the observed entries.
 
 For each data set: coverage of central 50, 80 and 95 % intervals, and the root mean squared error beside those of the
-column mean, linear interpolation in time and probabilistic PCA, each over the seeds with its spread. Errors are in the
+column mean, linear interpolation in time and probabilistic PCA, with mean and spread over the seeds. Errors are in the
 units of the data, those of ``cmu07`` in units of each output's standard deviation. ``model`` are draws from the model
-itself. Recipes were chosen on a tenth of the entries that were left for training (``--choose``), with another seed.
+itself. Recipes were chosen on a tenth of the training entries (``--choose``), with another seed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(name: str, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     if name == "cmu07":
         data = datasets.load_cmu_mocap("07", every=4)
         scale = np.concatenate(data.y).std(0)
-        return data.t, [part / np.where(scale > 1e-6, scale, 1e9) for part in data.y]  # constant joints are left out
+        return data.t, [part / np.where(scale > 1e-6, scale, 1e9) for part in data.y]  # constant joints are ignored
     loaders = {
         "robot": datasets.load_robot_wireless,
         "yeast": datasets.load_spellman,
@@ -64,7 +64,7 @@ def read(name: str, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def choose(name: str) -> None:
-    """Errors of recipes on a tenth of the entries that were left for training."""
+    """Errors of recipes on a tenth of the training entries."""
     t, y = read(name, 1000)
     task = Task.of(t, Task.of(t, y, HIDDEN, 1000).y, 0.1, 1001)
     for scale, each in itertools.product((False, True), (False, True)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same evaluation in another library, by a Python that has it: ``python -m benchmarks.peer gpy M``.
 
-Set OMP_NUM_THREADS and the like to 1 before, as ``benchmarks.table`` does.
+Set OMP_NUM_THREADS and similar variables to 1 first, as ``benchmarks.table`` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def gpy(p: dict[str, Any]) -> tuple[Callable[[], Any], float]:
     )  # fmt: skip
     bound, at, count = float(model.log_likelihood().item()), model.optimizer_array.copy(), [0]
 
-    def step() -> None:  # moved by a hair, so that no cache answers
+    def step() -> None:  # a tiny change, so that no cached result is returned
         count[0] += 1
         model._objective_grads(at * (1 + 1e-12 * count[0]))
 

@@ -77,7 +77,7 @@ def step(
 
 
 def table(title: str, name: str, columns: dict[str, Series]) -> None:
-    """Rows of seconds, each with the exponent of its growth since the row before."""
+    """Rows of seconds, each with the growth exponent relative to the previous row."""
     print(f"\n{title}\n\n| {name} | " + " | ".join(f"{c} | growth" for c in columns) + " |")
     print("|" + " --- |" * (1 + 2 * len(columns)))
     before: dict[str, int] = {}
@@ -121,18 +121,18 @@ def plot(path: Path, over_frames: dict[str, Series], over_outputs: Series, over_
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--frames", type=int, nargs="+", default=[250, 500, 1000, 2000, 10_000, 100_000])
-    parser.add_argument("--dense-frames", type=int, default=2000, help="the most that the dense form is timed with")
+    parser.add_argument("--dense-frames", type=int, default=2000, help="largest N at which the dense form is timed")
     parser.add_argument("--outputs", type=int, nargs="+", default=[10, 20, 50, 100, 200, 500])
     parser.add_argument("--inducing", type=int, nargs="+", default=[25, 50, 100, 200])
-    parser.add_argument("--base-frames", type=int, default=5000, help="N where D and M vary")
+    parser.add_argument("--base-frames", type=int, default=5000, help="N for the series over D and M")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--plot", type=Path, help="where a log-log plot goes")
+    parser.add_argument("--plot", type=Path, help="file of a log-log plot")
     parser.add_argument("--million", action="store_true", help="one step with a million frames")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.million:
         seconds = step(1_000_000, "markov", 1, latent_dim=3, num_inducing=30, num_outputs=10)
-        print(f"a step with N = 1,000,000: {seconds:.2f} s; peak memory of all of it: {peak_rss_mb():,.0f} MB")
+        print(f"a step with N = 1,000,000: {seconds:.2f} s; peak memory of the process: {peak_rss_mb():,.0f} MB")
         return
 
     dense = [n for n in args.frames if n <= args.dense_frames]

@@ -35,7 +35,7 @@ def read(path: Path, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hide(shape: tuple[int, int], how: str, rng: np.random.Generator) -> np.ndarray:
-    """Where numbers are hidden, a tenth of all."""
+    """Mask of the hidden entries, a tenth of all."""
     if how == "random":
         return rng.random(shape) < 0.1
     hidden = np.zeros(shape, dtype=bool)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--latent", type=int, default=8)
     parser.add_argument("--inducing", type=int, default=60)
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--frames", type=int, help="only so many of the last days")
+    parser.add_argument("--frames", type=int, help="number of days, from the end; default: all")
     args = parser.parse_args()
     torch.set_num_threads(1)
     columns = ["data", "hidden", "structure", "steps", "CPU s", "VGPDS", "interpolation", "PCA"]

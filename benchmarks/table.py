@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks.table``: one evaluation of the bound with all gradients, ours beside GPy's and GPflow's.
+"""``python -m benchmarks.table``: one evaluation of the bound with all gradients, compared with GPy and GPflow.
 
-Everything runs in turn, in its own process, on one thread; CPU milliseconds and peak memory are given. GPy and GPflow
-are timed where they can be imported, or by the Pythons that the variables GPY and GPFLOW name.
+Each evaluation runs in its own process on one thread; CPU milliseconds and peak memory are reported. GPy and GPflow
+are timed if they can be imported, or with the Python interpreters named by the variables GPY and GPFLOW.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ratio(peer: dict[str, Any] | None, ours: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time the bound with all gradients beside other libraries.")
+    parser = argparse.ArgumentParser(description="Time the bound with all gradients against other libraries.")
     parser.add_argument("--sizes", nargs="+", default=[*SIZES, "mocap"], choices=[*SIZES, "mocap"])
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ``make docs`` builds the pages. They need no network, neither to be built nor to be read."""
+"""Sphinx configuration for ``make docs``. The pages can be built and read offline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyro_vgpds
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.formatting import Default
 
-# of all of MathJax the one file that needs no other, and no fonts
+# the one MathJax file that needs no other files and no fonts
 MATHJAX = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / "tex-svg.js"
 
 project = "pyro_vgpds"
@@ -36,25 +36,24 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
-autodoc_inherit_docstrings = False  # those of torch and Pyro are their own
+autodoc_inherit_docstrings = False  # docstrings of torch and Pyro are not repeated
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 
-# every reference must lead somewhere, but for those to other packages, which are not looked up
+# every reference must resolve, except those to other packages
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    (
-        "py:class",
-        r"ArrayLike|DataLike|Default|PathLike|PyroModule|SequenceLike|Start|Tensor|TextIO|TorchDistribution|pyro_vgpds\.kernels\.base\.K",
-    ),
+    ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
+    ("py:class", r"PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
+    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi)"),
 ]
 
 
 class Help(SphinxDirective):
-    """``.. command-help:: fit`` is what ``pyro-vgpds fit --help`` prints, and without an argument, all commands."""
+    """``.. command-help:: fit`` shows the output of ``pyro-vgpds fit --help``; the argument is optional."""
 
     optional_arguments = 1
 
@@ -69,7 +68,7 @@ class Help(SphinxDirective):
 
 
 def show_defaults(app: Any, what: str, name: str, member: Any, options: Any, signature: Any, returns: Any) -> Any:
-    """Write a :class:`~pyro_vgpds.formatting.Default` in words, which stands in the source by a private name."""
+    """Show the text of a :class:`~pyro_vgpds.formatting.Default` instead of its private name in the source."""
     values = getattr(member, "__globals__", {})
     for private in re.findall(r"= (_\w+)", signature or ""):
         if isinstance(values.get(private), Default):

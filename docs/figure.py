@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the picture of the README, ``docs/vgpds.png``, from the paper's motion capture data, in two minutes.
+"""Makes the figure of the README, ``docs/vgpds.png``, from the paper's motion capture data, in two minutes.
 
 PYRO_VGPDS_DATA=... python docs/figure.py
 
-The recipe is that of the tutorial on motion capture. Data: mocap.cs.cmu.edu, created with funding from NSF EIA-0196217.
+Settings are those of the motion capture tutorial. Data: mocap.cs.cmu.edu, created with funding from NSF EIA-0196217.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
 
 LATENT_DIM, STATIC_DIM = 9, 4
-FPS = 30  # of the recordings; the times of the data set are the paper's, 0.05 a frame
-KNEE = 10  # the hidden feature that is drawn over time
+FPS = 30  # of the recordings; the data set has the paper's times, 0.05 per frame
+KNEE = 10  # the hidden feature that is plotted over time
 WALK, RUN = "#009E73", "#CC79A7"
 
 
 def train(data: Sequences) -> tuple[Posterior, Any]:
-    """The posterior, and the relevance of its latent dimensions."""
+    """Train a model; return its posterior and the relevance of its latent dimensions."""
     pyro.set_rng_seed(0)
     cycle = Periodic().fix("variance") * RBF(lengthscale=2.0).fix("variance")
     model = VGPDS.from_data(data, LATENT_DIM, 100, cycle + White(1e-2) + Bias(0.1), static_dim=STATIC_DIM)
@@ -39,7 +39,7 @@ def train(data: Sequences) -> tuple[Posterior, Any]:
 
 
 def on_the_spot(motion: datasets.CMU35, features: np.ndarray) -> np.ndarray:
-    """Joints (T, J, 3) of a body that faces one way and stays where it is."""
+    """Joint positions (T, J, 3) with fixed location and direction."""
     channels = datasets.channels_from_features(features)
     channels[:, [0, 2, 4]] = 0.0
     return motion.skeleton.positions(channels)
@@ -53,7 +53,7 @@ def draw_poses(ax: Any, motion: datasets.CMU35, guesses: dict[str, np.ndarray], 
         moved = np.abs(places - truth).max((0, 2)) > 1e-6
         shown = moved.copy()
         shown[[parent for parent, joint in motion.skeleton.bones if moved[joint]]] = True
-        places[:, ~shown] = np.nan  # the rest of the body was seen
+        places[:, ~shown] = np.nan  # the rest of the body was observed
         drawn[name] = places
     frames = range(len(truth) // 2 + 1, len(truth), 9)
     seconds = [f"{i / FPS:.1f} s" for i in range(len(truth))]
@@ -71,7 +71,7 @@ def draw_knee(ax: Any, motion: datasets.CMU35, found: Any, guess: np.ndarray, se
     truth, partly, neighbour = (np.degrees(y) for y in (motion.test_y, seen, guess))
     plot_reconstruction(prediction, KNEE, ax, truth=truth, seen=partly, baseline=neighbour)
     ax.set(xlabel="seconds", ylabel="degrees")
-    ax.set_title("Its knee, with a 95 % interval; hidden where shaded")
+    ax.set_title("Its knee, with a 95 % interval; shaded: hidden")
     ax.get_legend().remove()
 
 
@@ -96,7 +96,7 @@ def main(target: Path) -> None:
     mpl.use("Agg")
     motion = datasets.load_cmu35()
     scale = np.concatenate(motion.y).std(0)
-    scale[scale < 1e-9] = 1.0  # features that never change
+    scale[scale < 1e-9] = 1.0  # constant features
     scaled = [y / scale for y in motion.y]
     posterior, relevance = train(Sequences(list(motion.t), scaled))
 
@@ -113,7 +113,7 @@ def main(target: Path) -> None:
         print(f"{name}: {np.degrees(metrics.mse(truth, guess) ** 0.5):.2f} degrees")
     print(f"in the 95 % intervals: {100 * metrics.coverage(truth / scale, *found.interval(0.95)):.0f} %")
 
-    # the hips move by hypot(y[50], y[51]) from frame to frame; this tells the runs, and is only used for colours
+    # hypot(y[50], y[51]) is the speed of the hips; it identifies the runs and is only used for colours
     is_run = [np.hypot(y[:, 50], y[:, 51]).mean() > 1.3 for y in motion.y]
     plt.rcParams.update({"font.size": 8.5, "axes.titlesize": 9.5, "axes.titlelocation": "left"})
     fig = plt.figure(figsize=(8.5, 5.1), layout="constrained")

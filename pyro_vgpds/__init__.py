@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variational Gaussian process dynamical systems in Pyro: every part in a few lines.
+"""Variational Gaussian process dynamical systems in Pyro.
+
+Data, model, guide, training and prediction in a few lines:
 
 >>> import pyro
 >>> from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, fit

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,34 +12,34 @@ from torch import Tensor
 __all__ = ["check_count", "check_noise", "is_whole", "positive"]
 
 
-def is_whole(value: Any) -> bool:
-    """A whole number of any kind, and not a truth value."""
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of any type, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise a ValueError where ``value`` is not a whole number of at least ``least``."""
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise a ValueError if ``value`` is not an integer of at least ``least``."""
     if not is_whole(value) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
 
 
-def check_noise(noise: Any, num_outputs: int, name: str = "noise") -> Tensor:
-    """A noise variance as a positive tensor, a scalar (also where it came as (1,) or (1, 1)) or (D,)."""
+def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:
+    """A noise variance as a positive tensor, (D,) or a scalar (also if it was given as (1,) or (1, 1))."""
     value = positive(name, noise)
     if value.numel() == 1 and value.shape != (num_outputs,):
         return value.reshape(())
     if value.dim() > 1 or (value.dim() == 1 and len(value) != num_outputs):
-        raise ValueError(f"{name} must be one number or ({num_outputs},), but got {tuple(value.shape)}.")
+        raise ValueError(f"{name} must be one number or ({num_outputs},), but its shape is {tuple(value.shape)}.")
     return value
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def positive(name: str, value: Any) -> Tensor:
-    """``value`` as a floating tensor, after a check that all of it is finite and positive."""
-    tensor = torch.as_tensor(value, dtype=value.dtype if _is_floating(value) else torch.float64)
+def positive(name: str, value: object) -> Tensor:
+    """A copy of ``value`` as a floating-point tensor, checked to be finite and positive."""
+    keep = isinstance(value, Tensor) and value.is_floating_point()
+    try:
+        tensor = torch.as_tensor(value, dtype=None if keep else torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a positive number or tensor, but got {value!r}.") from None
     if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
         raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
     return tensor.detach().clone()

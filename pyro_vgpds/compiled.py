@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled parts of the package: how they are found, and the threads that they run on."""
+"""Loading the compiled parts of the package, and the threads that they run on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_library", "pool"]
 
 
 def open_library(name: str) -> ctypes.CDLL | None:
-    """The compiled module of this full name; None if it was not built or compiled code is turned off."""
+    """The compiled module of this full name; None if it was not built or ``PYRO_VGPDS_NATIVE=0`` disables it."""
     if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
         return None
     spec = importlib.util.find_spec(name)
@@ -26,7 +26,7 @@ def open_library(name: str) -> ctypes.CDLL | None:
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """One pool for each size and process: threads do not survive a fork."""
+    """The pool of this size for the current process: threads do not survive a fork."""
     return _pool(threads, os.getpid())
 
 

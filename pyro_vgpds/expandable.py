@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our distributions share: an expansion that copies nothing, since their tensors broadcast."""
+"""The base class of our distributions: their tensors broadcast, so that ``expand`` copies nothing."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -14,9 +15,9 @@ D = TypeVar("D", bound="Expandable")
 
 
 class Expandable(TorchDistribution):
-    """A distribution whose batch shape is only what it says it is."""
+    """A distribution whose batch shape is independent of the shapes of its tensors."""
 
-    def expand(self: D, batch_shape: Any, _instance: Any = None) -> D:
+    def expand(self: D, batch_shape: Iterable[int], _instance: object = None) -> D:
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and values in words."""
+"""Texts of numbers, defaults and priors."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from torch import Tensor
 from torch.distributions import Distribution, Independent
@@ -12,7 +10,7 @@ __all__ = ["Default", "counted", "describe_prior", "numbers"]
 
 
 class Default:
-    """What stands for an argument that was left out where None means something else; signatures show it in words."""
+    """The default of an argument for which None has another meaning; signatures show ``meaning``."""
 
     def __init__(self, meaning: str) -> None:
         self.meaning = meaning
@@ -27,17 +25,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def numbers(value: Tensor) -> str:
-    """``0.25``, or ``[1, 2]``: to four digits."""
+    """``0.25``, or ``[1, 2]``, to four digits."""
     texts = [f"{number:.4g}" for number in value.detach().flatten().tolist()]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
-def describe_prior(prior: Any) -> str:
+def describe_prior(prior: object) -> str:
     """A distribution with its numbers, ``LogNormal(loc=-3, scale=1)``; a function of the module by its name."""
     while isinstance(prior, Independent):
         prior = prior.base_dist
     if not isinstance(prior, Distribution):
-        return str(getattr(prior, "__name__", type(prior).__name__)).removeprefix("_pyro_prior_")  # as Pyro calls it
+        return str(getattr(prior, "__name__", type(prior).__name__)).removeprefix("_pyro_prior_")  # Pyro's prefix
     values = {name: getattr(prior, name, None) for name in prior.arg_constraints}
     shown = [f"{name}={numbers(value)}" for name, value in values.items() if isinstance(value, Tensor)]
     if not shown and hasattr(prior, "base_dist"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one jitter rule, and the Cholesky factorisation that follows it."""
+"""The jitter rule, and the Cholesky factorisation that follows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _warned: set[str] = set()
 
 
 class NumericalError(ArithmeticError):
-    """A matrix could not be factorised, even with more jitter, or the bound has no finite value.
+    """A matrix is not positive definite, even with more jitter, or the bound is not finite.
 
     >>> import torch
     >>> from pyro_vgpds.linalg import cholesky
@@ -31,7 +31,7 @@ def default_jitter(dtype: torch.dtype) -> float:
 
     This is the library's only jitter rule: a covariance matrix that must be factorised gets
     ``default_jitter(dtype) * mean(diag)`` added to its diagonal, which is 1.5e-8 of its scale in float64 and
-    3.5e-4 in float32. Where a ``jitter`` argument is given, that number is added as it is instead.
+    3.5e-4 in float32. If a ``jitter`` argument is given, that number is added instead, not scaled.
 
     :param dtype: float64 or float32.
 
@@ -52,7 +52,7 @@ def add_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
 
 
 def jittered(matrix: Tensor, jitter: float | None = None) -> Tensor:
-    """``matrix`` with the rule's jitter on its diagonal, or with ``jitter`` itself where that is given."""
+    """``matrix`` with ``jitter`` added to its diagonal. Default: the rule of :func:`default_jitter`."""
     if jitter is not None:
         return add_diagonal(matrix, jitter)
     scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -60,11 +60,11 @@ def jittered(matrix: Tensor, jitter: float | None = None) -> Tensor:
 
 
 def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
-    """Lower Cholesky factor of ``matrix`` (..., n, n), trying again with more jitter where it fails.
+    """Lower Cholesky factor of ``matrix`` (..., n, n), with more jitter if the factorisation fails.
 
-    :param name: what the matrix is, for the warning and the error.
-    :param jitter: added to the diagonal first; ``None`` follows :func:`default_jitter`.
-    :raises NumericalError: where the matrix is not finite, or not positive definite with 10,000 times the jitter.
+    :param name: the name of the matrix in warnings and errors.
+    :param jitter: added to the diagonal in the first attempt; ``None`` for the rule of :func:`default_jitter`.
+    :raises NumericalError: if the matrix is not finite, or not positive definite with 100,000 times the default jitter.
     """
     first = matrix if jitter == 0.0 else jittered(matrix, jitter)
     factor, info = torch.linalg.cholesky_ex(first)
@@ -73,7 +73,7 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
     size = f"{name} ({matrix.shape[-1]} x {matrix.shape[-1]})"
     if not torch.isfinite(matrix).all():
         raise NumericalError(
-            f"{size} has entries that are not finite. A parameter has run away: lower the learning rate, or check "
+            f"{size} has entries that are not finite. A parameter has diverged: lower the learning rate, or check "
             "the scale of the data and of the times."
         )
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).abs().mean(-1)
@@ -86,7 +86,7 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
                 _warned.add(name)
                 warnings.warn(
                     f"{size} was not positive definite: jitter raised to {extra:.1e} of its diagonal. "
-                    "This is said once for each kind of matrix.",
+                    "This warning is shown once for each kind of matrix.",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -94,7 +94,7 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
         extra *= 10.0
     raise NumericalError(
         f"{size} is not positive definite, even with jitter of {extra / 10:.0e} of its diagonal. Try a larger "
-        "`jitter`, fewer or better spread inducing inputs, or float64."
+        "`jitter`, fewer or more widely spread inducing inputs, or float64."
     )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyro
 import torch
-from pyro.distributions import constraints
-from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, positive
@@ -20,20 +19,19 @@ from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Start, check_start, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
-from pyro_vgpds.kernels.base import event_dim
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.temporal.distributions import TemporalGP, check_structure
+from pyro_vgpds.parameters import ParameterModule, is_prior
+from pyro_vgpds.temporal.distributions import TemporalGP
+from pyro_vgpds.temporal.structure import check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 
-# marks for Collapsed_ELBO; every other algorithm ignores them
-_INTEGRATED: Any = {"integrated": True}
-_INTEGRATE: Any = {"integrate": "x"}
+_INTEGRATE: Any = {"integrate": "x"}  # a mark for Collapsed_ELBO; every other algorithm ignores it
 
 
-class VGPDS(PyroModule):
+class VGPDS(ParameterModule):
     r"""Variational Gaussian process dynamical system (Damianou, Titsias and Lawrence 2011) as a Pyro model.
 
     .. math::
@@ -105,10 +103,10 @@ class VGPDS(PyroModule):
         if jitter is not None and not (jitter >= 0.0):
             raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
         for name, kernel in (("temporal", temporal), ("mapping", mapping)):
-            if kernel._pyro_name:
+            if kernel.is_attached:
                 raise ValueError(f"{name} is part of another model already; create a new kernel, or copy.deepcopy it.")
         for leaf in mapping.leaves():
-            if "weight" in leaf._pyro_params and leaf.weight.numel() not in (1, inducing.shape[1]):
+            if leaf.is_learned("weight") and leaf.weight.numel() not in (1, inducing.shape[1]):
                 raise ValueError(
                     f"the mapping's weight must be one number or {inducing.shape[1]}, one for each latent dimension, "
                     f"but it has {leaf.weight.numel()}."
@@ -131,12 +129,7 @@ class VGPDS(PyroModule):
         >>> small.noise.shape
         torch.Size([3])
         """
-        if isinstance(noise, PyroSample) or hasattr(noise, "log_prob") or callable(noise):
-            prior: Any = noise if isinstance(noise, PyroSample) else PyroSample(noise)
-        else:
-            value = check_noise(noise, self.num_outputs)
-            prior = PyroParam(value, constraints.positive, event_dim=value.dim())
-        self.noise = prior
+        self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
     def from_data(
@@ -248,7 +241,7 @@ class VGPDS(PyroModule):
         if data.dtype != (own := self.inducing_unconstrained.dtype):
             raise TypeError(f"data is {data.dtype}, but the model is {own}; convert one of them.")
         k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure), infer=_INTEGRATED)
+        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
         return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_INTEGRATE)
 
     def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
@@ -261,7 +254,7 @@ class VGPDS(PyroModule):
         kernel = self.mapping() if kernel is None else kernel
         inducing, noise = self.inducing, self.noise
         return SparseGP(
-            x, kernel, inducing=inducing, noise=noise if event_dim(self, "noise") else noise.unsqueeze(-1),
+            x, kernel, inducing=inducing, noise=noise if self.event_dim("noise") else noise.unsqueeze(-1),
             mean=self.output_mean, scale=self.output_scale, data=data, jitter=self.jitter,
         )  # fmt: skip
 

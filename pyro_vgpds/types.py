@@ -22,5 +22,5 @@ ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series |
 DataLike: TypeAlias = "ArrayLike | Sequence[ArrayLike]"
 #: the name of a file
 PathLike: TypeAlias = "str | os.PathLike[str]"
-#: the shape of a batch of draws
+#: the shape of a tensor, such as the ``sample_shape`` of draws
 Shape: TypeAlias = "torch.Size | list[int] | tuple[int, ...]"

@@ -43,6 +43,7 @@ def test_against_the_authors_code(name):
     compare(ours, file)
 
 
+@pytest.mark.long
 def test_as_a_command():
     script = Path(conformance.__file__)
     output = subprocess.run(
@@ -68,6 +69,7 @@ def test_several_sequences_in_any_order_with_missing_entries():
         np.testing.assert_allclose(together[key], np.asarray(apart[key])[order], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.long
 def test_every_kernel_the_files_may_name():
     file = load("vgpds_a")
     file.update(

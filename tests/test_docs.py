@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code in the README, the docs and the docstrings runs; every public name is documented; the pages can be built."""
+"""Examples in README, docs and docstrings run; prose is plain; every public name is documented; the pages build."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
+import io
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+import tokenize
 import zlib
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
@@ -43,13 +46,13 @@ PUBLIC = (
     "pyro_vgpds.prediction",
     "pyro_vgpds.training",
 )
-#: options that are handed on as they are; the docstring names the function that takes them
+#: options that are passed on; the docstring names the function that takes them
 PASSED_ON = {"args", "kwargs", "options"}
 
 
 @pytest.fixture
 def as_a_reader(tmp_path, monkeypatch):
-    """The state in which examples are tried: torch's own dtype, an empty folder, nothing left behind."""
+    """The environment of a reader who runs an example: torch's default dtype and an empty folder."""
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -58,6 +61,7 @@ def as_a_reader(tmp_path, monkeypatch):
     plt.close("all")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/mathematics.md", "docs/usage.md"])
 def test_code_blocks(page, capsys, as_a_reader):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -78,7 +82,7 @@ def test_code_blocks(page, capsys, as_a_reader):
         assert np.abs(namespace["whole"].mean.numpy() - np.sin(2 * t[:20, None] + outputs + 1) ** 3).mean() < 0.2
 
 
-def test_front_page_is_short_and_leads_somewhere():
+def test_front_page_is_short_and_links_exist():
     text = (ROOT / "README.md").read_text()
     first = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     assert len([line for line in first.splitlines() if line.strip()]) <= 15
@@ -86,6 +90,56 @@ def test_front_page_is_short_and_leads_somewhere():
         links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
         assert [link for link in links if not (page.parent / link).exists()] == []
     assert (ROOT / "docs" / "vgpds.png").stat().st_size < 300_000
+
+
+# prose
+
+
+#: phrases that are archaic, clipped or hard to translate: use the words of the field instead
+PHRASES = (
+    r":raises \w+: where\b",  # if
+    r"\b(?:is|are|be|was|were) said\b",  # is required, is given
+    r"\b(?:is|are|not) at hand\b",  # is available
+    r"\ball but\b",  # all except, almost
+    r"\bbut for\b",  # except
+    r"\bgo(?:es)? on (?:from|with)\b",  # continues
+    r"\bleft out\b",  # default, omitted
+    r"\blikewise\b",  # as well, also
+    r"\bof now\b",  # current
+    r"\bof (?:its|their) own accord\b",  # automatically
+    r"\bso many\b",  # the given number of
+    r"\bthere (?:is|are) none\b",  # is missing
+    r"\bto begin with\b",  # initially
+)
+WRITTEN = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.py", "tutorials/*.md", "tutorials/*.py"]
+
+
+def prose(path: Path) -> str:
+    """The text of a page, or the comments and strings of a module, in one line."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT]
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        text = " ".join(comments) + "\n\n" + "\n\n".join(node.value for node in nodes if isinstance(node.value, str))
+    return re.sub(r"\s+", " ", text)
+
+
+def test_prose_has_no_archaic_phrases(tmp_path):
+    (tmp_path / "sample.py").write_text(
+        '"""Left\n    out."""\nx = 1  # of\n# now\nraise ValueError(f"{x} is " "said")\n'
+    )
+    sample = prose(tmp_path / "sample.py")
+    assert sum(len(re.findall(phrase, sample, re.IGNORECASE)) for phrase in PHRASES) == 3
+    files = [path for pattern in WRITTEN for path in ROOT.glob(pattern) if path.name != "extending.md"]
+    assert len(files) > 10
+    found = [
+        f"{path.relative_to(ROOT)}: ...{match.group()}..."
+        for path in files
+        for phrase in PHRASES
+        for match in re.finditer(rf".{{,40}}{phrase}.{{,40}}", prose(path), re.IGNORECASE)
+    ]
+    assert not found, "\n".join(found)
 
 
 # examples in docstrings
@@ -97,7 +151,7 @@ def modules() -> list[ModuleType]:
 
 
 def examples(module: ModuleType) -> list[doctest.DocTest]:
-    """In the order in which they stand, so that methods come after their class."""
+    """Sorted by line, so that methods come after their class."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     found = [test for test in finder.find(module, module.__name__, globs={}) if test.examples]
     return sorted(found, key=lambda test: test.lineno or 0)
@@ -107,7 +161,7 @@ WITH_EXAMPLES = [module.__name__ for module in modules() if examples(module)]
 
 
 def run(test: doctest.DocTest, start: dict[str, Any]) -> dict[str, Any]:
-    """Run an example that goes on from ``start``; what it leaves behind."""
+    """Run an example that continues from the variables ``start``; return its variables."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     test.globs = dict(start)
@@ -120,7 +174,7 @@ def run(test: doctest.DocTest, start: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained():
-    """What the example of the package leaves behind: the others go on from there."""
+    """The variables of the package's example; the other examples continue from these."""
     torch.set_default_dtype(torch.float32)
     (first,) = examples(pyro_vgpds)
     return run(first, {})
@@ -128,7 +182,7 @@ def trained():
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_run(name, trained, as_a_reader):
-    """An example of a method goes on from that of its class, and all from that of the package."""
+    """Examples of methods continue from that of their class, all others from that of the package."""
     left: dict[str, dict[str, Any]] = {}
     for test in examples(importlib.import_module(name)):
         left[test.name] = run(test, left.get(test.name.rpartition(".")[0], trained))
@@ -137,7 +191,7 @@ def test_examples_run(name, trained, as_a_reader):
 
 @pytest.mark.data
 def test_examples_with_real_data_run(data_home, trained, as_a_reader):
-    """Those of loaders, which are skipped where their files may not be at hand."""
+    """Examples of loaders, which are skipped elsewhere because they need files."""
     for name in WITH_EXAMPLES:
         for test in examples(importlib.import_module(name)) if name.startswith("pyro_vgpds.datasets.") else ():
             if any(example.options.pop(doctest.SKIP, False) for example in test.examples):
@@ -150,7 +204,7 @@ def test_examples_with_real_data_run(data_home, trained, as_a_reader):
 
 
 def public_objects() -> dict[str, Any]:
-    """Classes and functions by the names under which users import them."""
+    """Public classes and functions by the names under which users import them."""
     found = {}
     for name in PUBLIC:
         module = importlib.import_module(name)
@@ -162,7 +216,7 @@ def public_objects() -> dict[str, Any]:
 
 
 def documented_parts(name: str, value: Any) -> dict[str, Any]:
-    """The object itself and, of a class, the public methods and properties that it defines."""
+    """The object itself and, for a class, its public methods and properties."""
     parts = {name: value}
     if inspect.isclass(value):
         for attribute, member in vars(value).items():
@@ -173,12 +227,12 @@ def documented_parts(name: str, value: Any) -> dict[str, Any]:
     return parts
 
 
-#: methods whose meaning is that of torch or Pyro, which ask for them
+#: methods of the interfaces of torch and Pyro, which document them
 OF_OTHERS = {"forward", "rsample", "log_prob", "mean", "variance", "get_posterior", "extra_repr", "leaves"}
 
 
 def parameters_elsewhere(text: str, member: Any) -> str:
-    """Docstrings of what the text says the parameters are those of: "as in :func:`other`" and the like."""
+    """Docstrings of other functions to which the text refers for parameters, such as "as in :func:`other`"."""
     found = re.findall(r"\b(?:[Aa]s|[Aa]s in|[Aa]s for|those of)\s+:\w+:`(?:[^`<]*<)?~?([\w.]+)>?`", text)
     scope = vars(importlib.import_module(member.__module__))
     owner = scope.get(member.__qualname__.partition(".")[0])
@@ -189,19 +243,26 @@ def parameters_elsewhere(text: str, member: Any) -> str:
         target = place.get(first) or getattr(owner, first, None) or importlib.import_module(first)
         for attribute in rest:
             target = getattr(target, attribute)
-        said = target.__doc__ or ""
-        texts += [said, parameters_elsewhere(said, target)]
+        other_text = target.__doc__ or ""
+        texts += [other_text, parameters_elsewhere(other_text, target)]
     return "\n".join(texts)
 
 
+def is_documented_by_base(kind: type, attribute: str) -> bool:
+    """Whether a method overrides one that has a docstring, or that the docstring of its class describes."""
+    bases = [base for base in kind.__mro__[1:] if attribute in vars(base)]
+    return any(vars(base)[attribute].__doc__ or f"``{attribute}(" in (base.__doc__ or "") for base in bases)
+
+
 def undocumented(name: str, value: Any) -> list[str]:
-    """What the docstrings of a name do not say."""
+    """What is missing in the docstrings of a name."""
     faults = []
     parts = documented_parts(name, value)
     for part, member in parts.items():
         text = member.__doc__
         if not text:
-            if part == name or part.rpartition(".")[2] not in OF_OTHERS:
+            attribute = part.rpartition(".")[2]
+            if part == name or not (attribute in OF_OTHERS or is_documented_by_base(value, attribute)):
                 faults.append(f"{part} has no docstring")
         elif not isinstance(member, property):
             faults += [f"{part} does not say what {p} is" for p in parameters(member) if not says(text, member, p)]
@@ -211,7 +272,7 @@ def undocumented(name: str, value: Any) -> list[str]:
 
 
 def parameters(member: Any) -> set[str]:
-    """Those that must be documented. Fields of a dataclass have comments of their own, which the pages show."""
+    """Parameters that need documentation. Fields of a dataclass have their own comments, which the pages show."""
     own = member.__init__ if inspect.isclass(member) else member
     if is_dataclass(member) or issubclass(type(own), type(object.__init__)) or "pyro_vgpds" not in own.__module__:
         return set()
@@ -219,7 +280,7 @@ def parameters(member: Any) -> set[str]:
 
 
 def says(text: str, member: Any, parameter: str) -> bool:
-    """Whether the parameter is in the docstring, that of a base class, or that of what it is said to be as in."""
+    """Whether the parameter is in the docstring, in that of a base class, or in one to which the docstring refers."""
     bases = [base.__doc__ or "" for base in member.__mro__[1:]] if inspect.isclass(member) else []
     return any(f":param {parameter}:" in t for t in [text, *bases, parameters_elsewhere(text, member)])
 
@@ -235,6 +296,7 @@ def test_every_public_name_is_documented():
 NEEDED = ("furo", "myst_parser", "sphinx", "sphinx-mathjax-offline")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"the pages need {', '.join(NEEDED)}: pip install '.[dev]'")
 def test_pages_are_built_without_warnings_and_have_every_public_name(tmp_path):
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-b", "html", "docs", str(tmp_path)]

@@ -53,13 +53,13 @@ def test_coverage_and_nlpd():
 def test_errors():
     with pytest.raises(ValueError, match=r"prediction must have the shape of truth, \(3, 2\), but got \(2, 3\)"):
         metrics.mse(TRUTH, GUESS.T)
-    with pytest.raises(ValueError, match="nothing to compare with"):
+    with pytest.raises(ValueError, match="truth must have entries that are not NaN"):
         metrics.mae(np.full(3, np.nan), np.zeros(3))
-    with pytest.raises(ValueError, match="prediction is not finite where the truth counts"):
+    with pytest.raises(ValueError, match="prediction must be finite where truth is not NaN"):
         metrics.mse([1.0, 2.0], [1.0, np.nan])
     with pytest.raises(ValueError, match=r"scale \(d,\), but got \(3, 2\) and \(3,\)"):
         metrics.sc(TRUTH, GUESS, np.ones(3))
-    with pytest.raises(ValueError, match="lower must not be above upper"):
+    with pytest.raises(ValueError, match="lower must not be greater than upper"):
         metrics.coverage([1.0], [2.0], [0.0])
-    with pytest.raises(ValueError, match="variance must be positive"):
+    with pytest.raises(ValueError, match="variance must be positive where truth is not NaN"):
         metrics.nlpd([1.0], [1.0], [0.0])

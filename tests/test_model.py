@@ -20,7 +20,7 @@ def train(data, steps=3, **options):
     guide = AutoOpperArchambeau(model)
     svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(steps)]
-    assert np.isfinite(losses).all()
+    assert losses == sorted(losses, reverse=True)
     return model, guide
 
 
@@ -199,7 +199,7 @@ def test_the_model_checks_what_it_is_called_on():
         ({"inducing": torch.zeros(3)}, r"inducing must be \(M, Q\), but its shape is \(3,\)"),
         ({"output_mean": torch.zeros(3, 1)}, r"output_mean must be \(D,\), but its shape is \(3, 1\)"),
         ({"noise": -1.0}, r"noise must be positive and finite, but got -1\.0"),
-        ({"noise": torch.ones(2)}, r"noise must be one number or \(3,\), but got \(2,\)"),
+        ({"noise": torch.ones(2)}, r"noise must be one number or \(3,\), but its shape is \(2,\)"),
     ],
 )
 def test_bad_parts(change, message):

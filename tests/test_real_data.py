@@ -9,7 +9,7 @@ from benchmarks import real
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
 from pyro_vgpds.kernels import Bias, Matern32, White
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.long]
 
 #              N     D      sequences, share missing, steps, a bound that they pass
 EXPECTED = {

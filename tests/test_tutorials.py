@@ -27,6 +27,7 @@ def test_there_are_tutorials():
     assert [path.stem for path in SCRIPTS if f"({path.stem}.ipynb)" not in page] == []
 
 
+@pytest.mark.long
 @every_tutorial
 def test_runs_in_smoke_mode(script, tmp_path):
     env = {name: value for name, value in os.environ.items() if name != "PYRO_VGPDS_DATA"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the notebooks: each percent script of this folder is run in a fresh kernel and written with its outputs.
+"""Makes the notebooks: runs each percent script of this folder in a new kernel and saves it with its outputs.
 
-python tutorials/_build.py            # all of them
-python tutorials/_build.py video      # one
+python tutorials/_build.py            # all tutorials
+python tutorials/_build.py video      # one tutorial
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def scripts() -> list[Path]:
 
 
 def read(path: Path) -> Any:
-    """A script or a notebook, without the cell that holds nothing but the licence."""
+    """Read a script or a notebook, without the cell that only has the license."""
     notebook = nbformat.read(path, 4) if path.suffix == ".ipynb" else jupytext.read(path, fmt="py:percent")
     if notebook.cells and notebook.cells[0].source.strip().startswith("# SPDX-"):
         notebook.cells = notebook.cells[1:]
@@ -33,10 +33,10 @@ def read(path: Path) -> Any:
 
 
 def build(script: Path) -> Path:
-    """Run ``script`` and write its notebook, with nothing in it that differs from run to run but the outputs."""
-    from nbclient import NotebookClient  # here: reading needs no Jupyter
+    """Run ``script`` and write its notebook. From run to run only the outputs can differ."""
+    from nbclient import NotebookClient  # imported here because reading does not need Jupyter
 
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # Pyro wants widgets for bars that are not shown
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # Pyro warns about progress bars that are not shown
     notebook = read(script)
     name = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = nbformat.NotebookNode(kernelspec=name)
@@ -61,7 +61,7 @@ def build(script: Path) -> Path:
 def main(names: list[str]) -> None:
     chosen = [path for path in scripts() if not names or path.stem in names]
     if unknown := set(names) - {path.stem for path in chosen}:
-        raise SystemExit(f"no such tutorial: {', '.join(sorted(unknown))}")
+        raise SystemExit(f"unknown tutorial: {', '.join(sorted(unknown))}")
     for script in chosen:
         began = time.monotonic()
         target = build(script)

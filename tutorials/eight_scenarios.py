@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # %% [markdown]
-# # The original's eight scenarios
+# # The eight scenarios of the original code
 #
-# A VGPDS has two kernels: that of time, $k_x$, says how the latent path moves, and that of the mapping, $k_f$, how
-# the outputs hang on it. The authors' demonstrations cover eight combinations. This page has all of them, each on a
-# small series made for it, side by side: what the kernels are, what is learned, how many latent dimensions stay on,
-# and what the forecast looks like. At the end we ask whether the bound and a held-out end of each series would have
-# told us which kernels to take.
+# A VGPDS has two kernels: the temporal kernel $k_x$ determines how the latent path moves, and the mapping kernel $k_f$
+# determines how the outputs depend on it. The authors' demos cover eight combinations. This page has all of them, each
+# on a small synthetic series: the kernels, the learned parameters, the number of active latent dimensions, and the
+# forecast. At the end we check whether the bound, or the error on a held-out part of each series, would have selected
+# the right kernels.
 #
 # If the model is new to you, read [VGPDS in Pyro](vgpds_in_pyro.ipynb) first.
 #
 # #### Contents
 #
-# - [The eight](#The-eight)
-# - [Series to learn](#Series-to-learn)
+# - [The scenarios](#The-scenarios)
+# - [Synthetic data](#Synthetic-data)
 # - [Training](#Training)
-# - [One page](#One-page)
-# - [Would we have known?](#Would-we-have-known?)
+# - [Results](#Results)
+# - [Model selection](#Model-selection)
 # - [Summary](#Summary)
 
 # %%
@@ -43,21 +43,21 @@ torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 80
 
 # %% [markdown]
-# ## The eight
+# ## The scenarios
 #
-# | | dynamics $k_x$ | mapping $k_f$ | for |
+# | | temporal kernel $k_x$ | mapping kernel $k_f$ | for |
 # | --- | --- | --- | --- |
 # | 1 | RBF | ARD RBF | smooth motion; the default |
-# | 2 | white noise | ARD RBF | frames in no order: the model is then the Bayesian GP-LVM |
+# | 2 | white noise | ARD RBF | frames without order: the model is then the Bayesian GP-LVM |
 # | 3 | RBF | ARD linear | smooth signals, mixed linearly |
 # | 4 | linear | ARD linear | trends: straight lines in time |
 # | 5 | Matérn 1/2 | ARD RBF | rough motion |
-# | 6 | periodic | ARD RBF | a cycle that comes again exactly |
-# | 7 | periodic × RBF | ARD RBF | a cycle that changes as it goes |
-# | 8 | RBF, a path for each sequence | ARD RBF | several recordings of one thing |
+# | 6 | periodic | ARD RBF | a cycle that repeats exactly |
+# | 7 | periodic × RBF | ARD RBF | a cycle that changes slowly |
+# | 8 | RBF, one path per sequence | ARD RBF | several recordings of the same process |
 #
-# A little white noise and a bias stand beside the dynamics, as in the authors' demonstrations. Variances are held at
-# 1 where they could be traded for the weights of the mapping. Lengthscales and periods that are left out are chosen
+# As in the authors' demos, a small white noise and a bias are added to the temporal kernel. Variances that are
+# redundant with the weights of the mapping are fixed at 1. Lengthscales and periods that are not given are initialised
 # from the data and trained.
 
 
@@ -65,15 +65,15 @@ plt.rcParams["figure.dpi"] = 80
 @dataclass
 class Scenario:
     title: str
-    truth: tuple[Any, Any]  # the kernels that the series is drawn with
-    temporal: Any  # makes the kernels to learn with
+    truth: tuple[Any, Any]  # the kernels that the series is sampled with
+    temporal: Any  # makes the temporal kernel to train
     mapping: Any = ARDRBF
     sequences: int = 1
-    view: str = "time"  # how to draw the latent space
+    view: str = "time"  # how to plot the latent space
 
 
 def around(kernel):
-    """Dynamics with the usual company."""
+    """A temporal kernel with small white noise and a bias."""
     return kernel + White(1e-3) + Bias(0.1)
 
 
@@ -108,11 +108,11 @@ scenarios = [
 ]
 
 # %% [markdown]
-# ## Series to learn
+# ## Synthetic data
 #
-# Each series is a draw from the model with the true kernels: a path from `TemporalGP`, then outputs from `SparseGP`,
-# which draws from the exact GP. All have two latent dimensions, twelve outputs and noise with a standard deviation of
-# 0.05. The last part, of the first sequence where there are several, is put aside.
+# Each series is a sample from the model with the true kernels: a path from `TemporalGP`, then outputs from `SparseGP`,
+# which samples from the exact GP. All series have two latent dimensions, twelve outputs and noise with a standard
+# deviation of 0.05. The last part of the series (of the first sequence, if there are several) is held out.
 
 # %%
 num_frames, num_ahead, num_outputs, noise = (24, 6, 6, 0.05) if smoke_test else (100, 25, 12, 0.05)
@@ -120,7 +120,7 @@ step = 10.0 / num_frames  # between two frames
 
 
 def make_series(scenario):
-    """Times and outputs, whole; lists of them, one entry a sequence."""
+    """Lists of complete times and outputs, one entry per sequence."""
     length = num_frames // scenario.sequences if scenario.sequences > 1 else num_frames
     lengths = [length + num_ahead] + [length] * (scenario.sequences - 1)
     t = [step * torch.arange(n) for n in lengths]
@@ -142,8 +142,8 @@ with torch.no_grad():
 # %% [markdown]
 # ## Training
 #
-# The same call for all, with five latent dimensions to begin with. We train the suited model, and beside it the
-# default one (scenario 1's), to see what the choice is worth.
+# The call is the same for all scenarios, with five latent dimensions initially. We train the suited model, and for
+# comparison the default one (that of scenario 1), to see how much the choice matters.
 
 
 # %%
@@ -166,12 +166,12 @@ for scenario, (model, _, _) in zip(scenarios, suited, strict=True):
 
 
 # %% [markdown]
-# ## One page
+# ## Results
 #
-# A row for each scenario. On the left one output: what was seen (black), the fit (orange), and the forecast with
-# bands of 50 and 95 %, with what came as dots. In the middle the latent path along the dimensions that are on, with
-# two standard deviations; for frames in no order and for several sequences, the plane of the two leading ones. On the
-# right how relevant each dimension is.
+# Each row is one scenario. Left: one output, with the observed values (black), the fit (orange), the forecast with 50
+# and 95 % bands, and the held-out values as dots. Middle: the latent path along the active dimensions, with two
+# standard deviations; for frames without order and for several sequences, the plane of the two leading dimensions.
+# Right: the relevance of each dimension.
 
 
 # %%
@@ -214,28 +214,29 @@ fig.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon
 plt.show()
 
 # %% [markdown]
-# 1. **Smooth.** The fan opens over about a lengthscale; beyond it the model knows no more than the range of the
+# 1. **Smooth.** The intervals widen over about one lengthscale. Beyond it, the forecast has the whole range of the
 #    output.
-# 2. **No dynamics.** Time says nothing, so the latent points stand where their outputs put them, and a forecast is
-#    the average frame with the spread of all of them. Use it for frames in no order, and then to fill in what is
-#    missing.
+# 2. **No dynamics.** Time has no influence, so the latent points depend only on their outputs, and a forecast is the
+#    average frame with the spread of all frames. Use this for frames without order, to fill in missing values.
 # 3. **Linear mapping.** Outputs are mixtures of a few smooth signals, as in factor analysis with GP factors.
-# 4. **Both linear.** A straight line in time for each output. What is learned can be carried on far ahead, if it is
-#    true.
-# 5. **Rough.** The path has no direction to go on with, so the fan opens at once, and the forecast is near the last
-#    value.
-# 6. **Periodic.** What was seen in every cycle is known for all time: the fan does not open.
-# 7. **Periodic with drift.** The next cycle is like the last ones, and less so with each; the fan opens slowly.
-# 8. **Independent sequences.** Four short paths in one latent space, with one mapping. The forecast is of the first;
-#    its mapping has learned from all.
+# 4. **Both linear.** A straight line in time for each output. It can be extrapolated far ahead if the data really are
+#    linear.
+# 5. **Rough.** The path has no direction that could be continued, so the intervals widen at once, and the forecast is
+#    close to the last value.
+# 6. **Periodic.** The cycle is known for all times: the intervals do not widen.
+# 7. **Periodic with drift.** The next cycle is similar to the last ones, and the similarity decreases with each cycle:
+#    the intervals widen slowly.
+# 8. **Independent sequences.** Four short paths in one latent space, with one mapping. The forecast is for the first
+#    sequence; the mapping was trained on all of them.
 #
-# All series have two true dimensions; of the straight lines in time of the fourth, one is enough. Where three stay
-# on, training has kept one more to hold a surface that is bent: it starts at the principal components, which need it.
+# All series have two true dimensions; for the straight lines of the fourth scenario, one is enough. If three remain
+# active, training has kept an additional dimension to represent a curved surface: it starts at the principal
+# components, which need it.
 #
-# ## Would we have known?
+# ## Model selection
 #
-# Two things can be asked without knowing the truth: the bound on the training data, and the error at an end that was
-# held out. Both stand here for the suited model and for the default one, with simple forecasts for comparison.
+# Two quantities are available without knowing the truth: the bound on the training data, and the error on a held-out
+# part. The table has both for the suited model and for the default one, with simple forecasts for comparison.
 
 # %%
 rows = []
@@ -258,19 +259,19 @@ for title, first, second, errors in rows:
     print(f"{title:28s}{first:9.0f}{second:9.0f}{numbers}")
 
 # %% [markdown]
-# Scenarios 1 and 8 *are* the default, so their columns agree. In the others, compare the two bounds first: a
-# difference of many nats is clear evidence for a kernel, and it needs no data held out. The errors are those of
-# twelve frames of one series each, so small differences mean nothing; but the periodic and the linear models should
-# carry on where the default forgets.
+# Scenarios 1 and 8 *are* the default, so their columns agree. In the others, compare the two bounds first: a difference
+# of many nats is clear evidence for a kernel, and it needs no held-out data. The errors are those of one short part of
+# one series each, so small differences are not significant. But the forecasts of the periodic and the linear models
+# should stay accurate when those of the default return to the mean.
 #
 # ## Summary
 #
-# - The dynamics are chosen by `temporal=`, the mapping by `mapping=`; sums and products of kernels work for the
-#   dynamics.
-# - `White(1.0).fix()` as the only dynamics makes the Bayesian GP-LVM.
-# - The fan of a forecast is as long as the memory of the dynamics.
-# - The bound compares kernels on the same data without any held out. Compare also with simple forecasts: where the
-#   last value does as well, the series may be too rough to forecast.
+# - `temporal=` selects the temporal kernel, and `mapping=` the mapping kernel. Temporal kernels can be sums and
+#   products.
+# - With `White(1.0).fix()` as the only temporal kernel, the model is the Bayesian GP-LVM.
+# - The intervals of a forecast widen over the memory of the temporal kernel.
+# - The bound compares kernels on the same data, without held-out data. Compare also with simple forecasts: if the last
+#   value is as good, the series may be too rough to forecast.
 #
 # ## What next
 #
@@ -278,4 +279,4 @@ for title, first, second, errors in rows:
 # - [Motion capture](motion_capture.ipynb): scenario 8 with real walks.
 # - [Video](video.ipynb): scenarios 1, 6 and 7 with pixels.
 # - [Your own priors and guides](priors_and_guides.ipynb): a kernel that is not in the list.
-# - [Messy data](messy_data.ipynb): gaps, uneven times and files.
+# - [Messy data](messy_data.ipynb): gaps, irregular times and files.

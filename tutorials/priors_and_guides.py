@@ -2,16 +2,16 @@
 # %% [markdown]
 # # Your own priors and guides
 #
-# `VGPDS` is an ordinary Pyro model, so its parts can be exchanged one by one. This tutorial does that on a small
-# problem: priors on hyperparameters, a kernel of time with a state-space form, two guides to compare with the usual
-# one, other ELBOs, NUTS, and a mapping kernel. After each exchange we check the result against something slow and
-# sure: dense algebra, Monte Carlo, or theory.
+# `VGPDS` is an ordinary Pyro model, so each of its parts can be replaced. This tutorial does this on a small problem:
+# priors on hyperparameters, a temporal kernel with a state-space form, two guides to compare with the default one,
+# other ELBOs, NUTS, and a mapping kernel. After each replacement we check the result against a slow but reliable
+# method: dense algebra, Monte Carlo, or theory.
 #
 # [VGPDS in Pyro](vgpds_in_pyro.ipynb) explains the model, the guide and the ELBO, and should be read first.
 #
 # #### Contents
 #
-# - [A kernel of time](#A-kernel-of-time)
+# - [A temporal kernel](#A-temporal-kernel)
 # - [Priors on hyperparameters](#Priors-on-hyperparameters)
 # - [NUTS](#NUTS)
 # - [Guides](#Guides)
@@ -56,26 +56,26 @@ torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 80
 
 # %% [markdown]
-# ## A kernel of time
+# ## A temporal kernel
 #
-# Many things swing: a spring with mass and friction, pushed at random, follows
-# $\ddot x + \tfrac{2}{\ell} \dot x + \omega_0^2 x = \text{white noise}$ with $\omega_0^2 = \omega^2 + 1/\ell^2$. Its
-# stationary solution is a GP with
+# A damped oscillator that is driven by white noise, for example a mass on a spring with friction, follows $\ddot x +
+# \tfrac{2}{\ell} \dot x + \omega_0^2 x = \text{white noise}$ with $\omega_0^2 = \omega^2 + 1/\ell^2$. Its stationary
+# solution is a GP with
 #
 # $$ k(d) = \sigma^2 e^{-d/\ell} \Big( \cos \omega d + \frac{\sin \omega d}{\omega \ell} \Big), \qquad d = |t - t'|. $$
 #
-# A kernel is a *module*, which owns positive parameters, and a *value*, which has the algebra and is what a call of
-# the module returns. Parameters arrive with a last axis over latent dimensions, of size 1 where all share them, and
-# `gram` puts the axes of times behind it. That is enough for a dense $K_t$, at $O(N^3)$.
+# A kernel has two parts: a *module*, which owns positive parameters, and a *value*, which has the algebra and is
+# returned when the module is called. Parameters have a last axis over latent dimensions, of size 1 if they are shared,
+# and `gram` appends the axes of the times. This is enough for a dense $K_t$, at cost $O(N^3)$.
 #
-# The equation of motion is also a state-space form: the state $\mathbf z = (x, \dot x)$ moves by
-# $d\mathbf z = F \mathbf z\, dt + \text{noise}$ with
+# The equation of motion also gives a state-space form: the state $\mathbf z = (x, \dot x)$ follows $d\mathbf z = F
+# \mathbf z\, dt + \text{noise}$ with
 #
 # $$ F = \begin{pmatrix} 0 & 1 \\ -\omega_0^2 & -2/\ell \end{pmatrix}, \qquad
 # P = \sigma^2 \begin{pmatrix} 1 & 0 \\ 0 & \omega_0^2 \end{pmatrix}, \qquad \mathbf h = (1, 0), $$
 #
-# $P$ the stationary covariance and $x = \mathbf h^\top \mathbf z$. Told these three, the library does everything in
-# $O(N)$.
+# where $P$ is the stationary covariance and $x = \mathbf h^\top \mathbf z$. With these three methods, the library does
+# all computations in $O(N)$.
 
 
 # %%
@@ -117,14 +117,14 @@ class Swing(Kernel):
     def __init__(self, variance=1.0, lengthscale=1.0, omega=1.0):
         super().__init__()
         for name, value in (("variance", variance), ("lengthscale", lengthscale), ("omega", omega)):
-            self._add(name, value)
+            self.add_parameter(name, value)
 
     def forward(self):
-        return SwingValue(self._read("variance"), self._read("lengthscale"), self._read("omega"))
+        return SwingValue(self.read("variance"), self.read("lengthscale"), self.read("omega"))
 
 
 # %% [markdown]
-# The check that every such form must pass: $q(X)$ and its KL are the same by both ways. The gradients are, too.
+# Every state-space form must pass this check: $q(X)$, its KL and the gradients agree with the dense form.
 
 # %%
 n = 60 if smoke_test else 600
@@ -132,8 +132,8 @@ t_long = torch.linspace(0, 60, n)
 lam, mean_bar = torch.rand(n, 1) + 0.5, torch.randn(n, 1)
 results = {}
 for structure in ("dense", "markov"):
-    kernel = Swing(1.0, 4.0, 2.0) + White(0.01)  # sums, products, priors and fix() come with it
-    for _ in range(2):  # the first run warms up
+    kernel = Swing(1.0, 4.0, 2.0) + White(0.01)  # sums, products, priors and fix() work without further code
+    for _ in range(2):  # the first run is a warm-up
         began = time.process_time()
         prior = TemporalGP(kernel(), t_long, latent_dim=1, structure=structure)
         q = OpperArchambeau(prior, mean_bar, lam)
@@ -147,8 +147,8 @@ for dense, markov in zip(*results.values(), strict=True):
     torch.testing.assert_close(dense, markov, rtol=1e-7, atol=1e-9)
 
 # %% [markdown]
-# Now a small series that swings. It is drawn from a model with two latent dimensions and this kernel, and we train
-# two models on it: one with a Matérn kernel and one with ours. Which one does the bound prefer?
+# Next, we sample a small oscillating series from a model with two latent dimensions and this kernel. We train two
+# models on it: one with a Matérn kernel and one with our kernel. Which one has the higher bound?
 
 # %%
 num_frames, num_outputs, num_inducing = (16, 4, 6) if smoke_test else (50, 6, 15)
@@ -173,7 +173,7 @@ def train(temporal, mapping=None, num_steps=5 if smoke_test else 300):
 _, _, matern_bound = train(Matern32().fix("variance"))
 model, guide, swing_bound = train(Swing(1.0, 2.0, 1.5).fix("variance"))
 print(f"bound: {matern_bound:.1f} with Matern32, {swing_bound:.1f} with Swing")
-print(f"learned: {model.temporal[0]}; the truth: lengthscale {true_lengthscale}, omega {true_omega}")
+print(f"learned: {model.temporal[0]}; true values: lengthscale {true_lengthscale}, omega {true_omega}")
 
 # %%
 t_ahead = torch.linspace(t[-1].item(), t[-1].item() + 6, 61)
@@ -190,14 +190,14 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Beyond the end of the data (the line) the path keeps swinging, while the bands of two standard deviations widen:
-# that is what this kernel has learned to believe.
+# Beyond the end of the data (the vertical line) the path continues to oscillate, and the bands of two standard
+# deviations widen. This is a property of the kernel.
 #
 # ## Priors on hyperparameters
 #
-# Every parameter of a kernel, and the noise, can be a `PyroSample` in place of a value. The model then has more
-# latent sites; `AutoOpperArchambeau` gives each a mean-field Normal on the unconstrained space, and keeps its own
-# form for `x`. `Collapsed_ELBO` integrates `x` as before and samples the rest.
+# Every kernel parameter, and the noise, can be a `PyroSample` instead of a value. The model then has additional latent
+# sites. `AutoOpperArchambeau` gives each of them a mean-field Normal on the unconstrained space, and keeps its form for
+# `x`. `Collapsed_ELBO` integrates `x` as before and samples the rest.
 
 # %%
 prior_lengthscale, prior_omega = dist.LogNormal(0.0, 1.0), dist.LogNormal(0.0, 1.0)
@@ -205,7 +205,7 @@ prior_noise = dist.LogNormal(-4.0, 1.5)  # of the variance
 
 pyro.clear_param_store()
 pyro.set_rng_seed(2)
-random_model = copy.deepcopy(model)  # from where training ended
+random_model = copy.deepcopy(model)  # starts at the trained values
 random_model.temporal[0].set("lengthscale", PyroSample(prior_lengthscale)).set("omega", PyroSample(prior_omega))
 random_model.noise = PyroSample(prior_noise)
 random_guide = AutoOpperArchambeau(random_model, mean_bar=guide.mean_bar.detach(), lam=guide.lam.detach())
@@ -221,11 +221,10 @@ for name, value in by_guide.items():
 # %% [markdown]
 # ## NUTS
 #
-# How good is that? On a problem this small we can ask NUTS, which takes `random_model` as it is, with the same
-# priors. `x` has strongly correlated numbers, though, and NUTS would creep. So we let it move in coordinates in which
-# $q(X)$ is a standard normal, $X = \boldsymbol\mu + L \mathbf z$ with $L L^\top = S$. `pyro.condition` puts the $x$
-# made from $\mathbf z$ into the model, and the mask takes away the prior of $\mathbf z$, which is only a place to
-# stand.
+# How accurate is this? For such a small problem we can use NUTS, which accepts `random_model` unchanged, with the same
+# priors. But the values of `x` are strongly correlated, which makes NUTS slow. So we sample in coordinates in which
+# $q(X)$ is a standard normal, $X = \boldsymbol\mu + L \mathbf z$ with $L L^\top = S$. `pyro.condition` inserts the $x$
+# computed from $\mathbf z$ into the model, and the mask removes the prior of $\mathbf z$, which only defines the site.
 
 # %%
 with torch.no_grad():
@@ -253,7 +252,7 @@ samples = mcmc.get_samples()
 if not smoke_test:
     for site, facts in mcmc.diagnostics().items():
         if site in names.values():
-            print(f"{site:30s} {facts['n_eff'].item():6.0f} effective draws, r_hat {facts['r_hat'].item():.3f}")
+            print(f"{site:30s} {facts['n_eff'].item():6.0f} effective samples, r_hat {facts['r_hat'].item():.3f}")
 
 # %%
 truths = {"lengthscale": true_lengthscale, "omega": true_omega, "noise": true_noise**2}
@@ -268,36 +267,37 @@ for ax, name in zip(axes, names, strict=False):
     ax.hist(by_guide[name].numpy(), bins, density=True, histtype="step", linewidth=1.5, label="guide")
     grid = torch.linspace(low, high, 200)
     ax.plot(grid, priors[name].log_prob(grid).exp(), color="0.5", label="prior")
-    ax.axvline(truths[name], color="k", linestyle=":", label="truth")
+    ax.axvline(truths[name], color="k", linestyle=":", label="true value")
     ax.set(xlabel=name if name != "noise" else "noise variance", ylabel="density", yticks=[])
 axes[0].legend(frameon=False)
 
-paths = to_path(samples["z"])  # (draws, N, Q)
+paths = to_path(samples["z"])  # (samples, N, Q)
 away, middle = paths - paths.mean(-2, keepdim=True), mu - mu.mean(0)
 u, _, v = torch.linalg.svd(away.mT @ middle)
-turned = away @ (u @ v)  # each path turned as a whole, so that it lies on the guide's as well as it can
+turned = away @ (u @ v)  # each path rotated to be as close as possible to the guide's
 spread = q.variance.sqrt().flatten()
-axes[3].plot(spread, paths.std(0).flatten(), ".", color="0.7", label="as drawn")
-axes[3].plot(spread, turned.std(0).flatten(), ".", label="turned back")
+axes[3].plot(spread, paths.std(0).flatten(), ".", color="0.7", label="original samples")
+axes[3].plot(spread, turned.std(0).flatten(), ".", label="rotated back")
 axes[3].axline((0.1, 0.1), slope=1, color="k", linewidth=0.8)
 axes[3].set(xlabel="standard deviation of $x$: guide", ylabel="NUTS")
 axes[3].legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(-0.1, 1), columnspacing=1)
 plt.show()
 
 # %% [markdown]
-# The first three panels are the hyperparameters: the guide finds the right place. A mean-field guide cannot know that
-# hyperparameters and path move together, so its widths need not be those of NUTS.
+# The first three panels show the hyperparameters: the guide finds the right location. A mean-field guide cannot
+# represent the dependence between hyperparameters and path, so its widths can differ from those of NUTS.
 #
-# The last panel has a dot for each latent coordinate $x_{nq}$. As drawn (grey), NUTS is less sure of the path than
-# $q(X)$: the outputs hardly say how the latent space is turned or where its origin is, since the mapping can turn
-# along. The guide has $q(X)$ and $q(U)$ independent and settles for one of these views. Shifted and turned back as
-# wholes (blue), the paths vary less; what is left above the line is what the guide's independence costs.
+# The last panel has one dot for each latent coordinate $x_{nq}$. In the original samples (grey), NUTS has more
+# uncertainty about the path than $q(X)$: the outputs hardly determine the rotation and the origin of the latent space,
+# because the mapping can rotate with it. In the guide, $q(X)$ and $q(U)$ are independent, and it selects one of these
+# rotations. After each path is shifted and rotated back (blue), the paths vary less. The remaining distance above the
+# line is the cost of the guide's independence assumption.
 #
 # ## Guides
 #
-# From here on the hyperparameters stay at the values of `model`, and only guides are trained, so that their bounds
-# can be compared. `Collapsed_ELBO` asks two things of the guide's distribution at `x`: a mean and a variance. Where
-# the KL to `TemporalGP` is registered too, as it is for independent Normals, the loss is deterministic.
+# From here on the hyperparameters stay at the values of `model`, and only guides are trained, so that their bounds can
+# be compared. `Collapsed_ELBO` needs only a mean and a variance from the guide's distribution at `x`. If the KL to
+# `TemporalGP` is registered as well, as it is for independent Normals, the loss is deterministic.
 
 
 # %%
@@ -312,13 +312,13 @@ class MeanField(PyroModule):
 
 
 # %% [markdown]
-# Between this and a full covariance stands a chain: each frame given the one before,
+# A chain lies between this guide and a full covariance: each frame depends on the previous one,
 #
 # $$ x_1 \sim \mathcal N(m_1, s_1^2), \qquad
 # x_n \mid x_{n-1} \sim \mathcal N\big(m_n + a_n (x_{n-1} - m_{n-1}),\; s_n^2\big), $$
 #
 # for each latent dimension. Its marginal means are $m_n$ and its variances follow $v_n = a_n^2 v_{n-1} + s_n^2$. As a
-# distribution it takes `rsample`, `log_prob`, `mean` and `variance`. With that Pyro can already estimate its KL from
+# distribution it needs `rsample`, `log_prob`, `mean` and `variance`. Pyro can then already estimate its KL from
 # samples; we register it in closed form. For each dimension
 #
 # $$ \mathrm{KL} = \tfrac12 \operatorname{tr} K_t^{-1} S + \tfrac12 \mathbf m^\top K_t^{-1} \mathbf m +
@@ -331,12 +331,12 @@ class Chain(dist.TorchDistribution):
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
-    def __init__(self, loc, carry, scale):  # (N, Q) each; the first carry has nothing to carry
+    def __init__(self, loc, carry, scale):  # (N, Q) each; the first carry is not used
         self.loc, self.carry, self.scale = loc, carry, scale
         super().__init__(torch.Size(), loc.shape, validate_args=False)
 
     def root(self):
-        """R with S = R Rᵀ, (Q, N, N): x − m = (I − A)⁻¹ diag(s) ε with the carries below the diagonal of A."""
+        """R with S = R Rᵀ, (Q, N, N): x − m = (I − A)⁻¹ diag(s) ε with the carries on the subdiagonal of A."""
         steps = torch.eye(len(self.loc)) - torch.diag_embed(self.carry[1:].T, offset=-1)
         return torch.linalg.solve_triangular(steps, torch.diag_embed(self.scale.T), upper=False)
 
@@ -384,8 +384,8 @@ class Autoregressive(PyroModule):
 
 
 # %% [markdown]
-# All guides start at the same means. The two new ones are trained by Adam, with a rate that falls; only their
-# parameters are given to it. The Opper–Archambeau guide settles by natural steps.
+# All guides start at the same means. The two new guides are trained by Adam with a decreasing learning rate; only their
+# parameters are passed to the optimiser. The Opper–Archambeau guide converges by natural gradient steps.
 
 
 # %%
@@ -421,7 +421,7 @@ with NaturalGradient(guide, data) as natural:
 curves["Opper–Archambeau"] = settled
 sizes = {"mean field": 2, "autoregressive chain": 3, "Opper–Archambeau": 2}
 for name, bounds in curves.items():
-    print(f"{name:22s} {sizes[name]} QN numbers, bound {bounds[-1]:9.2f}")
+    print(f"{name:22s} {sizes[name]} QN parameters, bound {bounds[-1]:9.2f}")
 
 # %%
 with torch.no_grad():
@@ -439,11 +439,10 @@ fig.colorbar(image, ax=axes, label="correlation")
 plt.show()
 
 # %% [markdown]
-# The pictures are the correlations over time of one latent dimension. Mean field has only a diagonal. In the chain
-# each frame knows of the one before, and correlations fade from link to link. The third has the form that the prior
-# gives, for which a path is smooth over several frames and swings. The bounds stand in the same order, as they must:
-# Opper–Archambeau is the best that any Gaussian $q(X)$ with independent dimensions can be, and mean field is a chain
-# with nothing to carry.
+# The figures show the correlations over time of one latent dimension. Mean field has only a diagonal. In the chain each
+# frame depends on the previous one, and correlations decay from frame to frame. The third guide has the correlations of
+# the prior, for which a path is smooth over several frames and oscillates. The bounds have the expected order:
+# Opper–Archambeau is the optimal Gaussian $q(X)$ with independent dimensions, and mean field is a chain with $a_n = 0$.
 
 # %%
 if not smoke_test:
@@ -452,13 +451,13 @@ if not smoke_test:
 # %% [markdown]
 # ## Monte Carlo ELBOs
 #
-# Without the messenger of `Collapsed_ELBO`, model and guide run under Pyro's other ELBOs. They sample `x` and score
-# `y` by `SparseGP.log_prob`, the bound of Titsias for that `x`; call it $\mathrm{VFE}(X)$. It has the best $q(U)$
-# *for each sample*. The collapsed bound has one $q(U)$ for all of $q(X)$, so
+# Without the messenger of `Collapsed_ELBO`, model and guide run with Pyro's other ELBOs. These sample `x` and score `y`
+# by `SparseGP.log_prob`, which is the bound of Titsias for that `x`; we call it $\mathrm{VFE}(X)$. It has the optimal
+# $q(U)$ *for each sample*. The collapsed bound has one $q(U)$ for all of $q(X)$, so
 #
 # $$ \hat{\mathcal F} \le \langle \mathrm{VFE}(X) \rangle_{q(X)}, $$
 #
-# with equality where $q(X)$ is a point. The Monte Carlo ELBOs are the tighter bounds, and noisy ones.
+# with equality if $q(X)$ is a point mass. The Monte Carlo ELBOs are tighter, but noisy.
 
 # %%
 pyro.clear_param_store()
@@ -470,16 +469,17 @@ with torch.no_grad():
         kind.__name__: torch.tensor([-kind().loss(model, guide, data) for _ in range(num_draws)])
         for kind in (TraceMeanField_ELBO, Trace_ELBO)
     }
-print(f"{'Collapsed_ELBO':22s} {collapsed:9.2f}, always")
+print(f"{'Collapsed_ELBO':22s} {collapsed:9.2f}, deterministic")
 for name, value in estimates.items():
     error = value.std() / num_draws**0.5
     print(
         f"{name:22s} {value.mean():9.2f} ± {error:.2f}; a single sample has a standard deviation of {value.std():.2f}"
     )
-    assert smoke_test or value.mean() + 4 * error > collapsed  # the order that theory says
+    assert smoke_test or value.mean() + 4 * error > collapsed  # the order that theory predicts
 
 # %% [markdown]
-# To see the gap close, we narrow $q(X)$: the same mean, and $\boldsymbol\lambda$ multiplied by ever larger numbers.
+# To see the gap close, we make $q(X)$ narrower: the same mean, and $\boldsymbol\lambda$ multiplied by increasing
+# factors.
 
 
 # %%
@@ -510,16 +510,16 @@ right.set(xscale="log", xlabel=r"$\lambda$ multiplied by", ylabel=r"$\langle$VFE
 plt.show()
 
 # %% [markdown]
-# On the left, single-sample estimates scatter about means above the line. `Trace_ELBO` samples the KL as well;
-# whether that adds noise or takes some away depends on how near the guide is to the posterior, where all of it would
-# cancel. On the right the gap goes to zero as $q(X)$ becomes a point (bars are two standard errors).
+# Left: the single-sample estimates have means above the line. `Trace_ELBO` samples the KL as well. Whether this adds or
+# removes noise depends on how close the guide is to the posterior; for the exact posterior, the noise would cancel.
+# Right: the gap goes to zero as $q(X)$ approaches a point mass (bars are two standard errors).
 #
 # ## A mapping kernel
 #
-# The collapsed bound needs three expectations of the mapping kernel under a Gaussian, $\psi_0$, $\Psi_1$ and
-# $\Psi_2$. A kernel that has them in closed form can take the place of `ARDRBF`. Here is one for a latent space in
-# which each dimension is an angle, $k(\mathbf x, \mathbf z) = \sigma^2 \prod_q \cos \omega_q (x_q - z_q)$. With
-# $x_q \sim \mathcal N(\mu_q, s_q)$,
+# The collapsed bound needs three expectations of the mapping kernel under a Gaussian, $\psi_0$, $\Psi_1$ and $\Psi_2$.
+# A kernel with closed forms of these expectations can replace `ARDRBF`. Here is one for a latent space in which each
+# dimension is an angle, $k(\mathbf x, \mathbf z) = \sigma^2 \prod_q \cos \omega_q (x_q - z_q)$. With $x_q \sim \mathcal
+# N(\mu_q, s_q)$,
 #
 # $$ \langle k(\mathbf x, \mathbf z) \rangle = \sigma^2 \prod_q e^{-\omega_q^2 s_q / 2} \cos \omega_q (\mu_q - z_q), $$
 #
@@ -527,8 +527,8 @@ plt.show()
 # \sigma^4 \prod_q \tfrac12 \big[ \cos \omega_q (z_q - z'_q) +
 # e^{-2 \omega_q^2 s_q} \cos \omega_q (2 \mu_q - z_q - z'_q) \big]. $$
 #
-# `mask` says which rows each group of outputs was observed in, so that missing data work; `masked_sum` does the sums
-# over $n$.
+# `mask` contains the rows in which each group of outputs was observed, so that missing data work. `masked_sum` computes
+# the sums over $n$.
 
 
 # %%
@@ -560,16 +560,16 @@ class AnglesValue(MappingValue):
 class Angles(Kernel):
     def __init__(self, variance=1.0, omega=1.0):
         super().__init__()
-        self._add("variance", variance)
-        self._add("omega", omega)
+        self.add_parameter("variance", variance)
+        self.add_parameter("omega", omega)
 
     def forward(self):
-        return AnglesValue(self._read("variance"), self._read("omega"))
+        return AnglesValue(self.read("variance"), self.read("omega"))
 
 
 # %% [markdown]
-# The check against Monte Carlo: draw $X$, compute the kernel matrices, average. The differences should be like
-# standard normals when counted in standard errors.
+# The check against Monte Carlo: sample $X$, compute the kernel matrices, and average. In units of standard errors, the
+# differences should be approximately standard normal.
 
 # %%
 pyro.set_rng_seed(6)
@@ -577,7 +577,7 @@ kernel = Angles(1.3, torch.tensor([0.8, 1.4]))()
 mean, variance, z = torch.randn(4, 2), torch.rand(4, 2), torch.randn(3, 2)
 x = mean + variance.sqrt() * torch.randn(1000 if smoke_test else 100_000, 4, 2)
 with torch.no_grad():
-    k_nm = kernel.variance * torch.cos(kernel.omega * (x[:, :, None, :] - z)).prod(-1)  # (draws, N, M)
+    k_nm = kernel.variance * torch.cos(kernel.omega * (x[:, :, None, :] - z)).prod(-1)  # (samples, N, M)
     checks = {
         "Ψ1": (kernel.psi1(mean, variance, z), k_nm),
         "Ψ2": (kernel.psi2(mean, variance, z, None)[0], k_nm.mT @ k_nm),
@@ -588,9 +588,9 @@ with torch.no_grad():
         assert away.abs().max() < 5
 
 # %% [markdown]
-# It can be used at once. The kernel has a finite number of features ($2^Q$), so $K_{MM}$ would be singular; a little
-# white noise, which in the mapping goes on the diagonal of $K_{MM}$ only, mends that. `Bias` and `White` go with
-# every kernel; for other sums the cross terms are told by `register_psi2`.
+# The kernel can now be used. It has a finite number of features ($2^Q$), so $K_{MM}$ would be singular. A small white
+# noise, which in the mapping is added only to the diagonal of $K_{MM}$, prevents this. `Bias` and `White` can be added
+# to every kernel; for other sums, `register_psi2` registers the cross terms.
 
 # %%
 angles = Angles(1.0, torch.tensor([0.5, 0.5])) + Bias(0.1) + White(1e-3).fix()
@@ -600,18 +600,18 @@ print(f"bound: {swing_bound:.1f} with ARDRBF, {angles_bound:.1f} with Angles")
 # %% [markdown]
 # ## Summary
 #
-# - A kernel of time is `gram` and `diag`; with three more methods it has a state-space form and costs $O(N)$.
-# - Parameters become random as `PyroSample`s; guide, ELBOs and NUTS follow.
-# - Any guide whose `x` has a mean and a variance works with `Collapsed_ELBO`; registering its KL makes the loss
-#   deterministic. Opper–Archambeau is the best Gaussian there is with independent latent dimensions.
-# - Monte Carlo ELBOs run on the same model and guide; they are tighter and noisy.
-# - A mapping kernel is its $\Psi$ statistics; test them against Monte Carlo.
+# - A temporal kernel needs `gram` and `diag`. Three more methods give it a state-space form with cost $O(N)$.
+# - Parameters become random as `PyroSample`s; guide, ELBOs and NUTS work unchanged.
+# - Every guide whose `x` has a mean and a variance works with `Collapsed_ELBO`. If its KL is registered, the loss is
+#   deterministic. Opper–Archambeau is the optimal Gaussian with independent latent dimensions.
+# - Monte Carlo ELBOs run with the same model and guide. They are tighter, but noisy.
+# - A mapping kernel is defined by its $\Psi$ statistics. Test them against Monte Carlo.
 #
-# The [page on extending the library](../docs/extending.md) has the same interfaces as a reference.
+# The [page on extending the library](../docs/extending.md) describes the same interfaces as a reference.
 #
 # ## What next
 #
-# - [VGPDS in Pyro](vgpds_in_pyro.ipynb): the parts that were exchanged here, written out.
+# - [VGPDS in Pyro](vgpds_in_pyro.ipynb): the parts that were replaced here, written out.
 # - [Motion capture](motion_capture.ipynb) and [Video](video.ipynb): the model on real data.
-# - [Messy data](messy_data.ipynb): gaps, uneven times and files.
-# - [The original's eight scenarios](eight_scenarios.ipynb): which of the kernels that are there for which series.
+# - [Messy data](messy_data.ipynb): gaps, irregular times and files.
+# - [The eight scenarios of the original code](eight_scenarios.ipynb): which of the existing kernels for which data.

@@ -3,24 +3,23 @@
 # # Video: every pixel is an output
 #
 # A grey video of $N$ frames with $H \times W$ pixels is a time series with $D = HW$ outputs: tens of thousands, for
-# some hundred frames. Nothing about pixels or pictures is built into the model. It sees $D$ numbers that change in
-# time, finds the few things that move, and from half of a frame tells the other half. With a periodic kernel it goes
-# on where a clip ends.
+# about a hundred frames. The model has no knowledge of pixels or images. It sees $D$ numbers that change over time,
+# finds the few things that move, and reconstructs a frame of which half is hidden. With a periodic kernel it continues
+# a clip beyond its end.
 #
 # #### Summary
 #
-# - A step of training costs the same for a thousand pixels and for a million: the bound needs $Y$ only through
-#   $Y Y^\top$.
-# - `Posterior.reconstruct(t, y, sequence=0)` fills in hidden pixels from those that are seen and from the frames
-#   before and after. What thousands of correlated pixels may say is limited by `trust`, which is chosen on held-out
-#   frames.
-# - `Posterior.forecast(t)` makes frames from their times alone, between the frames of a clip or beyond its end.
-# - Rivals: the nearest frame, a straight line in time for each pixel, and for what repeats, the last cycle again.
+# - A training step costs the same for a thousand pixels and for a million: the bound depends on $Y$ only through $Y
+#   Y^\top$.
+# - `Posterior.reconstruct(t, y, sequence=0)` fills in hidden pixels from the observed ones and from the frames before
+#   and after. `trust` limits the influence of thousands of correlated pixels; it is chosen on held-out frames.
+# - `Posterior.forecast(t)` predicts frames from their times only, between the frames of a clip or beyond its end.
+# - Baselines: the nearest frame, linear interpolation in time for each pixel, and for periodic clips, the last cycle.
 #
 # #### Contents
 #
 # - [The clip](#The-clip)
-# - [Many outputs cost nothing](#Many-outputs-cost-nothing)
+# - [The cost does not depend on the number of outputs](#The-cost-does-not-depend-on-the-number-of-outputs)
 # - [Training](#Training)
 # - [Half of a frame](#Half-of-a-frame)
 # - [How much to trust the pixels](#How-much-to-trust-the-pixels)
@@ -43,15 +42,15 @@ from pyro_vgpds.plotting import plot_forecast, plot_frames, plot_plane, plot_rel
 smoke_test = "CI" in os.environ
 assert pyro.__version__.startswith("1.9")
 pyro.set_rng_seed(0)
-torch.set_num_threads(1)  # faster than many, for problems of this size
+torch.set_num_threads(1)  # faster than several threads for problems of this size
 plt.rcParams["figure.dpi"] = 80
 
 # %% [markdown]
 # ## The clip
 #
-# 'Miss America' is an old test clip of video coding: a woman talks in front of a dark wall. Of its 150 frames, four
-# are for training, four for test, and so on, as in the paper. The upper half of the test frames is hidden. Where the
-# clip is not at hand, a made-up pendulum takes its place.
+# 'Miss America' is an old test clip for video coding: a woman talks in front of a dark wall. Of its 150 frames, four
+# are for training, the next four for testing, and so on, as in the paper. The upper half of the test frames is hidden.
+# If the clip is not available, a synthetic pendulum is used instead.
 
 # %%
 try:
@@ -61,7 +60,7 @@ except FileNotFoundError:
     number = np.arange(len(video.t[0]))
     upper = np.repeat(np.arange(video.shape[0]) < video.shape[0] // 2, video.shape[1])
     video = replace(video, train=number[number % 8 < 4], test=number[number % 8 >= 4], hidden=upper)
-    print("the clip is not at hand: a made-up one takes its place")
+    print("the clip is not available: a synthetic one is used instead")
 
 if smoke_test:
     video = replace(video, train=video.train[:16], test=video.test[video.test < video.train[15]])
@@ -74,7 +73,7 @@ print(f"training: {train_data}")
 print(f"test: {len(test_t)} frames, {100 * video.hidden.mean():.0f} % of the pixels hidden")
 
 # %% [markdown]
-# ## Many outputs cost nothing
+# ## The cost does not depend on the number of outputs
 #
 # With $\psi_0, \Psi_1, \Psi_2$ the expectations of the mapping's kernel under $q(X)$, the outputs enter the bound as
 #
@@ -82,13 +81,13 @@ print(f"test: {len(test_t)} frames, {100 * video.hidden.mean():.0f} % of the pix
 # - \beta\psi_0 + \beta\, \mathrm{tr}(K_{MM}^{-1}\Psi_2)\Big) - \frac{\beta}{2} \mathrm{tr}(Y Y^\top)
 # + \frac{\beta^2}{2} \mathrm{tr}\big(\Psi_1 (\beta \Psi_2 + K_{MM})^{-1} \Psi_1^\top\, Y Y^\top\big) .$$
 #
-# $Y Y^\top$ is $N \times N$ and never changes, so it is computed once, and so is a square factor of it. From then on
-# $D$ is only a number that something is multiplied by. The same holds for each pattern of missing entries.
+# $Y Y^\top$ is $N \times N$ and constant, so it and a square factor of it are computed once. After this, $D$ is only a
+# factor in the formula. The same holds for each pattern of missing entries.
 
 
 # %%
 def time_of_a_step(number):
-    """Milliseconds, for a model of so many pixels from all over the picture."""
+    """Milliseconds for a model of the given number of random pixels."""
     some = Sequences(train_data.times.t, pixels[:, torch.randperm(pixels.shape[1])[:number]])
     pyro.clear_param_store()
     model = VGPDS.from_data(some, 10, min(50, some.num_frames))
@@ -98,20 +97,20 @@ def time_of_a_step(number):
 
 
 pixels = train_data.read()
-time_of_a_step(100)  # to warm up
+time_of_a_step(100)  # warm-up
 for number in (100, 1000, pixels.shape[1]):
-    print(f"{number:6d} pixels: {time_of_a_step(number):4.0f} ms a step")
+    print(f"{number:6d} pixels: {time_of_a_step(number):4.0f} ms per step")
 
 # %% [markdown]
 # ## Training
 #
-# Faces move smoothly but not forever in one way: a Matérn 3/2 kernel, as in the paper,
+# Faces move smoothly, but their motion changes after some time. We use a Matérn 3/2 kernel, as in the paper,
 #
 # $$k_x(t_i, t_j) = \Big(1 + \frac{\sqrt 3 |t_i - t_j|}{l_t}\Big) e^{-\sqrt 3 |t_i - t_j| / l_t}
 # + \sigma_w^2\, \delta_{ij} + \sigma_b^2 ,$$
 #
-# with parameters for each latent dimension of its own: the nod of the head and the blink of an eye have different
-# speeds. There are as many inducing inputs as frames, which for so few costs little.
+# with separate parameters for each latent dimension: the nod of the head and the blink of an eye have different speeds.
+# There are as many inducing inputs as frames, which costs little for this number of frames.
 
 
 # %%
@@ -145,15 +144,15 @@ axes[0].tick_params(axis="x", labelsize=6)
 _ = plot_plane(posterior, leading, axes[1])
 
 # %% [markdown]
-# Left: how much each latent dimension matters. Right: the path of the clip in the plane of the leading two; every
-# dot is a frame, and lines are broken where the test frames are.
+# Left: the relevance of each latent dimension. Right: the path of the clip in the plane of the two leading dimensions.
+# Every dot is a frame; the lines are interrupted at the test frames.
 
 # %% [markdown]
 # ## Half of a frame
 #
 # The test frames belong to the same clip, so their latent positions lie on the same path as those of the training
-# frames before and after them: `sequence=0`. From the times alone, the model interpolates that path. What is seen of
-# the test frames moves it further:
+# frames before and after them: `sequence=0`. From the times only, the model interpolates this path. The observed pixels
+# of the test frames provide more information:
 #
 # $$q(X, X_*) = \arg\max\ \mathcal{F}(Y, Y_*^p), \qquad
 # p(Y_*^m \mid Y_*^p, Y) \approx \int p(Y_*^m \mid X_*)\, q(X_*)\, \mathrm{d}X_* .$$
@@ -164,9 +163,9 @@ from_times = posterior.forecast(test_t, 0)
 with_seen = posterior.reconstruct(test_t, seen, 0, solver=Solver(num_steps=num_steps))
 
 # %% [markdown]
-# The rivals: the mean frame; the training frame that is nearest over the seen half; the mean of the $k$ nearest,
-# with the $k$ from 1 to 5 that turns out best, as in the paper (which is more than one can know); and for each
-# hidden pixel a straight line in time.
+# The baselines are: the mean frame; the training frame that is nearest in the observed half; the mean of the $k$
+# nearest frames, with the best $k$ from 1 to 5 on the test data, as in the paper (in practice the best $k$ is not
+# known); and linear interpolation in time of each hidden pixel.
 
 # %%
 t, frames = train_data.times.t.numpy(), pixels.numpy()
@@ -177,8 +176,8 @@ lines = np.full_like(video.y[0], np.nan)
 lines[used] = baselines.linear_interpolation(video.t[0][used], gappy[used]).numpy()
 neighbours = [baselines.nearest_neighbour(frames, seen, k).numpy() for k in range(1, 6)]
 guesses = {
-    "VGPDS, times and seen pixels": with_seen.mean.numpy(),
-    "VGPDS, times alone": from_times.mean.numpy(),
+    "VGPDS, times and observed pixels": with_seen.mean.numpy(),
+    "VGPDS, times only": from_times.mean.numpy(),
     "nearest frame": neighbours[0],
     "nearest frames, best k": min(neighbours, key=lambda guess: metrics.mae(truth, guess)),
     "linear in time": lines[video.test],
@@ -197,20 +196,20 @@ table(truth, guesses)
 # %% [markdown]
 # ## How much to trust the pixels
 #
-# The seen pixels may make it worse than the times alone. The model takes the noise $\epsilon_{nd}$ of the pixels to
-# be independent. In a film it is not: what the latent path does not explain are edges and shadows, which are off in
-# many pixels at once. Ten thousand pixels then say much less about $\mathbf{x}_n$ than ten thousand independent ones
-# would, and the model trusts them too much. With `trust`
-# $\tau$ the noise of what is seen of new frames is larger than that of training,
+# The observed pixels can make the result worse than the times only. The model assumes that the noise $\epsilon_{nd}$ of
+# the pixels is independent. In a video it is not: the residuals are edges and shadows, which affect many pixels at
+# once. Ten thousand pixels then contain much less information about $\mathbf{x}_n$ than ten thousand independent ones
+# would, and the model trusts them too much. The argument `trust`, $\tau$, increases the noise variance of the observed
+# pixels of new frames,
 #
 # $$y_{*nd} = f_d(\mathbf{x}_{*n}) + \epsilon_{*nd}, \qquad \epsilon_{*nd} \sim \mathcal{N}(0, \beta^{-1} / \tau),
 # \qquad 0 < \tau \le 1 ,$$
 #
-# as if there were about $\tau D$ pixels. We choose $\tau$ on training frames that we hold out: a second model sees
-# only the first two frames of each training block, and reconstructs the others.
+# as if there were about $\tau D$ pixels. We choose $\tau$ on held-out training frames: a second model is trained only
+# on the first two frames of each training block, and reconstructs the others.
 
 # %%
-position = np.zeros(len(video.train), dtype=int)  # of each training frame within its run of neighbours
+position = np.zeros(len(video.train), dtype=int)  # of each training frame within its block
 for i in range(1, len(position)):
     position[i] = position[i - 1] + 1 if video.train[i] == video.train[i - 1] + 1 else 0
 out = position % 4 >= 2
@@ -225,11 +224,11 @@ for trust in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
     print(f"trust {trust:6g}: mean absolute error {errors[trust]:.3f} on {out.sum()} held-out training frames")
 trust = min(errors, key=errors.get)
 alone = metrics.mae(hidden_out, inner_posterior.forecast(t[out], 0).mean)
-print(f"times alone: {alone:.3f}; chosen: trust {trust:g}")
+print(f"times only: {alone:.3f}; chosen: trust {trust:g}")
 
 # %% [markdown]
-# With little trust the seen pixels only correct what the times say. Where the noise really is independent, as in a
-# made-up clip, full trust is right. On the test frames:
+# With a small `trust` the observed pixels only correct the prediction from the times. If the noise is independent, as
+# in a synthetic clip, `trust=1` is right. On the test frames:
 
 # %%
 with_trust = posterior.reconstruct(test_t, seen, 0, trust=trust, solver=Solver(num_steps=num_steps))
@@ -239,12 +238,12 @@ table(truth, {name: guesses[name] for name in (chosen, *list(guesses)[1:3], "lin
 
 # %%
 height, width = video.shape
-part = np.s_[:, : 3 * height // 4, width // 5 : 4 * width // 5]  # where most of the movement is
+part = np.s_[:, : 3 * height // 4, width // 5 : 4 * width // 5]  # the region with most of the motion
 shown = np.linspace(2, 0.8 * len(test_t), 4).round().astype(int)
 labels = [f"frame {number:.0f}" for number in test_t]
 films = {
     "truth": video.y[0][video.test],
-    "seen": seen,
+    "observed": seen,
     "VGPDS": np.where(np.isnan(seen), guesses[chosen], seen),
     "nearest\nframe": guesses["nearest frame"],
     "linear\nin time": guesses["linear in time"],
@@ -254,46 +253,47 @@ axes = plt.subplots(len(films), 4, figsize=(6.2, 7), layout="constrained")[1]
 _ = plot_frames(films, shown, axes, labels=labels)
 
 # %% [markdown]
-# Parts of test frames, and what each method makes of what is hidden. The methods are close, so we also look at how
-# far each is off: black is nothing, and all three are on one scale.
+# Parts of the test frames, and the reconstruction by each method. The methods are close, so we also show the absolute
+# error: black is zero, and all three methods have the same scale.
 
 # %%
-off = {name: np.abs(film - films["truth"]) for name, film in films.items() if name not in ("truth", "seen")}
+off = {name: np.abs(film - films["truth"]) for name, film in films.items() if name not in ("truth", "observed")}
 limit = np.percentile(off["nearest\nframe"], 99.5)
 axes = plt.subplots(len(off), 4, figsize=(6.2, 4.2), layout="constrained")[1]
 _ = plot_frames({name: np.minimum(film, limit) for name, film in off.items()}, shown, axes, labels=labels)
 
 # %% [markdown]
-# A line in time blends two frames, so it has two faint edges where something moves fast; the nearest frame has a
-# sharp one at the wrong place. The VGPDS moves the edge. What happens only in the hidden part and only between two
-# training frames, such as a blink, is in no data that the model was given.
+# Linear interpolation blends two frames, so it has two faint edges where something moves fast. The nearest frame has a
+# sharp edge at the wrong position. The VGPDS moves the edge. Something that happens only in the hidden part and only
+# between two training frames, such as a blink, is not contained in the data.
 
 # %% [markdown]
 # ## Beyond the end of a clip
 #
-# From its times alone, a smooth path is forgotten a lengthscale after the clip ends. What repeats can be gone on
-# with. A mouse runs on a wheel (paninski-lab/lightning-pose, MIT licence). We train on the first sixty frames and
-# say what the next ones look like.
+# With a smooth kernel, a forecast from the times only returns to the mean about one lengthscale after the end of the
+# clip. Periodic motion can be continued. In this clip a mouse runs on a wheel (paninski-lab/lightning-pose, MIT
+# licence). We train on the first sixty frames and forecast the following ones.
 
 # %%
 try:
     clip = datasets.load_clip("mouse")
 except FileNotFoundError:
     clip = datasets.make_pendulum_video(100, 32, 32, period=15.0, seed=1)
-    print("the clip is not at hand: a made-up one takes its place")
+    print("the clip is not available: a synthetic one is used instead")
 first = 40 if smoke_test else 60
 clip_t, clip_y = clip.t[0], clip.y[0]
 clip_data, ahead = Sequences(clip_t[:first], clip_y[:first]), clip_t[first:]
 period = baselines.estimate_period(clip_t[:first], clip_y[:first])
-print(f"{clip.description}\nthe first {first} frames repeat after about {period:.2f} frames")
+print(f"{clip.description}\nestimated period of the first {first} frames: {period:.2f} frames")
 
 # %% [markdown]
-# The kernel is a cycle that drifts: periodic, times a slow RBF,
+# The kernel is a cycle with drift, the product of a periodic kernel and a slow RBF:
 #
 # $$k_x(t_i, t_j) = \exp\!\Big(-\frac{2 \sin^2(\pi (t_i - t_j)/p)}{l_t^2}\Big)\,
 # \exp\!\Big(-\frac{(t_i - t_j)^2}{2 \ell^2}\Big) + \sigma_w^2\, \delta_{ij} + \sigma_b^2 .$$
 #
-# It starts from the period that the training frames show, and $\ell$ at five periods; both are learned.
+# The period is initialised at the value estimated from the training frames, and $\ell$ at five periods. Both are
+# trained.
 
 # %%
 cycle = Periodic(1.0, 1.0, period).fix("variance") * RBF(1.0, 5.0 * period).fix("variance")
@@ -308,23 +308,24 @@ print(clip_model.temporal)
 future = np.concatenate([clip_y[:first], np.full_like(clip_y[first:], np.nan)])
 generated = {
     "VGPDS": forecast.mean.numpy(),
-    "last cycle again": baselines.repeat_cycle(clip_t, future, period).numpy()[first:],
+    "last cycle repeated": baselines.repeat_cycle(clip_t, future, period).numpy()[first:],
     "last frame": np.broadcast_to(clip_y[first - 1], clip_y[first:].shape),
     "mean frame": np.broadcast_to(clip_y[:first].mean(0), clip_y[first:].shape),
 }
 table(clip_y[first:], generated)
 
 # %%
-rows = {"truth": clip_y[first:], "VGPDS": generated["VGPDS"], "last cycle\nagain": generated["last cycle again"]}
+rows = {"truth": clip_y[first:], "VGPDS": generated["VGPDS"], "last cycle\nrepeated": generated["last cycle repeated"]}
 shown = np.linspace(0, len(ahead) - 1, 6).round().astype(int)
 _ = plot_frames(
     {name: clip.to_frames(film) for name, film in rows.items()}, shown, labels=[f"{number:.0f}" for number in ahead]
 )
 
 # %% [markdown]
-# Frames after the end of what the model saw. It goes round in step with the truth and blurs what it cannot know,
-# such as the place of a paw that is never twice the same, and more so the further ahead. The last cycle is sharp,
-# and at times sharply wrong. A mean is made for the squared error; by the absolute error a sharp guess may win.
+# Forecasts after the end of the training frames. The forecast stays in phase with the truth and blurs what it cannot
+# predict, such as the position of a paw that differs in every cycle, and more so the further ahead. The last cycle is
+# sharp, but sometimes wrong. The predicted mean is optimal for the squared error; in absolute error a sharp image may
+# be better.
 
 # %%
 relevance = clip_model.relevance(clip_guide, clip_data)
@@ -335,20 +336,20 @@ plot_plane(clip_posterior, leading, axes[0])
 plot_forecast(forecast, pixel, axes[1], history=(clip_t[:first], clip_y[:first]), truth=(ahead, clip_y[first:]))
 axes[1].set(xlabel="frame", ylabel=f"brightness of pixel {pixel}")
 covered = metrics.coverage(clip_y[first:], *forecast.interval(0.95))
-print(f"{100 * covered:.1f} % of the unseen pixels lie in their 95 % intervals")
+print(f"{100 * covered:.1f} % of the hidden pixel values lie in their 95 % intervals")
 
 # %% [markdown]
-# Left: the latent path goes round, once in a period. Right: the pixel that varies most, with bands of 50 and 95 %.
+# Left: the latent path makes one loop per period. Right: the pixel with the largest variance, with 50 and 95 % bands.
 # They widen as the cycle drifts.
 
 # %% [markdown]
 # ## What next
 #
 # - [VGPDS in Pyro](vgpds_in_pyro.ipynb): the model, the guide and the bound, step by step.
-# - [Motion capture](motion_capture.ipynb): many sequences in one latent space.
+# - [Motion capture](motion_capture.ipynb): several sequences in one latent space.
 # - [Your own priors and guides](priors_and_guides.ipynb): other kernels, other guides, other algorithms.
-# - [Messy data](messy_data.ipynb): gaps, uneven times, and how well the uncertainty is calibrated.
-# - [The original's eight scenarios](eight_scenarios.ipynb): which dynamics and which mapping for which series.
+# - [Messy data](messy_data.ipynb): gaps, irregular times, and calibration of the uncertainty.
+# - [The eight scenarios of the original code](eight_scenarios.ipynb): which temporal kernel and mapping for which data.
 #
-# The same comparisons over several seeds are `pyro-vgpds experiment missa` and `pyro-vgpds experiment
-# periodic-video`; a film of your own goes in by `datasets.load_video`, or by `pyro-vgpds fit clip.mp4`.
+# The same comparisons over several seeds are `pyro-vgpds experiment missa` and `pyro-vgpds experiment periodic-video`.
+# For your own videos use `datasets.load_video` or `pyro-vgpds fit clip.mp4`.

@@ -22,11 +22,14 @@ _RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # noise va
 _BLOCK = 4096  # outputs per block
 _NUMBERS = 1 << 21  # size of the arrays of one batch of patterns
 _KERNELS = (RBF, Matern12, Matern32, Matern52)
-_Kernel: TypeAlias = type[RBF] | type[Matern12] | type[Matern32] | type[Matern52]
+StationaryKernel: TypeAlias = type[RBF] | type[Matern12] | type[Matern32] | type[Matern52]
 
 
 def gp_interpolation(
-    t: DataLike | Sequences, y: DataLike | None = None, kernel: _Kernel = Matern32, return_variance: bool = False
+    t: DataLike | Sequences,
+    y: DataLike | None = None,
+    kernel: StationaryKernel = Matern32,
+    return_variance: bool = False,
 ) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
     """Fill by exact Gaussian process regression over time, for each output separately; sequences are independent.
 
@@ -109,7 +112,7 @@ class _Processes:
     with everything: their eigenvalue is 1.
     """
 
-    def __init__(self, kernel: _Kernel, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
+    def __init__(self, kernel: StationaryKernel, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
         value = kernel(1.0, scale)()
         self.gaps, self.masks = gaps, masks
         self.least = 1e-12 * float((gaps.y - gaps.means).square().nanmean()) or 1e-300

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dynamical GP-LVM that the paper compares with: the same model with latent points in place of q(X)."""
+"""The dynamical GP-LVM that the paper compares with: the same model with latent points instead of q(X)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.prediction.reconstruction import nearest_frames
+from pyro_vgpds.prediction.starts import nearest_frames
 from pyro_vgpds.temporal.distributions import TemporalGP
+from pyro_vgpds.types import ArrayLike
 
 __all__ = ["MapGPLVM"]
 
-_WALL = 1e10  # what the line search sees where the objective has no value
+_WALL = 1e10  # what the line search sees if the objective is not finite
+_PRECISION = 10.0  # of the initial latent points, which are smoothed by the prior
 
 
 @dataclass
@@ -28,8 +30,7 @@ class MapGPLVM:
     """MAP estimate of the latent path: log p(Y given X) + log p(X given t), maximised over X and all hyperparameters.
 
     This is a Gaussian process dynamical model in time (Lawrence 2007 with a prior on X), with the inducing inputs of
-    ``model``. Nothing keeps it from fitting noise with more latent dimensions, which is what the variational treatment
-    is for.
+    ``model``. Nothing keeps it from fitting noise with more latent dimensions; the variational treatment does.
 
     >>> from pyro_vgpds.baselines import MapGPLVM
     >>> rival = MapGPLVM.fit(VGPDS.from_data(data, latent_dim=2, num_inducing=10), data, num_steps=5)
@@ -47,37 +48,28 @@ class MapGPLVM:
 
         :param model: made by :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`.
         :param data: the training sequences.
-        :param num_steps: iterations at the most.
-        :raises ValueError: where the model has no start.
+        :param num_steps: maximum number of iterations.
+        :raises ValueError: if the model has no initial latent points.
         """
         if model.start is None:
-            raise ValueError("MapGPLVM.fit needs a model made by VGPDS.from_data, whose start it begins from.")
-        # X = K^½ e: in e the prior is white, and steps are smooth paths
-        prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
-        with torch.no_grad():
-            target = model.start.x
-            lam = torch.full_like(target, 10.0)
-            smooth = prior.covariance.gain(lam, lam.sqrt() * target)
-            white = prior.covariance.uncorrelate(smooth).contiguous()  # as L-BFGS wants it
-        white.requires_grad_()
+            raise ValueError("MapGPLVM.fit needs a model made by VGPDS.from_data, for its initial latent points.")
+        target = model.start.x
+        white = _whitened(_prior(model, data.times), target, torch.full_like(target, _PRECISION))
 
-        def objective() -> Tensor:
-            prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
-            x = prior.covariance.correlate(white)
-            return _fit_of(model, x, data) - 0.5 * white.square().sum()
+        def path() -> Tensor:
+            return _prior(model, data.times).covariance.correlate(white)
 
         with pyro.get_param_store().scope():
-            _maximise(objective, [white, *model.parameters()], num_steps)
+            _maximise(lambda: _log_joint(model, path(), data, white), [white, *model.parameters()], num_steps)
             with torch.no_grad():
-                prior = TemporalGP(model.temporal(), data.times, model.latent_dim, structure=model.structure)
-                return cls(model, prior.covariance.correlate(white), data)
+                return cls(model, path(), data)
 
-    def reconstruct(self, t: Any, y: Any, num_steps: int = 100) -> Tensor:
-        """Outputs (T, D) of a new sequence that was seen in part; the search starts at the nearest training frames.
+    def reconstruct(self, t: ArrayLike, y: ArrayLike, num_steps: int = 100) -> Tensor:
+        """Outputs (T, D) of a new, partly observed sequence. The search starts at the nearest training frames.
 
         :param t: times (T,).
-        :param y: outputs (T, D), NaN where they are hidden.
-        :param num_steps: iterations at the most.
+        :param y: outputs (T, D), NaN if hidden.
+        :param num_steps: maximum number of iterations.
 
         >>> seen = data.read()[:10].clone()
         >>> seen[:, 3:] = float("nan")
@@ -87,45 +79,44 @@ class MapGPLVM:
         new = Sequences(t, y, dtype=self.data.dtype, device=self.data.device)
         both = self.data.joined(new)
         with torch.no_grad():
-            prior = TemporalGP(self.model.temporal(), new.times, self.model.latent_dim, structure=self.model.structure)
+            prior = _prior(self.model, new.times)
             near, known = nearest_frames(self.data, new, self.model.output_scale)
             target = self.x[near] * known
-            lam = torch.full_like(target, 10.0) * known + 1e-6
-            white = prior.covariance.uncorrelate(prior.covariance.gain(lam, lam.sqrt() * target)).contiguous()
-        white.requires_grad_()
+        white = _whitened(prior, target, torch.full_like(target, _PRECISION) * known + 1e-6)
 
-        def objective() -> Tensor:
-            x = torch.cat([self.x, prior.covariance.correlate(white)])
-            return _fit_of(self.model, x, both) - 0.5 * white.square().sum()
+        def path() -> Tensor:
+            return torch.cat([self.x, prior.covariance.correlate(white)])
 
         with pyro.get_param_store().scope():
-            _maximise(objective, [white], num_steps)
+            _maximise(lambda: _log_joint(self.model, path(), both, white), [white], num_steps)
             with torch.no_grad():
-                x = torch.cat([self.x, prior.covariance.correlate(white)])
-                zero = torch.zeros_like(x)
-                posterior = InducingPosterior(self.model.likelihood(x, both), x, zero, both)
+                x = path()
+                posterior = InducingPosterior(self.model.likelihood(x, both), x, torch.zeros_like(x), both)
                 return PosteriorGP(x[len(self.x) :], posterior).mean
 
 
-def _fit_of(model: VGPDS, x: Tensor, data: Sequences) -> Tensor:
-    """Log p(Y given X), the variational bound of the sparse GP."""
+def _prior(model: VGPDS, times: Times) -> TemporalGP:
+    return TemporalGP(model.temporal(), times, model.latent_dim, structure=model.structure)
+
+
+def _whitened(prior: TemporalGP, target: Tensor, lam: Tensor) -> Tensor:
+    """The leaf e of X = K^½ e near ``target``: in e the prior is white, and steps are smooth paths."""
+    with torch.no_grad():
+        smooth = prior.covariance.gain(lam, lam.sqrt() * target)
+        white = prior.covariance.uncorrelate(smooth).contiguous()  # L-BFGS needs it contiguous
+    return white.requires_grad_()
+
+
+def _log_joint(model: VGPDS, x: Tensor, data: Sequences, white: Tensor) -> Tensor:
+    """The sparse GP's variational bound on log p(Y given X), plus log p(X given t) without its constants."""
     assert data.y is not None
-    return model.likelihood(x, data).log_prob(data.y)
+    return model.likelihood(x, data).log_prob(data.y) - 0.5 * white.square().sum()
 
 
-def _maximise(objective: Callable[[], Tensor], parameters: list[Any], num_steps: int) -> None:
-    optimiser = torch.optim.LBFGS(
-        parameters, max_iter=num_steps, max_eval=num_steps, history_size=20, line_search_fn="strong_wolfe",
-        tolerance_grad=0.0, tolerance_change=0.0,
-    )  # fmt: skip
-
-    def closure() -> float:
-        optimiser.zero_grad()
-        try:
-            loss = -objective()
-        except NumericalError:
-            return _WALL
+def _maximise(objective: Callable[[], Tensor], parameters: list[Tensor], num_steps: int) -> None:
+    def evaluate() -> float:
+        loss = -objective()
         loss.backward()
-        return float(loss.detach())
+        return -float(loss.detach())
 
-    optimiser.step(closure)
+    lbfgs_steps(lbfgs(parameters), evaluate, lambda: _WALL, num_steps)

@@ -70,8 +70,8 @@ def _describe(posterior: Posterior) -> dict[str, Any]:
         facts["durations"] = {
             f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
             for leaf in model.temporal.leaves()
-            for name in leaf._names
-            if name in ("lengthscale", "period") and name not in leaf._pyro_samples
+            for name in leaf.parameter_names
+            if name in ("lengthscale", "period") and leaf.prior(name) is None
         }
     relevance = relevance_of(posterior)
     facts["relevance"] = relevance.value.tolist()

@@ -86,9 +86,9 @@ def _data(table: InputTable) -> Sequences:
 def _hold(model: VGPDS, names: str | None) -> None:
     """Fix parameters of the temporal kernel at their initial values."""
     for name in (names or "").split(","):
-        leaves = [leaf for leaf in model.temporal.leaves() if name.strip() in leaf._names]
+        leaves = [leaf for leaf in model.temporal.leaves() if name.strip() in leaf.parameter_names]
         if names and not leaves:
-            known = sorted({own for leaf in model.temporal.leaves() for own in leaf._names})
+            known = sorted({own for leaf in model.temporal.leaves() for own in leaf.parameter_names})
             raise UsageError(
                 f"--hold: no kernel of --temporal has a parameter {name.strip()!r}; known: {', '.join(known)}."
             )

@@ -51,7 +51,7 @@ def train(
     pyro.set_rng_seed(seed)
     model = VGPDS.from_data(data, latent_dim, num_inducing, kernel)
     for leaf in model.temporal.leaves():
-        if "period" in leaf._names:
+        if "period" in leaf.parameter_names:
             leaf.fix("period")
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value

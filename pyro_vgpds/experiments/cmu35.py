@@ -55,11 +55,11 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         plain, folds, steps = replace(PLAIN, latent_dim=4, num_inducing=15, num_steps=5), 1, 5
     everything, test = list(range(len(data.y))), [_fold(data, fold) for fold in range(folds)]
     rows: dict[str, Callable[[list[int], list[int] | None, int], list[dict[str, Scores]]]] = {
-        "VGPDS": partial(_mixture, folder, data, recipes, "offset"),
-        "VGPDS, white noise": partial(_mixture, folder, data, recipes, "white"),
-        "VGPDS, one model": partial(_singles, folder, data, recipes, "offset"),
-        "VGPDS, one model, white noise": partial(_singles, folder, data, recipes, "white"),
-        "VGPDS, one model, nothing added": partial(_singles, folder, data, [plain], "white"),
+        "VGPDS": partial(_vgpds, folder, data, recipes, "offset", False),
+        "VGPDS, white noise": partial(_vgpds, folder, data, recipes, "white", False),
+        "VGPDS, one model": partial(_vgpds, folder, data, recipes, "offset", True),
+        "VGPDS, one model, white noise": partial(_vgpds, folder, data, recipes, "white", True),
+        "VGPDS, one model, nothing added": partial(_vgpds, folder, data, [plain], "white", True),
         "MAP GP-LVM": partial(_map, folder, data, plain, steps),
         "NN": partial(_neighbour, data, False),
         "NN sc.": partial(_neighbour, data, True),
@@ -103,22 +103,14 @@ def _targets(data: datasets.CMU35, test: list[int] | None) -> dict[str, tuple[np
     return {str(i): (data.t[i], data.y[i]) for i in test}
 
 
-def _mixture(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
-    seed: int,
+def _vgpds(
+    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, alone: bool, train: list[int],
+    out: list[int] | None, seed: int,
 ) -> list[dict[str, Scores]]:  # fmt: skip
-    """SC and RA of each sequence for a mixture of models."""
+    """SC and RA of each sequence for a mixture of models, or for each of them alone."""
     found = _predict(folder, data, recipes, train, out, seed)
-    return [_score(data, out, lambda key: found[f"{key}-{noise}"])]
-
-
-def _singles(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
-    seed: int,
-) -> list[dict[str, Scores]]:  # fmt: skip
-    """The same for each model alone."""
-    found = _predict(folder, data, recipes, train, out, seed)
-    return [_score(data, out, lambda key, i=i: found[f"{key}-{noise}-models"][i]) for i in range(len(recipes))]  # type: ignore[misc]
+    rows = range(1, 1 + len(recipes)) if alone else [0]
+    return [_score(data, out, lambda key, row=row: found[f"{key}-{noise}"][row]) for row in rows]  # type: ignore[misc]
 
 
 def _score(data: datasets.CMU35, out: list[int] | None, predict: Callable[[str], np.ndarray]) -> dict[str, Scores]:
@@ -136,8 +128,8 @@ def _predict(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
     picture: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Predictions of the hidden entries of each sequence and block, by a mixture and by each of its models. With a name
-    ``picture``, the mixture is saved and drawn under this name.
+    """Predictions of the hidden entries of each sequence and block: a row for a mixture, then one for each of its models.
+    With a name ``picture``, the mixture is saved and drawn under this name.
     """
     first = seed * len(recipes)
 
@@ -154,9 +146,8 @@ def _predict(
                 prediction, hidden = mixture.reconstruct(times, seen, solver=solver), np.isnan(seen)
                 # predictions without noise carry no offset: their mean is that of white noise
                 for noise, version in (("offset", prediction), ("white", prediction.with_noise(False))):
-                    key = f"{target}-{block}-{noise}"
-                    found[key] = version.mean.numpy()[hidden]
-                    found[f"{key}-models"] = np.stack([part.mean.numpy()[hidden] for part in version.components])
+                    means = [version.mean, *(part.mean for part in version.components)]
+                    found[f"{target}-{block}-{noise}"] = np.stack([mean.numpy()[hidden] for mean in means])
         if picture:
             save_posterior(files / f"{picture}.safetensors", mixture)
             _draw(files / f"{picture}.png", data, found, train, out)
@@ -224,7 +215,7 @@ def _draw(
     seen = data.hide(truth, "legs")
     near = np.asarray(baselines.nearest_neighbour(np.concatenate([data.y[i] for i in train]), seen))
     filled = seen.copy()
-    filled[np.isnan(seen)] = found[f"{target}-legs-offset"]
+    filled[np.isnan(seen)] = found[f"{target}-legs-offset"][0]
     versions = {"truth": truth, "VGPDS": filled, "nearest neighbour": near}
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots(3, 2, sharex=True).ravel()

@@ -72,7 +72,7 @@ class Recipe:
             scale_outputs=self.scale,
         )
         if self.per_dimension:
-            _spread_over_dimensions(model)
+            model.temporal.per_dimension(model.latent_dim)
         guide = AutoOpperArchambeau(model)
         if fit(model, guide, data, self.num_steps, progress=progress).stopped == "interrupted":
             raise KeyboardInterrupt
@@ -80,13 +80,6 @@ class Recipe:
 
     def settings(self) -> dict[str, object]:
         return asdict(self)
-
-
-def _spread_over_dimensions(model: VGPDS) -> None:
-    """Give each latent dimension its own copy of the temporal parameters that are learned."""
-    for leaf in model.temporal.leaves():
-        for name in list(leaf._pyro_params):
-            leaf.set(name, getattr(leaf, name).detach().expand(model.latent_dim))
 
 
 def predict_with(

@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule, PyroSample
+from pyro.nn import PyroSample
 from torch import Tensor
 
 from pyro_vgpds import kernels
-from pyro_vgpds.kernels.base import Kernel, Product, Sum
+from pyro_vgpds.kernels import Kernel, Product, Sum
+from pyro_vgpds.parameters import ParameterModule
 
 __all__ = ["Json", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
 
@@ -51,23 +52,22 @@ def describe_kernel(kernel: Kernel) -> Json:
         )
     about = {
         "kind": type(kernel).__name__,
-        "parameters": {name: describe_parameter(kernel, name) for name in kernel._names},
+        "parameters": {name: describe_parameter(kernel, name) for name in kernel.parameter_names},
     }
-    options = {name: getattr(kernel, name) for name in kernel._options}
+    options = {name: getattr(kernel, name) for name in kernel.option_names}
     return {**about, "options": options} if options else about
 
 
-def describe_parameter(module: PyroModule, name: str) -> str | Json:
+def describe_parameter(module: ParameterModule, name: str) -> str | Json:
     """``"fixed"``, ``"learned"``, or the prior.
 
     :raises TypeError: if the prior is not one of a fixed list.
     """
-    if name in module._buffers:
+    if module.is_fixed(name):
         return "fixed"
-    if name not in module._pyro_samples:
+    prior, event_dim = module.prior(name), 0
+    if prior is None:
         return "learned"
-    prior: Any = module._pyro_samples[name]
-    event_dim = 0
     while isinstance(prior, dist.Independent):
         event_dim, prior = event_dim + prior.reinterpreted_batch_ndims, prior.base_dist
     kind = type(prior).__name__
@@ -78,25 +78,26 @@ def describe_parameter(module: PyroModule, name: str) -> str | Json:
     return {"prior": kind, "event_dim": event_dim, **{key: getattr(prior, key).tolist() for key in _PRIORS[kind]}}
 
 
-def build_kernel(about: Json, tensors: dict[str, Tensor], prefix: str = "") -> Kernel:
+def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, prefix: str = "") -> Kernel:
     """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``.
 
+    :param dtype: of priors.
     :raises KeyError: if a name is not in the fixed lists, or a tensor is missing.
     """
     if about["kind"] in ("Sum", "Product"):
-        parts = [build_kernel(part, tensors, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
+        parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
-    values = {name: build_parameter(how, tensors, prefix + name) for name, how in about["parameters"].items()}
+    values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
     kernel = _KERNELS[about["kind"]](**values, **about.get("options", {}))
     fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
     return kernel.fix(*fixed) if fixed else kernel
 
 
-def build_parameter(how: str | Json, tensors: dict[str, Tensor], name: str) -> Tensor | PyroSample:
+def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dtype, name: str) -> Tensor | PyroSample:
     """The value or the prior of a parameter."""
     if how == "fixed":
         return tensors[name]
     if isinstance(how, str):
         return tensors[f"{name}_unconstrained"].exp()
-    arguments = {key: torch.tensor(how[key], dtype=torch.float64) for key in _PRIORS[how["prior"]]}
+    arguments = {key: torch.tensor(how[key], dtype=dtype) for key in _PRIORS[how["prior"]]}
     return PyroSample(getattr(dist, how["prior"])(**arguments).to_event(how["event_dim"]))

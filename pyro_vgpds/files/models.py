@@ -141,10 +141,10 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     about, state, guide_state = header["model"], strip(tensors, "model."), strip(tensors, "guide.")
     state.setdefault("output_scale", torch.ones_like(state["output_mean"]))  # not in older files
     model = VGPDS(
-        build_kernel(about["temporal"], state, "temporal."),
-        build_kernel(about["mapping"], state, "mapping."),
+        build_kernel(about["temporal"], state, data.dtype, "temporal."),
+        build_kernel(about["mapping"], state, data.dtype, "mapping."),
         inducing=state["inducing_unconstrained"],
-        noise=build_parameter(about["noise"], state, "noise"),
+        noise=build_parameter(about["noise"], state, data.dtype, "noise"),
         output_mean=state["output_mean"],
         output_scale=state["output_scale"],
         jitter=about["jitter"],

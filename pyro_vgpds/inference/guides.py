@@ -13,7 +13,6 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.inference.elbo import IntegrateMessenger
-from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["AutoOpperArchambeau"]
@@ -22,15 +21,15 @@ __all__ = ["AutoOpperArchambeau"]
 class AutoOpperArchambeau(AutoNormalMessenger):
     r"""Guide for :class:`~pyro_vgpds.VGPDS`: :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
 
-    The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), sequences one after the other, are the paper's
+    The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), with the sequences one after the other, are the paper's
     :math:`\bar\mu` and :math:`\lambda`. Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``;
-    where they are those of time, see :class:`~pyro_vgpds.NaturalGradient` for the bound over draws of them.
+    for priors on temporal hyperparameters see :class:`~pyro_vgpds.NaturalGradient`.
 
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another Pyro model with a :class:`~pyro_vgpds.TemporalGP` at ``x``.
-    :param mean_bar: start of ``mean_bar``; left out, the model's own start (``VGPDS.from_data``), else zeros.
-    :param lam: start of ``lam``, likewise; else ones.
-    :param options: as for Pyro's ``AutoNormalMessenger``, of latent hyperparameters.
-    :raises ValueError: where a start is not (N, Q), not finite, or ``lam`` not positive.
+    :param mean_bar: initial ``mean_bar``. Default: from the model (``VGPDS.from_data``), otherwise zeros.
+    :param lam: initial ``lam``. Default: from the model, otherwise ones.
+    :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
+    :raises ValueError: if an initial value is not (N, Q) or not finite, or ``lam`` is not positive.
 
     >>> from pyro.infer import SVI
     >>> from pyro.optim import Adam
@@ -51,7 +50,6 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         self, model: Any, *, mean_bar: Tensor | None = None, lam: Tensor | None = None, **options: Any
     ) -> None:
         super().__init__(model, **options)
-        self._natural: NaturalGradient | None = None
         if hasattr(model, "initial_posterior") and (mean_bar is None or lam is None):
             initial = model.initial_posterior() or (mean_bar, lam)
             mean_bar = initial[0] if mean_bar is None else mean_bar
@@ -60,11 +58,11 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             self.set(mean_bar, lam)
 
     def set(self, mean_bar: Tensor | None, lam: Tensor | None) -> None:
-        """Give q(X) these parameters, in place where the guide has some of this shape.
+        """Set the parameters of q(X), in place if the guide has parameters of this shape.
 
         :param mean_bar: (N, Q); None for zeros.
         :param lam: (N, Q), positive; None for ones.
-        :raises ValueError: where shapes are not (N, Q), numbers not finite, or ``lam`` not positive.
+        :raises ValueError: if a shape is not (N, Q), a value is not finite, or ``lam`` is not positive.
         """
         if mean_bar is None:
             assert lam is not None
@@ -78,7 +76,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         if not bool((torch.isfinite(lam) & (lam > 0)).all() and torch.isfinite(mean_bar).all()):
             raise ValueError("mean_bar must be finite, and lam finite and positive.")
         if "lam" in self._pyro_params and self.lam_unconstrained.shape == lam.shape:
-            with torch.no_grad():  # in place, so that optimisers that hold these parameters still do
+            with torch.no_grad():  # in place, so that optimisers keep their references
                 self.mean_bar_unconstrained.copy_(mean_bar)
                 self.lam_unconstrained.copy_(lam.log())
             return
@@ -88,7 +86,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         )
 
     def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
-        """q(X) at the parameters of now, without a sample of it; call it on what the model is called on.
+        """q(X) at the current parameters, without sampling. Arguments are those of the model.
 
         >>> q = guide.posterior(data)
         >>> q.mean.shape, q.variance.shape
@@ -100,7 +98,7 @@ class AutoOpperArchambeau(AutoNormalMessenger):
         return q
 
     def get_posterior(self, name: str, prior: Any) -> Any:
-        if name == "y":  # no data were given: draw them, and invent no parameters
+        if name == "y":  # the data have no outputs: draw them from the model, and create no parameters
             return prior
         if not isinstance(prior, TemporalGP):
             return super().get_posterior(name, prior)
@@ -109,11 +107,19 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             self.set(zeros, zeros + 1.0)
         if self.lam.shape != prior.event_shape:
             raise ValueError(
-                f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was run on "
-                f"{tuple(prior.event_shape)}. Make a guide for each data set; to predict, use Posterior."
+                f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was called "
+                f"on {tuple(prior.event_shape)}. Make one guide for each data set; to predict, use Posterior."
             )
-        if self._natural is not None:
-            q = self._natural.posterior(prior)
-        else:
-            q = OpperArchambeau(prior, self.mean_bar, self.lam)
+        q = self.make_posterior(prior)
         return q.mean if self._computing_median else q
+
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+
+        >>> prior = guide.posterior(data).prior
+        >>> guide.make_posterior(prior)
+        OpperArchambeau(frames=48, latent_dim=3, structure='dense')
+        """
+        return OpperArchambeau(prior, self.mean_bar, self.lam)

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Natural gradients for q(X), by the derivatives of the backward pass that the other parameters need anyway."""
+"""Natural gradients for q(X), from the derivatives of the backward pass that the other parameters need anyway."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
 
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-if TYPE_CHECKING:
-    from pyro_vgpds.inference.guides import AutoOpperArchambeau
+__all__ = ["NaturalGradient", "least_lam", "natural_step"]
 
-__all__ = ["NaturalGradient"]
-
-_FLOOR = 1e-6  # least λ, in units of the inverse prior variance
+_FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
 
 
 def least_lam(prior_variance: Tensor) -> Tensor:
-    """The least λ that a natural step goes to: next to nothing beside the prior."""
+    """The smallest λ that a natural step gives: negligible beside the prior."""
     return _FLOOR / prior_variance
 
 
@@ -33,7 +31,7 @@ def natural_step(
 
 
 class NaturalGradient:
-    r"""Takes q(X) of ``guide`` out of the optimiser's hands and moves it by natural gradient steps.
+    r"""Moves q(X) of ``guide`` by natural gradient steps, while an optimiser moves the other parameters.
 
     At a stationary point of the bound :math:`\lambda = -2\,\partial\hat F/\partial s` and
     :math:`\bar\mu = \partial\hat F/\partial\mu` (the paper's eq. 15). Damped in the natural parameters
@@ -44,26 +42,26 @@ class NaturalGradient:
         \eta \leftarrow (1-\rho)\,\eta + \rho\,(\partial\hat F/\partial\mu + \lambda^* \circ \mu), \qquad
         \lambda^* = \max(-2\,\partial\hat F/\partial s, \epsilon).
 
-    Beside a plain SVI loop::
+    In a plain SVI loop::
 
         svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
         with NaturalGradient(guide, data) as natural:
             for _ in range(300):
-                svi.step(data)      # evaluates the bound, and moves everything but q(X)
-                natural.step(0.3)   # moves q(X), by derivatives of the same evaluation
+                svi.step(data)      # evaluates the bound, and moves everything except q(X)
+                natural.step(0.3)   # moves q(X), with derivatives of the same evaluation
 
-    Within the block the guide holds η and λ, and on leaving it ``guide.mean_bar`` and ``guide.lam`` are set from them.
-    Where hyperparameters of time have priors, ``mean_bar`` suits the K_t of their medians alone, and the mean of q(X)
-    moves with every draw of them; with η and λ held it moves far less. So compute the bound over such draws within a
-    block too, even where no step is taken::
+    Inside the block the guide uses η and λ; at its end ``guide.mean_bar`` and ``guide.lam`` are set from them. If
+    temporal hyperparameters have priors, ``mean_bar`` fits the K_t of their medians only, and the mean of q(X) changes
+    with every draw of them; with η and λ fixed it changes much less. So evaluate the bound over such draws inside a
+    block, even without steps::
 
         with NaturalGradient(guide, data):
             loss = Collapsed_ELBO(num_particles=50).loss(model, guide, data)
 
-    :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` that has its parameters.
-    :param args: what the model is called on: the data.
-    :param kwargs: likewise.
-    :raises RuntimeError: where the guide has a NaturalGradient already.
+    :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` with ``mean_bar`` and ``lam``.
+    :param args: arguments of the model: the data.
+    :param kwargs: keyword arguments of the model.
+    :raises RuntimeError: if the guide already has a NaturalGradient.
 
     >>> from pyro_vgpds import Collapsed_ELBO, NaturalGradient
     >>> new = AutoOpperArchambeau(model)
@@ -81,40 +79,38 @@ class NaturalGradient:
         self.eta = self.lam = torch.empty(0)
 
     def __enter__(self) -> NaturalGradient:
-        if self.guide._natural is not None:
-            raise RuntimeError("this guide already has a NaturalGradient.")
-        q = self._now()
+        if "make_posterior" in vars(self.guide):
+            raise RuntimeError("this guide already has a NaturalGradient; leave its block first.")
+        q = self._current()
         self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
-        self.guide._natural = self
+        self.guide.make_posterior = self.posterior  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: object) -> None:
         try:
-            self.write()  # on an error too: what was learned stays with the guide
+            self.write()  # after an error too: the guide keeps what was learned
         except Exception:
             if error[0] is None:
                 raise
         finally:
-            self.guide._natural = None
+            del self.guide.make_posterior
             self.q = None
 
-    def _now(self) -> OpperArchambeau:
+    def _current(self) -> OpperArchambeau:
         """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
         args, kwargs = self._call
         with torch.no_grad(), pyro.get_param_store().scope():
             self.guide.median(*args, **kwargs)
             prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
-            if self.guide._natural is self:
-                return self.posterior(prior)
-            return OpperArchambeau(prior, self.guide.mean_bar, self.guide.lam)
+            return self.guide.make_posterior(prior)
 
     def write(self) -> None:
         """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""
-        q = self._now()
+        q = self._current()
         self.guide.set(q.mean_bar, q.lam)
 
     def posterior(self, prior: TemporalGP) -> OpperArchambeau:
-        """q(X) on a prior; its mean and variance remember the derivatives of F̂. The guide calls this.
+        """q(X) on a prior, whose mean and variance keep the derivatives of F̂. The guide calls this method.
 
         :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
         """
@@ -122,11 +118,11 @@ class NaturalGradient:
         return self.q
 
     def step(self, rate: float) -> None:
-        """One step, by the derivatives of the last backward pass.
+        """Take one step, with the derivatives of the last backward pass.
 
-        :param rate: its length ρ, in (0, 1].
-        :raises ValueError: where it is not.
-        :raises RuntimeError: where there was no backward pass since the last step.
+        :param rate: step length ρ, in (0, 1].
+        :raises ValueError: if ``rate`` is not in (0, 1].
+        :raises RuntimeError: if there was no backward pass since the last step.
         """
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate must be in (0, 1], but got {rate!r}.")
@@ -136,7 +132,7 @@ class NaturalGradient:
         with torch.no_grad():
             least = least_lam(q.prior.variance)
             self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)
-        self.q = None  # its derivatives are used up
+        self.q = None  # its derivatives have been used
 
     def derivatives(self) -> tuple[Tensor, Tensor]:
         """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
@@ -147,14 +143,14 @@ class NaturalGradient:
 
 
 class _Tracked(OpperArchambeau):
-    """Hands out one tensor each for mean and variance, which keep the gradient of what is computed from them."""
+    """Returns the same tensors for mean and variance at each access, so that they collect gradients."""
 
     tracked_mean: Tensor | None = None
     tracked_variance: Tensor
 
     def _track(self) -> None:
         if self.tracked_mean is None:
-            moments = self._posterior()
+            moments = self.moments
             self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s)
 
     @property
@@ -170,7 +166,7 @@ class _Tracked(OpperArchambeau):
 
 
 def _follow(x: Tensor) -> Tensor:
-    """``x`` with a gradient of its own: as a leaf where nothing before it has one."""
+    """``x`` with a gradient of its own; a leaf if it does not require one already."""
     if not torch.is_grad_enabled():
         return x
     if not x.requires_grad:

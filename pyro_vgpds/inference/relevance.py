@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels import Kernel
 
 __all__ = ["Relevance", "mapping_weights"]
 
@@ -28,7 +28,10 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor) -> Relevance:
-        """From the values alone: active dimensions have at least 5 % of the largest value."""
+        """Active dimensions have at least 5 % of the largest value.
+
+        :param value: (Q,).
+        """
         return cls(value, value >= _ACTIVE * value.max())
 
 
@@ -37,10 +40,10 @@ def mapping_weights(mapping: Kernel, latent_dim: int) -> Tensor:
 
     :raises ValueError: if no part has weights.
     """
-    leaves = [leaf for leaf in mapping.leaves() if "weight" in leaf._names]
+    leaves = [leaf for leaf in mapping.leaves() if "weight" in leaf.parameter_names]
     if not leaves:
         raise ValueError(f"the mapping kernel has no weights of latent dimensions: {mapping}.")
     # a random weight counts by the mean of its prior, because reading it would draw it
-    means: list[Any] = [getattr(leaf._pyro_samples.get("weight"), "mean", None) for leaf in leaves]
+    means: list[Any] = [getattr(leaf.prior("weight"), "mean", None) for leaf in leaves]
     weights = [leaf.weight if mean is None else mean for mean, leaf in zip(means, leaves, strict=True)]
     return torch.stack([weight.expand(latent_dim) for weight in weights]).sum(0)

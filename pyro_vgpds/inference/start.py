@@ -13,9 +13,7 @@ from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.kernels.ard import ARDRBF, ARDLinear
-from pyro_vgpds.kernels.base import Kernel, KernelValue
-from pyro_vgpds.kernels.constant import Bias, White
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, KernelValue, White
 from pyro_vgpds.temporal.distributions import TemporalGP
 
 __all__ = ["Start", "check_start", "choose_scales", "find_start", "start_kernels"]
@@ -81,8 +79,8 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
             leaf.set("variance", share.new_tensor(spread)).set("weight", share)
-        elif isinstance(leaf, (ARDRBF, ARDLinear)) and "weight" in leaf._pyro_params and leaf.weight.dim() == 0:
-            leaf.set("weight", leaf.weight.detach().expand(len(share)).to(share))
+        elif isinstance(leaf, (ARDRBF, ARDLinear)):
+            leaf.per_dimension(len(share), "weight")
 
 
 def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
@@ -91,11 +89,10 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
     """
     span = max(float(times.t[s][-1] - times.t[s][0]) for s in times.slices())
     for leaf in kernel.leaves():
-        for name in list(leaf._pyro_params):
-            value = getattr(leaf, name).detach()
-            if value.dim():
-                continue  # the user gave one for each dimension
-            last = value
+        for name in leaf.parameter_names:
+            if not leaf.is_learned(name) or leaf.event_dim(name):
+                continue  # the user fixed it, or gave a prior or one for each dimension
+            last = value = getattr(leaf, name).detach()
             if name == "lengthscale":
                 last = torch.maximum(value, value.new_tensor(span))
             elif isinstance(leaf, Bias):
@@ -138,7 +135,7 @@ def _set_lengthscales(leaves: list[Kernel], scale: float, like: Tensor) -> None:
 
 def _choose(leaf: Kernel, name: str, value: float, like: Tensor) -> None:
     """Set a parameter that was left open; one that is held stays held, at this value."""
-    held = name in leaf._buffers
+    held = leaf.is_fixed(name)
     leaf.set(name, like.new_tensor(value))
     if held:
         leaf.fix(name)

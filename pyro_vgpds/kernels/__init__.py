@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels: modules that own parameters and, called, give a value with the algebra."""
+"""Kernels: modules that own parameters. A call of one returns its value, which has the algebra."""
 
-from pyro_vgpds.kernels.ard import ARDRBF, ARDLinear
-from pyro_vgpds.kernels.base import Kernel, KernelValue, Product, Sum
+from pyro_vgpds.kernels.ard import ARDRBF, ARDLinear, ARDLinearValue, ARDRBFValue
+from pyro_vgpds.kernels.base import Kernel, Product, Sum
 from pyro_vgpds.kernels.constant import Bias, White
+from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.parse import parse_kernel
 from pyro_vgpds.kernels.pyro_gp import from_pyro
-from pyro_vgpds.kernels.stationary import RBF, Linear, Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.kernels.statespace import StateSpace
+from pyro_vgpds.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, StationaryValue
+from pyro_vgpds.kernels.values import KernelValue, lift
 
 __all__ = [
     "ARDRBF",
     "RBF",
     "ARDLinear",
+    "ARDLinearValue",
+    "ARDRBFValue",
     "Bias",
     "Kernel",
     "KernelValue",
@@ -23,8 +28,11 @@ __all__ = [
     "Matern52",
     "Periodic",
     "Product",
+    "StateSpace",
+    "StationaryValue",
     "Sum",
     "White",
     "from_pyro",
+    "lift",
     "parse_kernel",
 ]

@@ -3,20 +3,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.parameters import ParameterLike
 
-__all__ = ["ARDRBF", "ARDLinear"]
+__all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
 
 class ARDRBFValue(MappingValue):
+    """The value of :class:`ARDRBF`.
+
+    :param variance: (..., 1); its attribute is (...).
+    :param weight: (..., Q), also an attribute.
+
+    >>> from pyro_vgpds.kernels import ARDRBF
+    >>> ARDRBF(weight=[1.0, 2.0])().weight.shape
+    torch.Size([2])
+    """
+
     def __init__(self, variance: Tensor, weight: Tensor) -> None:
-        self.variance, self.weight = variance[..., 0], weight  # (...), (..., Q)
+        self.variance, self.weight = variance[..., 0], weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return self.psi1(x, torch.zeros_like(x), z)
@@ -51,9 +60,9 @@ class ARDRBFValue(MappingValue):
 
 
 def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
-    """Points' part of the log of E[exp(−½ Σ w (x − z)²)] = left · right, (..., N, 2Q + 2); the last column is 1.
+    """The factor that depends on the points in log E[exp(−½ Σ w (x − z)²)] = left · right, (..., N, 2Q + 2).
 
-    The expectation is Π (1 + w s)^−½ exp(−½ Σ r (μ − z)²) with r = w / (1 + w s).
+    The expectation is Π (1 + w s)^−½ exp(−½ Σ r (μ − z)²) with r = w / (1 + w s). The last column is 1.
     """
     w = w.unsqueeze(-2)
     spread = 1.0 + w * variance
@@ -63,7 +72,7 @@ def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
 
 
 def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
-    """Inducing inputs' part of the same, (..., M, 2Q + 2)."""
+    """The factor that depends on the inducing inputs, (..., M, 2Q + 2)."""
     last = (
         (offset + log_scale.unsqueeze(-1))
         .expand(torch.broadcast_shapes(log_scale.shape + (1,), z.shape[:-1]))
@@ -74,8 +83,17 @@ def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
 
 
 class ARDLinearValue(MappingValue):
+    """The value of :class:`ARDLinear`.
+
+    :param weight: (..., Q), also an attribute.
+
+    >>> from pyro_vgpds.kernels import ARDLinear
+    >>> ARDLinear([1.0, 2.0])().weight.shape
+    torch.Size([2])
+    """
+
     def __init__(self, weight: Tensor) -> None:
-        self.weight = weight  # (..., Q)
+        self.weight = weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return x @ (z * self.weight.unsqueeze(-2)).mT
@@ -99,7 +117,7 @@ def _rbf_rbf(
     first: ARDRBFValue, second: ARDRBFValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
 ) -> Tensor:
     # With w = w₁ + w₂ and z̄ the mean of z and z' weighted by w₁ and w₂, the product of the two kernels is
-    # σ₁²σ₂² exp(−½ Σ (w₁w₂/w) (z − z')²) exp(−½ Σ w (x − z̄)²): one more squared exponential in x.
+    # σ₁²σ₂² exp(−½ Σ (w₁w₂/w) (z − z')²) exp(−½ Σ w (x − z̄)²): another squared exponential in x.
     m = z.shape[-2]
     centre = z.detach().mean(-2, keepdim=True)
     w = first.weight + second.weight
@@ -148,11 +166,11 @@ class ARDRBF(Kernel):
     r"""Squared exponential with a weight for each latent dimension (the paper's mapping kernel):
     :math:`\sigma^2 \exp(-\tfrac12 \sum_q w_q (x_q - x'_q)^2)`.
 
-    A weight that training takes to zero switches its dimension off: automatic relevance determination.
+    Training drives the weights of unneeded dimensions to zero: automatic relevance determination.
 
     :param variance: :math:`\sigma^2`.
-    :param weight: :math:`w`, (Q,); one number makes the kernel isotropic.
-    :raises ValueError: where a parameter is not positive and finite, or ``variance`` not one number.
+    :param weight: :math:`w`, (Q,), or one number for all dimensions.
+    :raises ValueError: if a parameter is not positive and finite, or ``variance`` is not one number.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import ARDRBF
@@ -162,22 +180,22 @@ class ARDRBF(Kernel):
     [[1.0, 0.135]]
     """
 
-    def __init__(self, variance: Any = 1.0, weight: Any = 1.0) -> None:
+    def __init__(self, variance: ParameterLike = 1.0, weight: ParameterLike = 1.0) -> None:
         super().__init__()
-        self._add("variance", variance)
-        if "variance" in self._pyro_params and self.variance.dim():
+        self.add_parameter("variance", variance)
+        if self.is_learned("variance") and self.variance.dim():
             raise ValueError(f"ARDRBF.variance must be one number, but its shape is {tuple(self.variance.shape)}.")
-        self._add("weight", weight)
+        self.add_parameter("weight", weight)
 
     def forward(self) -> ARDRBFValue:
-        return ARDRBFValue(self._read("variance"), self._read("weight"))
+        return ARDRBFValue(self.read("variance"), self.read("weight"))
 
 
 class ARDLinear(Kernel):
     r"""Linear with a weight for each latent dimension: :math:`\sum_q w_q x_q x'_q`.
 
-    :param weight: :math:`w`, (Q,); one number makes it the same for all.
-    :raises ValueError: where a weight is not positive and finite.
+    :param weight: :math:`w`, (Q,), or one number for all dimensions.
+    :raises ValueError: if a weight is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import ARDLinear
@@ -185,9 +203,9 @@ class ARDLinear(Kernel):
     3.0
     """
 
-    def __init__(self, weight: Any = 1.0) -> None:
+    def __init__(self, weight: ParameterLike = 1.0) -> None:
         super().__init__()
-        self._add("weight", weight)
+        self.add_parameter("weight", weight)
 
     def forward(self) -> ARDLinearValue:
-        return ARDLinearValue(self._read("weight"))
+        return ARDLinearValue(self.read("weight"))

@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a kernel can do what its place in the model asks of it."""
+"""Checks that a kernel can be the temporal or the mapping kernel of a model."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
-from pyro_vgpds.kernels.base import Kernel, KernelValue, Product, SumValue
+from pyro_vgpds.kernels.base import Kernel, Product
+from pyro_vgpds.kernels.values import KernelValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
 __all__ = ["check_mapping", "check_temporal"]
 
 _HOW = (
     "ARDRBF, ARDLinear, Bias, White and their sums have analytic Psi statistics. To add another, see "
-    "pyro_vgpds.mapping.MappingValue and register_psi2 (docs: 'A mapping kernel of your own')."
+    "pyro_vgpds.mapping.MappingValue and register_psi2 (docs: 'A mapping kernel')."
 )
 
 
-def check_temporal(kernel: Any) -> None:
+def check_temporal(kernel: object) -> None:
     """Raise a TypeError unless ``kernel`` can be the kernel of time."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
             f"temporal must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. "
-            "A pyro.contrib.gp kernel goes in as from_pyro(kernel)."
+            "Convert a pyro.contrib.gp kernel with from_pyro(kernel)."
         )
     for leaf in kernel.leaves():
         if not isinstance(leaf(), KernelValue):
-            raise TypeError(f"temporal holds {type(leaf).__name__}, which is a kernel of latent points, not of time.")
+            raise TypeError(f"temporal contains {type(leaf).__name__}, a kernel of latent points, not of time.")
 
 
-def check_mapping(kernel: Any) -> None:
-    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, cross terms included."""
+def check_mapping(kernel: object) -> None:
+    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms."""
     if not isinstance(kernel, Kernel):
         raise TypeError(f"mapping must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {_HOW}")
     if isinstance(kernel, Product):

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bias and white noise: the two kernels that serve both as kernels of time and in the mapping."""
+"""Bias and white noise: the two kernels that can be both kernels of time and parts of the mapping."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.statespace import ConstantState
+from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.linalg import add_diagonal
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
+from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["Bias", "White"]
 
@@ -24,10 +24,10 @@ class BiasValue(ConstantState, KernelValue, MappingValue):
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
         ones = a.new_ones(a.shape + ((a if b is None else b).shape[-1],))
-        return self.variance.reshape(self.variance.shape + (1,) * ones.dim()) * ones
+        return lift(self.variance, ones) * ones
 
     def diag(self, a: Tensor) -> Tensor:
-        return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
+        return lift(self.variance, a) * torch.ones_like(a)
 
     # the state is the constant
 
@@ -61,19 +61,19 @@ class WhiteValue(KernelValue, MappingValue):
     # of time
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        if b is not None:  # other points: independent of these, also where a time is the same
+        if b is not None:  # other points: independent of these, even if a time is the same
             return a.new_zeros(self.variance.shape + a.shape + b.shape[-1:])
         return torch.diag_embed(self.diag(a))
 
     def diag(self, a: Tensor) -> Tensor:
-        return self.variance.reshape(self.variance.shape + (1,) * a.dim()) * torch.ones_like(a)
+        return lift(self.variance, a) * torch.ones_like(a)
 
     state_dim = 0
 
     def white(self, t: Tensor) -> Tensor:
         return self.diag(t)
 
-    # in the mapping: on the diagonal of K_MM and nowhere else
+    # in the mapping: only on the diagonal of K_MM
 
     def inducing_cov(self, z: Tensor) -> Tensor:
         return add_diagonal(z.new_zeros(z.shape[-2], z.shape[-2]), self.variance[..., 0])
@@ -108,19 +108,20 @@ def _white_any(
     white: WhiteValue, other: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None
 ) -> Tensor:
     groups = 1 if mask is None else len(mask)
-    return z.new_zeros(groups, z.shape[-2], z.shape[-2])  # a latent point never is an inducing one
+    return z.new_zeros(groups, z.shape[-2], z.shape[-2])  # a latent point is never an inducing point
 
 
 class _Constant(Kernel):
-    def __init__(self, variance: Any = 1.0) -> None:
+    def __init__(self, variance: ParameterLike = 1.0) -> None:
         super().__init__()
-        self._add("variance", variance)
+        self.add_parameter("variance", variance)
 
 
 class Bias(_Constant):
     r"""A constant: :math:`\sigma^2` for every pair of points.
 
-    :param variance: :math:`\sigma^2`; one for all latent dimensions, or over time (Q,).
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or, for a kernel of time, (Q,).
+    :raises ValueError: if it is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import Bias
@@ -129,16 +130,17 @@ class Bias(_Constant):
     """
 
     def forward(self) -> BiasValue:
-        return BiasValue(self._read("variance"))
+        return BiasValue(self.read("variance"))
 
 
 class White(_Constant):
-    r"""White noise: :math:`\sigma^2` where a point meets itself.
+    r"""White noise: :math:`\sigma^2` for a point with itself, and 0 for other pairs.
 
-    Over time it is part of k(t, t) and not of k(t*, t). As the only temporal kernel, ``White(1.0)`` makes the model
-    the Bayesian GP-LVM. In the mapping it is added to the diagonal of K_MM and nowhere else.
+    As a kernel of time it is part of k(t, t) and not of k(t*, t). With ``White(1.0)`` as the only temporal kernel, the
+    model is the Bayesian GP-LVM. In the mapping it is added to the diagonal of K_MM only.
 
-    :param variance: :math:`\sigma^2`; one for all latent dimensions, or over time (Q,).
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or, for a kernel of time, (Q,).
+    :raises ValueError: if it is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import White
@@ -150,4 +152,4 @@ class White(_Constant):
     """
 
     def forward(self) -> WhiteValue:
-        return WhiteValue(self._read("variance"))
+        return WhiteValue(self.read("variance"))

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""A Markov kernel that is close to the squared exponential one.
+r"""A Markov kernel that approximates the squared exponential kernel.
 
-The spectral density of the RBF is :math:`e^{-x}` with :math:`x = \omega^2\ell^2/2`. With the exponential series cut
-after p terms, :math:`1 / \sum_{n \le p} x^n/n!` is a rational function of ω² (Hartikainen and Särkkä 2010), whose p
-stable poles :math:`s_j` make the kernel :math:`\mathrm{Re} \sum_j w_j e^{s_j d/\ell}`, scaled to 1 at d = 0, and a
-state of p numbers.
+The spectral density of the RBF is :math:`e^{-x}` with :math:`x = \omega^2\ell^2/2`. With the exponential series
+truncated after p terms, :math:`1 / \sum_{n \le p} x^n/n!` is a rational function of ω² (Hartikainen and Särkkä 2010).
+Its p stable poles :math:`s_j` give the kernel :math:`\mathrm{Re} \sum_j w_j e^{s_j d/\ell}`, scaled to 1 at d = 0, with
+a state of size p.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import numbers
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.stationary import _Scaled, _ScaledValue
+from pyro_vgpds.checks import is_whole
+from pyro_vgpds.kernels.stationary import ScaledKernel, ScaledValue
+from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["MarkovRBF"]
 
@@ -33,7 +33,7 @@ def _poles(order: int) -> tuple[np.ndarray, np.ndarray]:
     slope = np.polynomial.polynomial.polyder(series)
     value = np.polynomial.polynomial.polyval
     s = np.polynomial.polynomial.polyroots(series.astype(np.float64)).astype(np.clongdouble)
-    for _ in range(6):  # Newton steps: the eigenvalues of a companion matrix have lost a few digits
+    for _ in range(6):  # Newton steps: the eigenvalues of a companion matrix are not accurate to the last digits
         s = s - value(s, series) / value(s, slope)
     s = s[s.real < 0]
     w = 1.0 / value(s, slope)
@@ -61,15 +61,15 @@ def _design(order: int) -> np.ndarray:
     return design
 
 
-class MarkovRBFValue(_ScaledValue):
+class MarkovRBFValue(ScaledValue):
     state_dim: int
 
     def __init__(self, variance: Tensor, lengthscale: Tensor, order: int) -> None:
         super().__init__(variance, lengthscale)
         self.state_dim = order
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        scaled = self._scaled(d, lift)
+    def correlation(self, d: Tensor) -> Tensor:
+        scaled = self.scaled(d)
         total = torch.zeros_like(scaled)
         for s, w in zip(*(x.astype(np.complex128) for x in _poles(self.state_dim)), strict=True):
             angle = s.imag * scaled
@@ -91,15 +91,15 @@ class MarkovRBFValue(_ScaledValue):
         design = torch.from_numpy(_design(self.state_dim)).to(time)
         with torch.no_grad():
             a = torch.linalg.matrix_exp(design * time)
-        # dA = F A dt: torch's own gradient of the exponential is that of any direction, and five times slower
+        # dA = F A dt. torch's gradient of matrix_exp serves any direction and is five times slower.
         return a + (design @ a) * (time - time.detach())
 
 
-class MarkovRBF(_Scaled):
-    r"""Nearly the squared exponential :math:`\sigma^2 \exp(-\tfrac12 d^2/\ell^2)`: O(N) where :class:`RBF` is O(N³).
+class MarkovRBF(ScaledKernel):
+    r"""Almost the squared exponential :math:`\sigma^2 \exp(-\tfrac12 d^2/\ell^2)`, in O(N) instead of O(N³).
 
-    It is a kernel of its own, by the cut series of the RBF's spectral density: paths have ``order`` − 1 derivatives.
-    The largest difference from the RBF, in units of the variance, is
+    It is a valid kernel, made from the truncated series of the RBF's spectral density: paths have ``order`` − 1
+    derivatives. The largest difference from the RBF, in units of the variance, is
 
     ===== ===== ===== ===== ===== =====
     order 2     4     6     8     10
@@ -107,10 +107,10 @@ class MarkovRBF(_Scaled):
     error 0.13  0.022 4e-3  9e-4  2e-4
     ===== ===== ===== ===== ===== =====
 
-    :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
-    :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
-    :param order: p, from 1 to 12; a step's cost grows with its cube.
-    :raises ValueError: where ``order`` is not, or a parameter is not positive and finite.
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
+    :param lengthscale: :math:`\ell`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :param order: p, from 1 to 12. The cost of a frame grows with its cube.
+    :raises ValueError: if ``order`` is out of range, or a parameter is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF, MarkovRBF
@@ -119,14 +119,14 @@ class MarkovRBF(_Scaled):
     True
     """
 
-    _options = ("order",)
+    option_names = ("order",)
     order: int
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None, order: int = 6) -> None:
-        if isinstance(order, bool) or not isinstance(order, numbers.Integral) or order not in _ORDERS:
+    def __init__(self, variance: ParameterLike = 1.0, lengthscale: ParameterLike | None = None, order: int = 6) -> None:
+        if not is_whole(order) or order not in _ORDERS:
             raise ValueError(f"order must be a whole number from 1 to {_ORDERS[-1]}, but got {order!r}.")
         super().__init__(variance, lengthscale)
         self.order = int(order)
 
     def forward(self) -> MarkovRBFValue:
-        return MarkovRBFValue(self._read("variance"), self._read("lengthscale"), self.order)
+        return MarkovRBFValue(self.read("variance"), self.read("lengthscale"), self.order)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The state-space form of the Matérn kernels with ν = p + ½.
 
-The state is :math:`(f, f'/r, \dots, f^{(p)}/r^p)` with r = √(2ν)/ℓ, so that in the time a = r dt everything but the
-variance is a constant. F + I is nilpotent, hence
+The state is :math:`(f, f'/r, \dots, f^{(p)}/r^p)` with r = √(2ν)/ℓ, so that in units of time a = r dt everything except
+the variance is a constant. F + I is nilpotent, hence
 
 .. math:: A = e^{-a} \sum_{j \le p} (F + I)^j a^j / j!, \qquad
           Q = q \int_0^a g(u) g(u)^\top e^{-2u} du, \quad g = \sum_j (F + I)^j e_p\, u^j / j!,
 
-which are regularised incomplete gamma functions of 2a. Their terms have no differences that cancel over short steps.
+which are regularised incomplete gamma functions of 2a. No term is a difference that cancels over short steps.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = ["MaternStates"]
 
 @functools.cache
 def _constants(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """F, P of unit variance, (F + I)^j / j! (d, d, d), and what γ(m + 1, 2a) is multiplied by in Q (2d − 1, d, d)."""
+    """F, P of unit variance, (F + I)^j / j! (d, d, d), and the coefficients of γ(m + 1, 2a) in Q (2d − 1, d, d)."""
     design = np.diag(np.ones(d - 1), 1)
     design[-1] = [-math.comb(d, j) for j in range(d)]  # (s + 1)^d
     powers = np.stack([np.linalg.matrix_power(design + np.eye(d), j) / math.factorial(j) for j in range(d)])
-    impulse = powers[:, :, -1]  # g as the coefficients of its powers of u
+    impulse = powers[:, :, -1]  # coefficients of g in powers of u
     terms = np.zeros((2 * d - 1, d, d))
     for j in range(d):
         for k in range(d):
             m = j + k
             terms[m] += np.outer(impulse[j], impulse[k]) * math.factorial(m) / 2.0 ** (m + 1)
-    total = terms.sum(0)  # Q after an infinite time is P, and P[0, 0] is the variance
+    total = terms.sum(0)  # Q after infinite time is P, and P[0, 0] is the variance
     return design, total / total[0, 0], powers, terms / total[0, 0]
 
 
@@ -44,13 +44,13 @@ def _gammas(x: Tensor, count: int) -> list[Tensor]:
         return [-torch.expm1(-x)]
     last = torch.special.gammainc(torch.full((), float(count), dtype=x.dtype, device=x.device), x)
     values, decay = [last], torch.exp(-x)
-    for m in range(count - 1, 0, -1):  # downwards every term is added
+    for m in range(count - 1, 0, -1):  # downwards, so that all terms are added
         values.append(values[-1] + decay * x.pow(m) / math.factorial(m))
     return values[::-1]
 
 
 class MaternStates:
-    """Mixin: what a Matérn kernel value with ``state_dim`` d has ν = d − ½ of."""
+    """Mixin: the state-space form of a Matérn kernel value with ν = ``state_dim`` − ½."""
 
     variance: Tensor
     lengthscale: Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of time written as text, such as ``"matern32 + white + bias"``. The text is read, never run."""
+"""Kernels of time written as text, such as ``"matern32 + white + bias"``. The text is parsed, never executed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.constant import Bias, White
+from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
-from pyro_vgpds.kernels.stationary import RBF, Linear, Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic
 
 __all__ = ["parse_kernel"]
 
-#: what a name stands for, where it has no arguments: those of a small latent noise and of a small offset
+#: the kernel of each name at its initial values: a small latent noise for white, a small offset for bias
 _KERNELS: dict[str, Callable[[], Kernel]] = {
     "rbf": RBF,
     "markovrbf": MarkovRBF,
@@ -26,28 +27,28 @@ _KERNELS: dict[str, Callable[[], Kernel]] = {
     "bias": lambda: Bias(0.1),
 }
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)|(?P<sign>[-+*(),=]))")
-_DEEPEST = 20  # brackets within brackets
+_DEEPEST = 20  # nested brackets
 
 
 def parse_kernel(text: str) -> Kernel:
     """The kernel of time that ``text`` describes.
 
     Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``linear``, ``white`` and
-    ``bias``, in capitals or not; ``+``, ``*`` and brackets combine them. A name may have parameters, learned from the
-    value that is given or held at it: ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``.
-    What is left out is chosen from the data, or is the default of the class; ``white`` starts at 0.01 and ``bias`` at
-    0.1.
+    ``bias``, in upper or lower case; ``+``, ``*`` and brackets combine them. A name may have parameters, which are
+    initial values or, with ``fixed``, never change:
+    ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``. Other parameters have the defaults of
+    their class, except that ``white`` starts at 0.01 and ``bias`` at 0.1.
 
     :param text: the description.
-    :raises ValueError: where the text is not a kernel; it says where and what is wanted.
-    :raises TypeError: where it is no text.
+    :raises ValueError: if the text is not a kernel; the message gives the position and what is expected there.
+    :raises TypeError: if it is not a string.
 
     >>> from pyro_vgpds.kernels import parse_kernel
     >>> parse_kernel("periodic(period=24 fixed) * rbf(lengthscale=100) + white")
     Periodic(variance=1, lengthscale=1, period=24 (fixed)) * RBF(variance=1, lengthscale=100) + White(variance=0.01)
     """
     if not isinstance(text, str):
-        raise TypeError(f"the kernel must be a text such as 'matern32+white+bias', but got {type(text).__name__}.")
+        raise TypeError(f"the kernel must be a string such as 'matern32+white+bias', but got {type(text).__name__}.")
     return _Reader(text).kernel()
 
 
@@ -56,12 +57,12 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.tokens: list[tuple[str, str, int]] = []  # kind, text, where it begins
+        self.tokens: list[tuple[str, str, int]] = []  # kind, text, position
         while self.text[self.at :].strip():
             match = _TOKEN.match(self.text, self.at)
             if match is None:
                 at = len(self.text) - len(self.text[self.at :].lstrip())
-                raise self.error(f"{self.text[at]!r} is not understood", at)
+                raise self.error(f"{self.text[at]!r} is not allowed", at)
             kind = str(match.lastgroup)
             self.tokens.append((kind, match[kind], match.start(kind)))
             self.at = match.end()
@@ -78,10 +79,10 @@ class _Reader:
         return self.tokens[self.next][1]
 
     def take(self, wanted: str, kind: str | None = None) -> str:
-        """The next token, which must be of this kind, or where none is named be ``wanted`` itself."""
+        """The next token, which must be of this kind or, if ``kind`` is None, equal to ``wanted``."""
         found, text, at = self.tokens[self.next]
         if (found != kind) if kind else (text != wanted):
-            raise self.error(f"{wanted} is wanted, but there is {text or 'the end'}", at)
+            raise self.error(f"expected {wanted}, but got {text or 'the end'}", at)
         self.next += 1
         return text
 
@@ -89,7 +90,7 @@ class _Reader:
         kernel = self.sum(0)
         kind, text, at = self.tokens[self.next]
         if kind != "end":
-            raise self.error(f"+ or * is wanted, but there is {text}", at)
+            raise self.error(f"expected + or *, but got {text}", at)
         return kernel
 
     def sum(self, depth: int) -> Kernel:
@@ -109,7 +110,7 @@ class _Reader:
     def factor(self, depth: int) -> Kernel:
         if self.peek() == "(":
             if depth == _DEEPEST:
-                raise self.error("too many brackets within brackets", self.tokens[self.next][2])
+                raise self.error(f"more than {_DEEPEST} nested brackets", self.tokens[self.next][2])
             self.next += 1
             kernel = self.sum(depth + 1)
             self.take(")")
@@ -117,7 +118,7 @@ class _Reader:
         at = self.tokens[self.next][2]
         name = self.take("the name of a kernel", "name")
         if name.lower() not in _KERNELS:
-            raise self.error(f"there is no kernel {name!r}", at)
+            raise self.error(f"unknown kernel {name!r}", at)
         kernel = _KERNELS[name.lower()]()
         if self.peek() == "(":
             self.parameters(kernel)
@@ -128,16 +129,15 @@ class _Reader:
         while True:
             at = self.tokens[self.next][2]
             name = self.take("the name of a parameter", "name")
-            if name not in kernel._names:
-                known = ", ".join(kernel._names)
+            if name not in kernel.parameter_names:
+                known = ", ".join(kernel.parameter_names)
                 raise self.error(f"{type(kernel).__name__} has no parameter {name!r}, only {known},", at)
             self.take("=")
             at = self.tokens[self.next][2]
             value = float(self.take("a positive number", "number"))
             if not 0.0 < value < float("inf"):
-                raise self.error(f"{name} must be a positive number, but is {value:g}", at)
+                raise self.error(f"{name} must be a positive number, but got {value:g}", at)
             kernel.set(name, value)
-            kernel.unset.discard(name)
             if self.peek() == "fixed":
                 self.next += 1
                 kernel.fix(name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The state-space form of the periodic kernel: its Fourier series, one turning pair of states for each harmonic.
+r"""The state-space form of the periodic kernel: its Fourier series, with a rotating pair of states per harmonic.
 
 .. math:: e^{-2 \sin^2(\pi d/p)/\ell^2} = \sum_j c_j \cos(2\pi j d/p), \qquad
           c_j = (2 - \delta_{j0})\, e^{-1/\ell^2} I_j(1/\ell^2) \ge 0
 
-(Solin and Särkkä 2014). The states never forget, so there is no process noise at all.
+(Solin and Särkkä 2014). The states are deterministic, so there is no process noise.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyro_vgpds.kernels.statespace import block_diagonal, matrix
 
 __all__ = ["PeriodicStates"]
 
-_LEFT_OUT = 1e-12  # of the variance may be in the harmonics that are left out
-_MOST = 64  # harmonics; a kernel that needs more has a lengthscale of less than a tenth, and is best left dense
+_OMITTED = 1e-12  # largest share of the variance in the omitted harmonics
+_MOST = 64  # harmonics; a kernel that needs more has a lengthscale below a tenth, and is faster in dense form
 
 
 def _coefficients(lengthscale: Tensor, count: int) -> Tensor:
-    """c_0, …, c_{count−1}, (..., count): the trapezium rule on a circle, which is exact to rounding."""
+    """c_0, …, c_{count−1}, (..., count): the trapezoidal rule on a circle, which is exact up to rounding."""
     points = max(4 * count, 64)
     angle = 2.0 * math.pi / points * torch.arange(points, dtype=torch.float64, device=lengthscale.device)
     order = torch.arange(count, dtype=torch.float64, device=lengthscale.device)
@@ -43,11 +43,11 @@ class PeriodicStates:
 
     @property
     def harmonics(self) -> int:
-        """How many harmonics are needed besides the constant, at the shortest lengthscale."""
+        """Number of harmonics besides the constant, at the shortest lengthscale."""
         if self._harmonics is None:
             share = _coefficients(self.lengthscale.detach().min(), _MOST + 1)
-            tail = share.flip(0).cumsum(0).flip(0)  # of this harmonic and all above it
-            self._harmonics = max(1, int((tail > _LEFT_OUT).sum()) - 1)
+            tail = share.flip(0).cumsum(0).flip(0)  # share of this harmonic and all higher ones
+            self._harmonics = max(1, int((tail > _OMITTED).sum()) - 1)
         return self._harmonics
 
     @property
@@ -55,7 +55,7 @@ class PeriodicStates:
         return None if self.harmonics >= _MOST else 2 * self.harmonics + 1
 
     def _angle(self, dt: Tensor) -> Tensor:
-        """The angle that each harmonic turns by, (..., K, J, n)."""
+        """The rotation angle of each harmonic, (..., K, J, n)."""
         order = torch.arange(1, self.harmonics + 1, dtype=dt.dtype, device=dt.device)
         return 2.0 * math.pi * order.unsqueeze(-1) * (dt / self.period.unsqueeze(-1)).unsqueeze(-2)
 

@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pyro.contrib.gp.kernels import Kernel as PyroGPKernel
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels.values import KernelValue
 
 __all__ = ["from_pyro"]
 
 
 class _PyroGPValue(KernelValue):
-    """Reads the kernel's parameters at each call: use it within the run of the model that made it."""
+    """It reads the kernel's parameters at each call: use it only within the run of the model that made it."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: PyroGPKernel) -> None:
         self.kernel = kernel
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        # pyro.contrib.gp refuses batched inputs, and tells white noise by Z being None
+        # pyro.contrib.gp rejects batched inputs, and adds white noise if Z is None
         if a.dim() == 1:
             return self.kernel(a.unsqueeze(-1), None if b is None else b.unsqueeze(-1)).unsqueeze(0)
         rows = [self.gram(a[i], None if b is None else b[i]) for i in range(len(a))]
@@ -48,11 +47,11 @@ class _PyroGP(Kernel):
 def from_pyro(kernel: PyroGPKernel) -> Kernel:
     """A ``pyro.contrib.gp`` kernel of one input as a temporal kernel, shared by all latent dimensions.
 
-    Its parameters, priors and constraints stay its own.
+    It keeps its parameters, priors and constraints.
 
     :param kernel: the kernel.
-    :raises TypeError: where ``kernel`` is not a ``pyro.contrib.gp`` kernel.
-    :raises ValueError: where it takes more than one input.
+    :raises TypeError: if ``kernel`` is not a ``pyro.contrib.gp`` kernel.
+    :raises ValueError: if it takes more than one input.
 
     >>> import pyro.contrib.gp.kernels as gp
     >>> from pyro_vgpds.kernels import White, from_pyro

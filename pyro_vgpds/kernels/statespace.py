@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""State-space forms of kernels of time, and how sums and products of them are put together.
+r"""State-space forms of kernels of time, and those of sums and products.
 
 A Markov kernel is the covariance of :math:`x(t) = h(t) \cdot z(t)` plus white noise, where z is the stationary solution
-of dz = F z dt + noise, so that between two frames that are ``dt`` apart
+of dz = F z dt + noise. Between two frames at a distance ``dt``,
 
 .. math:: z_k = A z_{k-1} + w_k, \qquad A = e^{F\,dt}, \qquad w_k \sim N(0, P - A P A^\top), \qquad z \sim N(0, P).
 """
@@ -22,12 +22,17 @@ __all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum"]
 class StateSpace:
     r"""The state-space form of a kernel value; parameters are (..., K), as in ``KernelValue``.
 
-    A kernel has one where ``state_dim`` is a number, d. It then gives :meth:`stationary_covariance`,
-    :meth:`observation_model`, and :meth:`design_matrix` or (faster) :meth:`transition_matrix`; where P − A P Aᵀ would
-    lose digits over short steps, also :meth:`process_noise`.
+    A kernel has one if ``state_dim`` is a number, d. It then defines :meth:`stationary_covariance`,
+    :meth:`observation_model`, and :meth:`design_matrix` or (faster) :meth:`transition_matrix`. If P − A P Aᵀ has large
+    rounding errors over short steps, it also defines :meth:`process_noise`.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Matern32
+    >>> Matern32(lengthscale=[1.0, 2.0])().transition_matrix(torch.ones(5)).shape  # (K, n, d, d)
+    torch.Size([2, 5, 2, 2])
     """
 
-    #: d, how many numbers the state has; None where the kernel has no state-space form
+    #: d, the size of the state; None if the kernel has no state-space form
     state_dim: int | None = None
 
     def design_matrix(self) -> Tensor:
@@ -39,39 +44,51 @@ class StateSpace:
         raise NotImplementedError
 
     def observation_model(self, t: Tensor) -> Tensor:
-        """The vectors h at times ``t`` (n,), (n, d). It depends on no parameter: scales belong in P."""
+        """The vectors h, (n, d). They depend on no parameter: scales belong in P.
+
+        :param t: times (n,).
+        """
         raise NotImplementedError
 
     def transition_matrix(self, dt: Tensor) -> Tensor:
-        """A over steps ``dt`` (n,), (..., K, n, d, d)."""
+        """A, (..., K, n, d, d).
+
+        :param dt: time steps (n,).
+        """
         return torch.linalg.matrix_exp(self.design_matrix().unsqueeze(-3) * dt[:, None, None])
 
     def process_noise(self, dt: Tensor) -> Tensor:
-        """The covariance P − A P Aᵀ of what is new after steps ``dt`` (n,), (..., K, n, d, d)."""
+        """The covariance P − A P Aᵀ of the noise w, (..., K, n, d, d).
+
+        :param dt: time steps (n,).
+        """
         a = self.transition_matrix(dt)
         p = self.stationary_covariance().to(a.dtype).unsqueeze(-3)
         return p - a @ p @ a.mT
 
     def white(self, t: Tensor) -> Tensor | float:
-        """The variance at ``t`` (n,) of the part that no two frames share, (..., K, n)."""
+        """The variance of the white noise, (..., K, n).
+
+        :param t: times (n,).
+        """
         return 0.0
 
 
 class _Combined(StateSpace):
-    """What sums and products of state-space forms share."""
+    """Base of the sum and the product of state-space forms."""
 
-    parts: list[Any]
+    parts: Sequence[Any]  # of KernelValue, or of kernels of latent points, which have no form
 
-    def _smooth(self) -> list[Any]:
+    def _smooth(self) -> list[StateSpace]:
         return [part for part in self.parts if part.state_dim]
 
     def _dims(self) -> list[int | None]:
-        # white noise is a state of no numbers; a part that is no temporal kernel has no form
+        # white noise has a state of size 0
         return [getattr(part, "state_dim", None) for part in self.parts]
 
 
 class ConstantState(StateSpace):
-    """A state of one number that never changes, with the kernel's ``variance`` (..., K)."""
+    """A constant state of size 1, with the kernel's ``variance`` (..., K)."""
 
     variance: Tensor
     state_dim = 1
@@ -90,7 +107,7 @@ class ConstantState(StateSpace):
 
 
 class StateSpaceSum(_Combined):
-    """States side by side."""
+    """The states, concatenated."""
 
     @property
     def state_dim(self) -> int | None:  # type: ignore[override]
@@ -141,7 +158,7 @@ class StateSpaceProduct(_Combined):
         return reduce(kron, [part.transition_matrix(dt) for part in self.parts])
 
     def process_noise(self, dt: Tensor) -> Tensor:
-        # P₁⊗P₂ − (P₁ − Q₁)⊗(P₂ − Q₂) = Q₁⊗P₂ + (P₁ − Q₁)⊗Q₂, which adds and never takes away
+        # P₁⊗P₂ − (P₁ − Q₁)⊗(P₂ − Q₂) = Q₁⊗P₂ + (P₁ − Q₁)⊗Q₂, a sum without cancellation
         first, *others = self.parts
         q, p = first.process_noise(dt), first.stationary_covariance().unsqueeze(-3)
         for part in others:
@@ -150,9 +167,9 @@ class StateSpaceProduct(_Combined):
         return q
 
     def white(self, t: Tensor) -> Tensor | float:
-        # (s₁ + ω₁)(s₂ + ω₂) − s₁s₂ = ω₁ (s₂ + ω₂) + s₁ω₂ with s the smooth part of each variance
-        total: Any = 0.0
-        smooth: Any = 1.0
+        # (s₁ + ω₁)(s₂ + ω₂) − s₁s₂ = ω₁ (s₂ + ω₂) + s₁ω₂ with s the smooth and ω the white part of a variance
+        total: Tensor | float = 0.0
+        smooth: Tensor | float = 1.0
         for part in self.parts:
             white, diag = part.white(t), part.diag(t)
             total, smooth = total * diag + smooth * white, smooth * (diag - white)
@@ -160,7 +177,7 @@ class StateSpaceProduct(_Combined):
 
 
 def block_diagonal(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices (..., d_i, d_i) along the diagonal of one, (..., Σd_i, Σd_i)."""
+    """The block-diagonal matrix (..., Σd_i, Σd_i) of matrices (..., d_i, d_i)."""
     if len(parts) == 1:
         return parts[0]
     batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
@@ -185,5 +202,5 @@ def _eye(like: Tensor) -> Tensor:
 
 
 def matrix(rows: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Entries (...) as matrices (..., d, d)."""
+    """A matrix (..., d, d) from its entries (...)."""
     return torch.stack([torch.stack(list(row), -1) for row in rows], -2)

@@ -1,77 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of time, for the prior on the latent path: p(x_q given t) = N(0, k_x(t, t))."""
+"""Stationary kernels of time, for the prior on the latent path: p(x_q given t) = N(0, k_x(t, t))."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.matern_states import MaternStates
 from pyro_vgpds.kernels.periodic_states import PeriodicStates
-from pyro_vgpds.kernels.statespace import ConstantState
+from pyro_vgpds.kernels.values import KernelValue, lift
+from pyro_vgpds.parameters import ParameterLike
 
-__all__ = ["RBF", "Linear", "Matern12", "Matern32", "Matern52", "Periodic"]
-
-
-def _lift(parameter: Tensor, t: Tensor, extra: int) -> Tensor:
-    """A parameter (..., K) as (..., K, 1, …): one axis for each of ``t`` and ``extra`` more behind them."""
-    return parameter.reshape(parameter.shape + (1,) * (t.dim() - 1 + extra))
+__all__ = [
+    "RBF",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "ScaledKernel",
+    "ScaledValue",
+    "StationaryValue",
+]
 
 
 class StationaryValue(KernelValue):
-    """``variance * correlation(t - t')``."""
+    """``variance * correlation(|t - t'|)``. A new one sets ``variance`` and writes :meth:`correlation`.
 
+    >>> import torch
+    >>> from pyro_vgpds.kernels import StationaryValue
+    >>> class Hyperbolic(StationaryValue):
+    ...     def __init__(self, variance):
+    ...         self.variance = variance
+    ...
+    ...     def correlation(self, d):
+    ...         return 1 / torch.cosh(d)
+    >>> Hyperbolic(torch.ones(3)).gram(torch.zeros(5, 7)).shape
+    torch.Size([3, 5, 7, 7])
+    """
+
+    #: (..., K)
     variance: Tensor
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        """Correlation at distances ``d`` >= 0, with parameters lifted by ``lift`` axes; 1 at zero."""
+    def correlation(self, d: Tensor) -> Tensor:
+        r"""Correlation at distances ``d`` >= 0, (..., K, \*d); it is 1 at zero. See :func:`lift` for parameters.
+
+        :param d: distances of any shape.
+        """
         raise NotImplementedError
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
         d = (a.unsqueeze(-1) - (a if b is None else b).unsqueeze(-2)).abs()
-        return _lift(self.variance, a, 2) * self.correlation(d, a.dim() + 1)
+        return lift(self.variance, d) * self.correlation(d)
 
     def diag(self, a: Tensor) -> Tensor:
-        return _lift(self.variance, a, 1).expand(self.variance.shape + a.shape)
+        return lift(self.variance, a).expand(self.variance.shape + a.shape)
 
 
-class _ScaledValue(StationaryValue):
+class ScaledValue(StationaryValue):
+    """A stationary value that measures distances in lengthscales."""
+
     def __init__(self, variance: Tensor, lengthscale: Tensor) -> None:
         self.variance, self.lengthscale = variance, lengthscale
 
-    def _scaled(self, d: Tensor, lift: int) -> Tensor:
-        return d / self.lengthscale.reshape(self.lengthscale.shape + (1,) * lift)
+    def scaled(self, d: Tensor) -> Tensor:
+        """Distances in lengthscales."""
+        return d / lift(self.lengthscale, d)
 
 
-class RBFValue(_ScaledValue):
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        return torch.exp(-0.5 * self._scaled(d, lift).square())
+class RBFValue(ScaledValue):
+    def correlation(self, d: Tensor) -> Tensor:
+        return torch.exp(-0.5 * self.scaled(d).square())
 
 
-class Matern12Value(MaternStates, _ScaledValue):
+class Matern12Value(MaternStates, ScaledValue):
     state_dim = 1
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        return torch.exp(-self._scaled(d, lift))
+    def correlation(self, d: Tensor) -> Tensor:
+        return torch.exp(-self.scaled(d))
 
 
-class Matern32Value(MaternStates, _ScaledValue):
+class Matern32Value(MaternStates, ScaledValue):
     state_dim = 2
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        a = math.sqrt(3.0) * self._scaled(d, lift)
+    def correlation(self, d: Tensor) -> Tensor:
+        a = math.sqrt(3.0) * self.scaled(d)
         return (1.0 + a) * torch.exp(-a)
 
 
-class Matern52Value(MaternStates, _ScaledValue):
+class Matern52Value(MaternStates, ScaledValue):
     state_dim = 3
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        a = math.sqrt(5.0) * self._scaled(d, lift)
+    def correlation(self, d: Tensor) -> Tensor:
+        a = math.sqrt(5.0) * self.scaled(d)
         return (1.0 + a + a.square() / 3.0) * torch.exp(-a)
 
 
@@ -79,50 +103,34 @@ class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
     def __init__(self, variance: Tensor, lengthscale: Tensor, period: Tensor) -> None:
         self.variance, self.lengthscale, self.period = variance, lengthscale, period
 
-    def correlation(self, d: Tensor, lift: int) -> Tensor:
-        axes = (1,) * lift
-        turn = torch.sin(math.pi * d / self.period.reshape(self.period.shape + axes))
-        return torch.exp(-2.0 * (turn / self.lengthscale.reshape(self.lengthscale.shape + axes)).square())
+    def correlation(self, d: Tensor) -> Tensor:
+        turn = torch.sin(math.pi * d / lift(self.period, d))
+        return torch.exp(-2.0 * (turn / lift(self.lengthscale, d)).square())
 
 
-class LinearValue(ConstantState, KernelValue):
-    def __init__(self, variance: Tensor) -> None:
-        self.variance = variance
-
-    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        return _lift(self.variance, a, 2) * (a.unsqueeze(-1) * (a if b is None else b).unsqueeze(-2))
-
-    def diag(self, a: Tensor) -> Tensor:
-        return _lift(self.variance, a, 1) * a.square()
-
-    # the state is the slope, which never changes
-
-    def observation_model(self, t: Tensor) -> Tensor:
-        return t.unsqueeze(-1)
-
-
-class _Scaled(Kernel):
+class ScaledKernel(Kernel):
     """A stationary kernel with a variance and a lengthscale."""
 
-    _value: ClassVar[type[_ScaledValue]]
+    #: the class of its value
+    value_class: ClassVar[type[ScaledValue]]
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None) -> None:
+    def __init__(self, variance: ParameterLike = 1.0, lengthscale: ParameterLike | None = None) -> None:
         super().__init__()
-        self._add("variance", variance)
-        self._add("lengthscale", lengthscale, default=1.0)
+        self.add_parameter("variance", variance)
+        self.add_parameter("lengthscale", lengthscale, default=1.0)
 
-    def forward(self) -> _ScaledValue:
-        return self._value(self._read("variance"), self._read("lengthscale"))
+    def forward(self) -> ScaledValue:
+        return self.value_class(self.read("variance"), self.read("lengthscale"))
 
 
-class RBF(_Scaled):
+class RBF(ScaledKernel):
     r"""Squared exponential: :math:`\sigma^2 \exp(-\tfrac12 d^2 / \ell^2)`.
 
-    It has no state-space form, so a sequence of n frames costs O(n³); :class:`MarkovRBF` is nearly the same at O(n).
+    It has no state-space form, so a sequence of n frames costs O(n³); :class:`MarkovRBF` approximates it in O(n).
 
-    :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
-    :param lengthscale: :math:`\ell`, likewise; left out, ``VGPDS.from_data`` chooses it (and 1 stands until then).
-    :raises ValueError: where a parameter is not positive and finite.
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
+    :param lengthscale: :math:`\ell`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :raises ValueError: if a parameter is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF
@@ -133,10 +141,10 @@ class RBF(_Scaled):
     torch.Size([2, 2, 2])
     """
 
-    _value = RBFValue
+    value_class = RBFValue
 
 
-class Matern12(_Scaled):
+class Matern12(ScaledKernel):
     r"""Matérn 1/2 (Ornstein–Uhlenbeck): :math:`\sigma^2 e^{-d/\ell}`. Parameters as in :class:`RBF`.
 
     >>> import torch
@@ -145,10 +153,10 @@ class Matern12(_Scaled):
     0.36787944117144233
     """
 
-    _value = Matern12Value
+    value_class = Matern12Value
 
 
-class Matern32(_Scaled):
+class Matern32(ScaledKernel):
     r"""Matérn 3/2: :math:`\sigma^2 (1 + a) e^{-a}`, :math:`a = \sqrt3 d/\ell`. Parameters as in :class:`RBF`.
 
     >>> from pyro_vgpds.kernels import Matern32, White
@@ -158,10 +166,10 @@ class Matern32(_Scaled):
     2
     """
 
-    _value = Matern32Value
+    value_class = Matern32Value
 
 
-class Matern52(_Scaled):
+class Matern52(ScaledKernel):
     r"""Matérn 5/2: :math:`\sigma^2 (1 + a + a^2/3) e^{-a}`, :math:`a = \sqrt5 d/\ell`. Parameters as in :class:`RBF`.
 
     >>> from pyro_vgpds.kernels import Matern52
@@ -169,7 +177,7 @@ class Matern52(_Scaled):
     3
     """
 
-    _value = Matern52Value
+    value_class = Matern52Value
 
 
 class Periodic(Kernel):
@@ -177,13 +185,13 @@ class Periodic(Kernel):
 
     The period is :math:`p` itself. The paper writes :math:`\sin^2(2\pi d/T)`, whose period is T/2.
 
-    Its state-space form is its Fourier series, with as many harmonics as leave out at most 1e-12 of the variance (11
-    for a lengthscale of 1, more for a shorter one).
+    Its state-space form is its Fourier series, truncated where the remaining harmonics hold less than 1e-12 of the
+    variance: 11 harmonics for a lengthscale of 1, more for a shorter one.
 
-    :param variance: :math:`\sigma^2`; one for all latent dimensions, or (Q,).
-    :param lengthscale: :math:`\ell`, likewise, relative to the period: paths wiggle more within one where it is short.
-    :param period: :math:`p`; left out, ``VGPDS.from_data`` takes the strongest frequency of the data.
-    :raises ValueError: where a parameter is not positive and finite.
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
+    :param lengthscale: :math:`\ell`, one or (Q,), relative to the period: the shorter, the more paths vary within one.
+    :param period: :math:`p`, one or (Q,). Default: 1, until ``VGPDS.from_data`` sets it to the data's dominant period.
+    :raises ValueError: if a parameter is not positive and finite.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF, Periodic
@@ -195,30 +203,13 @@ class Periodic(Kernel):
 
     slow_parameters = frozenset({"period"})
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = None) -> None:
+    def __init__(
+        self, variance: ParameterLike = 1.0, lengthscale: ParameterLike = 1.0, period: ParameterLike | None = None
+    ) -> None:
         super().__init__()
-        self._add("variance", variance)
-        self._add("lengthscale", lengthscale)
-        self._add("period", period, default=1.0)
+        self.add_parameter("variance", variance)
+        self.add_parameter("lengthscale", lengthscale)
+        self.add_parameter("period", period, default=1.0)
 
     def forward(self) -> PeriodicValue:
-        return PeriodicValue(self._read("variance"), self._read("lengthscale"), self._read("period"))
-
-
-class Linear(Kernel):
-    r"""Straight lines through the origin of time: :math:`\sigma^2 t t'`. Add :class:`Bias` for a free intercept.
-
-    :param variance: :math:`\sigma^2`, of the slope; one for all latent dimensions, or (Q,).
-
-    >>> import torch
-    >>> from pyro_vgpds.kernels import Linear
-    >>> Linear(2.0)().gram(torch.tensor([1.0, 3.0]).double()).tolist()
-    [[[2.0, 6.0], [6.0, 18.0]]]
-    """
-
-    def __init__(self, variance: Any = 1.0) -> None:
-        super().__init__()
-        self._add("variance", variance)
-
-    def forward(self) -> LinearValue:
-        return LinearValue(self._read("variance"))
+        return PeriodicValue(self.read("variance"), self.read("lengthscale"), self.read("period"))

@@ -14,28 +14,30 @@ from pyro_vgpds.types import ArrayLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_relevance", "plot_training"]
+__all__ = ["TrainingRun", "plot_relevance", "plot_training"]
 
 
-class _Step(Protocol):
+class TrainingStep(Protocol):
+    """One entry of ``FitResult.history``."""
+
     @property
     def step(self) -> int: ...
     @property
     def bound(self) -> float: ...
 
 
-class _Result(Protocol):
+class TrainingRun(Protocol):
     """The part of :class:`~pyro_vgpds.FitResult` that is plotted here."""
 
     @property
-    def history(self) -> Sequence[_Step]: ...
+    def history(self) -> Sequence[TrainingStep]: ...
     @property
     def bound(self) -> float: ...
     @property
     def method(self) -> str: ...
 
 
-def plot_training(result: _Result, ax: Axes | None = None) -> Axes:
+def plot_training(result: TrainingRun, ax: Axes | None = None) -> Axes:
     """Plot the bound over the steps of a :class:`~pyro_vgpds.FitResult`.
 
     The lowest tenth of the values is cut off, since the bound may start far below the rest.

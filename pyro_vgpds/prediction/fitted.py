@@ -15,7 +15,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.reconstruction import Training
@@ -72,7 +72,7 @@ class FittedModel:
             self.settings = Settings(model, guide, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-                self.training = self.training._replace(likelihood=likelihood)
+                self.training = Training(q, likelihood, data)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))

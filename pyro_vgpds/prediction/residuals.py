@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kernels.base import Kernel, KernelValue
+from pyro_vgpds.kernels import Kernel, KernelValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior
 

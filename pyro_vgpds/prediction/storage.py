@@ -119,7 +119,7 @@ def _build(header: Json, tensors: Tensors, data: Sequences) -> Posterior:
     given, about, residual = strip(tensors, "prediction."), header.get("prediction", {}), None
     if "residual" in about:
         state = strip(given, "residual.")
-        residual = build_kernel(about["residual"], state)
+        residual = build_kernel(about["residual"], state, data.dtype)
         residual.load_state_dict(state)
     scale, noise = given.get("output_scale"), given.get("noise_variance")
     return Posterior(model, guide, data, noise_variance=noise, output_scale=scale, residual=residual)

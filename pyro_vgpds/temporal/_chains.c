@@ -3,10 +3,10 @@
 // The recursions of recursions.py, which has the equations, as loops over the frames.
 //
 // Layout: the lanes of a SIMD vector are LANES chains, which all take the same steps. a and q are (K, N, d, d), h (N, d),
-// everything that is one number a frame (C, N); index (C,) says which of the K kernels a chain has.
+// quantities with one number per frame (C, N); index (C,) is the kernel, one of K, of each chain.
 //
-// What the way back needs of the way forward is kept for a segment of frames that fits a fixed budget of memory; with
-// more segments than one, a first pass keeps only the states between them, and each segment is run again.
+// The backward pass needs results of the forward pass. They are stored for a segment of frames that fits a fixed memory
+// budget. With several segments, a first pass stores only the states between them, and each segment is run again.
 //
 // The file includes itself: once for every instruction set (the part under #ifdef TARGET), and there once for every
 // small size of the state, for which the compiler unrolls all loops (the part under #ifdef DIM; 0 is any size).
@@ -24,8 +24,8 @@
 #endif
 #define EACH(i) for (long i = 0; i < D; i++)
 
-// Products with A, of which only the entries that are not zero in every frame are read: a state of any size is mostly
-// made of small blocks. ROW(i, k) runs over the columns k of row i, COLUMN(k, i) over the rows k of column i.
+// Products with A, which read only the entries that are nonzero in some frame: a large state mostly consists of small
+// blocks. ROW(i, k) runs over the columns k of row i, COLUMN(k, i) over the rows k of column i.
 #if DIM
 #define ROW(i, k) for (long k = 0; k < D; k++)
 #define COLUMN(k, i) for (long k = 0; k < D; k++)
@@ -99,7 +99,7 @@ INLINE void NAME(read_matrix)(const group *g, const double *const *from, long k,
 }
 INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = splat(g->h[k * D + i]); }
 
-// What a frame leaves for the way back: w, v, then f and e of the mean; or v̇, ẇ, P and Ṗ of the frame before; or of a
+// What a frame stores for the backward pass: w, v, then f and e of the mean; or v̇, ẇ, P and Ṗ of the frame before; or of a
 // draw m and P of the frame before
 #define KEPT_V D
 #define KEPT_F (D + 1)
@@ -110,7 +110,7 @@ INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = 
 #define KEPT_DP (2 * D + 2 + D * D)
 #define KEPT_M (D + 1)
 
-// Frames k0 <= k < k1 forwards, from P, m and Ṗ in ``state``, which are left as they are after them
+// Frames k0 <= k < k1 forwards, from P, m and Ṗ in ``state``, which is updated to the last of them
 INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kept, long stride, int task) {
     const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW;
     vec *P = state, *m = state + D * D, *dP = state + D * D + D;
@@ -165,7 +165,7 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
             }
             EACH(i) m[i] = moved[i] + w[i] * noise / scale;
         }
-        // P h = u w holds exactly; what rounding leaves of it is taken out again, as Joseph's form would
+        // P h = u w holds exactly; the rounding error is removed, as Joseph's form would
         EACH(i) EACH(j) P[i * D + j] = M[i * D + j] - c * w[i] * w[j];
         NAME(apply)(g, P, h, rest);
         EACH(i) rest[i] -= u * w[i];
@@ -200,7 +200,7 @@ INLINE void NAME(back_variance)(const group *g, long k, vec *N, const vec *kept)
     NAME(read_row)(g, k, h);
     NAME(apply)(g, N, kept, y);
     const vec n = NAME(dot)(g, kept, y), filtered = u * v, s = filtered - u * u * n, least = filtered * 0x1p-52;
-    ISA(store)(g, g->out[0], k, ISA(larger)(s, least));  // never below zero, whatever is lost
+    ISA(store)(g, g->out[0], k, ISA(larger)(s, least));  // positive despite rounding errors
     ISA(store)(g, g->out[1], k, c + c * c * n);
     ISA(store)(g, g->out[2], k, v);
     NAME(pull)(g, N, y, h, c, n, c);
@@ -216,7 +216,7 @@ INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
     const vec e = kept[KEPT_E], n = NAME(dot)(g, kept, r), b = e - lam * u * n;
     ISA(store)(g, g->out[0], k, kept[KEPT_F] + v * e + u * n);
     ISA(store)(g, g->out[1], k, b);
-    ISA(store)(g, g->out[2], k, e * ISA(root)(v + 1.0 / lam));  // of η = λx, what the draw x was made of
+    ISA(store)(g, g->out[2], k, e * ISA(root)(v + 1.0 / lam));  // with η = λx: the noise of the draw x
     NAME(read_row)(g, k, h);
     EACH(i) moved[i] = r[i] + h[i] * b;
     NAME(read_a)(g, k, A);
@@ -291,7 +291,7 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
     NAME(apply_at)(g, A, moved, r);
 }
 
-// A filter and the way back, in segments; a draw has no way back
+// A filter and the backward pass, in segments; a draw has no backward pass
 NOINLINE int NAME(there_and_back)(const group *g, int task) {
     const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW || task == DRAW_GRADIENT;
     const long size = 2 * D * D + D;
@@ -485,7 +485,7 @@ TARGET static int ISA(run)(const group *g, int task) {
 #endif
 
 #define LANES 4
-#define BUDGET (1L << 26)  // bytes that the way back may keep of the way forward
+#define BUDGET (1L << 26)  // bytes that the forward pass may store for the backward pass
 #define SCRATCH 4          // matrices, and VECTORS vectors, of any size that a step works with
 #define VECTORS 5
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -502,11 +502,11 @@ enum { VARIANCE, SOLVE, GRADIENT, DRAW_GRADIENT, DRAW, MATMUL, QUADRATIC };
 
 typedef double vec __attribute__((vector_size(8 * LANES)));
 
-// LANES chains; where there are fewer, the last lanes repeat the first and are never written
+// LANES chains; if there are fewer, the last lanes repeat the first and are never written
 typedef struct {
     long n, d, lanes;
-    const long *rows, *in_row, *columns, *in_column;  // where A is not zero: of each row, and of each column
-    int shared;  // all have the same kernel
+    const long *rows, *in_row, *columns, *in_column;  // the nonzero pattern of A, by rows and by columns
+    int shared;  // all chains have the same kernel
     const double *a[LANES], *q[LANES], *h, *in[3][LANES];
     double *out[3][LANES], *g_a[LANES], *g_q[LANES];
     vec weight, *scratch;
@@ -521,7 +521,7 @@ static vec *allocate(long count) {
 #define TARGET __attribute__((target("avx2,fma")))
 #define SET avx2
 #include "_chains.c"
-#define ANY_SIZE  // old processors do without unrolled code, which takes long to compile
+#define ANY_SIZE  // no unrolled code for old processors: it takes long to compile
 #define RUN(g, task) \
     (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? run_avx2(g, task) : run_generic(g, task))
 #else
@@ -531,9 +531,9 @@ static vec *allocate(long count) {
 #define SET generic
 #include "_chains.c"
 
-// Chains c0 <= c < c1. pattern is where the matrices a are not zero, as the ends of rows (d + 1,), the columns in each row,
-// the ends of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
-// are added to. Returns nonzero where memory ran out.
+// Chains c0 <= c < c1. pattern is the nonzero pattern of the matrices a: the offsets of rows (d + 1,), the columns in each
+// row, the offsets of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
+// are added to. Returns nonzero if memory ran out.
 int chains_run(int task, long n, long d, long c0, long c1, const long *pattern, const long *index, const double *a, const double *q,
                const double *h, const double *in0, const double *in1, const double *in2, const double *weight, double *out0,
                double *out1, double *out2, double *g_a, double *g_q) {

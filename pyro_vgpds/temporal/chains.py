@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recursions of :mod:`pyro_vgpds.temporal.recursions` as compiled loops over the frames, for float64 on a CPU.
 
-The extension ``_chains`` is built at install time where a C compiler is found; :func:`available` tells whether it was,
-and ``PYRO_VGPDS_NATIVE=0`` in the environment turns it off. Names and shapes are those of ``recursions``.
+The extension ``_chains`` is built at install time if a C compiler is found; :func:`available` tells whether it was.
+The environment variable ``PYRO_VGPDS_NATIVE=0`` disables it. Names and shapes are those of ``recursions``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyro_vgpds.compiled import open_library, pool
 
 __all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
-_LANES = 4  # chains that the compiled code takes at once
-_UNROLLED = 4  # numbers in the largest state for which it has code of its own
+_LANES = 4  # chains that the compiled code processes at once
+_UNROLLED = 4  # size of the largest state for which the compiled code has unrolled loops
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
@@ -31,25 +31,25 @@ def _library() -> ctypes.CDLL | None:
     try:
         library.chains_run.argtypes = [ctypes.c_int] + [ctypes.c_long] * 4 + [ctypes.c_void_p] * 14
         library.chains_run.restype = ctypes.c_int
-    except AttributeError:  # built from other sources
+    except AttributeError:  # built from another version of the source
         return None
     return library
 
 
 def available() -> bool:
-    """Whether the compiled loops were built and are not turned off."""
+    """Whether the compiled loops were built and are not disabled."""
     return _library() is not None
 
 
 def _edges(chains: int) -> list[tuple[int, int]]:
-    """Contiguous ranges of chains, one for each torch thread at the most, of whole groups of lanes."""
+    """Contiguous ranges of chains in whole groups of lanes, at most one for each torch thread."""
     groups = -(-chains // _LANES)
     threads = max(1, min(torch.get_num_threads(), groups))
     return list(itertools.pairwise(min(chains, _LANES * (groups * i // threads)) for i in range(threads + 1)))
 
 
 def _pattern(a: Tensor) -> Tensor:
-    """Where the matrices are not zero in every frame, by rows and by columns: ends, and then the places in each."""
+    """The nonzero pattern of the matrices of all frames, by rows and by columns: offsets, then indices (as in CSR)."""
     nonzero = (a != 0.0).flatten(0, 1).any(0) if a.shape[-1] > _UNROLLED else torch.ones(a.shape[-2:]).bool()
     parts = []
     for matrix in (nonzero, nonzero.mT):
@@ -66,18 +66,21 @@ def _run(
     weight: Tensor | None = None,
     gradients: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Outputs (C, N) of a task, and with ``gradients`` those in a and q."""
+    """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
     a, q, h = (x.contiguous() for x in model[:3])
     index = model[3].to(torch.int64).contiguous()
     inputs = tuple(x.contiguous() for x in inputs)
     chains, (n, d) = len(index), h.shape
     for x in (a, q, h, *inputs):
         if x.dtype != torch.float64 or x.device.type != "cpu":
-            raise ValueError("the compiled recursions take float64 CPU tensors")
+            raise ValueError(f"the compiled recursions need float64 CPU tensors, but got {x.dtype} on {x.device}.")
     if a.shape[1:] != (n, d, d) or q.shape != a.shape or any(x.shape != (chains, n) for x in inputs) or not d or not n:
-        raise ValueError("a and q must be (K, N, d, d), h (N, d), index (C,) and the rest (C, N), and none empty")
+        raise ValueError(
+            "a and q must be (K, N, d, d), h (N, d), index (C,) and the inputs (C, N), all of them nonempty, but got "
+            f"{[tuple(x.shape) for x in (a, q, h, index, *inputs)]}."
+        )
     if chains == 0 or int(index.min()) < 0 or int(index.max()) >= len(a):
-        raise ValueError("index must name one of the kernels for each of at least one chain")
+        raise ValueError(f"index must have an entry from 0 to {len(a) - 1} for each chain, but got {index.tolist()}.")
     outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
     pattern, edges = _pattern(a), _edges(chains)
     totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in edges]
@@ -95,7 +98,7 @@ def _run(
     each = map if len(edges) == 1 else pool(len(edges)).map
     status = list(each(call, edges, totals))
     if any(status):
-        raise MemoryError("the compiled recursions ran out of memory")
+        raise MemoryError("the compiled recursions ran out of memory.")
     if not gradients:
         return outputs
     for own in totals[1:]:

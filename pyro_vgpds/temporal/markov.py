@@ -1,46 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""K_t of a Markov kernel, and everything that q(X) needs of it, in O(N) by its state-space form.
+r"""K_t of a Markov kernel in O(N), by its state-space form.
 
-The kernel is K_t = K_f + diag ω: a smooth part, which the state-space model has, and white noise, which it never sees.
-A site (η, λ) on x = f + white noise is the site (η, λ)/(1 + ωλ) on f, and
+The kernel is K_t = K_f + diag ω: a smooth part f, which has the state-space form, and white noise ω. A site (η, λ) on
+x = f + white noise is the site (η, λ)/(1 + ωλ) on f, and
 
 .. math::
     \mu = \frac{\mu_f + \omega\eta}{1 + \omega\lambda}, \quad
     s = \frac{\omega}{1 + \omega\lambda} + \frac{s_f}{(1 + \omega\lambda)^2}, \quad
     \log|B| = \log|B_f| + \sum \log(1 + \omega\lambda).
 
-The sequences are one chain, which forgets everything where a new one begins.
+The sequences are one chain, whose state is drawn anew at the first frame of each.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels.base import KernelValue
+from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
-from pyro_vgpds.temporal.dense import DenseCovariance, Moments
+from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
+from pyro_vgpds.temporal.dense import DenseCovariance
+from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["MarkovCovariance"]
 
-_COLUMNS = 1 << 22  # numbers of the columns of S that are made at once
+_COLUMNS = 1 << 22  # numbers in the columns of S that are computed at once
 
 
-class MarkovCovariance:
-    """K_t by its state-space form: the methods of ``DenseCovariance``, and no N × N matrix but where one is asked for.
+class MarkovCovariance(TemporalCovariance):
+    """K_t by its state-space form; only :meth:`matrix` and :meth:`posterior_matrix` make N × N matrices.
 
-    It computes in float64 whatever the dtype of the times, and returns theirs.
+    It computes in float64 and returns the dtype of the times.
     """
 
     name = "markov"
 
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        self.kernel, self.times, self.jitter = kernel, times, jitter
+        super().__init__(kernel, times, jitter)
         t = times.t.double()
         first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
         first[list(times.starts)] = True
@@ -48,8 +50,8 @@ class MarkovCovariance:
         self.h = kernel.observation_model(t)  # (N, d)
         if self.h.requires_grad:
             raise ValueError(
-                "observation_model must not depend on parameters, or on times with a gradient: put scales into "
-                "stationary_covariance, or take structure='dense'."
+                "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
+                "stationary_covariance, or use structure='dense'."
             )
         begins = first[:, None, None]
         stationary = kernel.stationary_covariance().double().unsqueeze(-3)
@@ -65,17 +67,8 @@ class MarkovCovariance:
     def batch_shape(self) -> torch.Size:
         return self.kernels[:-1]
 
-    def equals(self, other: Any) -> bool:
-        def tensors(x: MarkovCovariance) -> tuple[Tensor, ...]:
-            return x.a, x.q, x.h, x.white
-
-        return self is other or (
-            isinstance(other, MarkovCovariance)
-            and self.times.lengths == other.times.lengths
-            and all(
-                x.shape == y.shape and torch.equal(x, y) for x, y in zip(tensors(self), tensors(other), strict=True)
-            )
-        )
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.a, self.q, self.h, self.white
 
     def diag(self) -> Tensor:
         return self.k
@@ -84,14 +77,13 @@ class MarkovCovariance:
         return self._dense().matrix()
 
     def posterior_matrix(self, lam: Tensor) -> Tensor:
-        """S, (..., Q, N, N), zero between sequences."""
         return self._dense().posterior_matrix(lam)
 
     def _dense(self) -> DenseCovariance:
         return DenseCovariance(self.kernel, self.times, self.jitter)
 
-    def _run(self, recursion: Callable[..., Any], *inputs: Tensor) -> tuple[Tensor, ...]:
-        """A recursion on inputs (..., N, Q), all of which are brought to one shape; results likewise, or (..., Q)."""
+    def _run(self, recursion: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+        """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q)."""
         chains = torch.broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
         rows = self.kernels.numel()
         index = torch.arange(rows, device=self.a.device).reshape(self.kernels).expand(chains).flatten()
@@ -109,30 +101,37 @@ class MarkovCovariance:
         (smooth,) = self._run(recursions.matmul, v)
         return self._back(smooth + self.white * v)
 
-    def posterior(self, shift: Tensor, lam: Tensor, natural: bool = False) -> Moments:
-        """``shift`` is mean_bar, of which μ = K mean_bar, or with ``natural`` η = S⁻¹μ."""
+    def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
         lam = lam.double()
-        shrink = 1.0 / (1.0 + self.white * lam)
+        s, logdet = self._variance(lam, self._shrink(lam))
+        return PathMoments(self.matmul(mean_bar), s, self._back(mean_bar), logdet)
+
+    def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
+        lam = lam.double()
+        shrink = self._shrink(lam)
+        s, logdet = self._variance(lam, shrink)
+        mu, mean_bar = self._mean(eta, lam, shrink)
+        return PathMoments(self._back(mu), s, self._back(mean_bar), logdet)
+
+    def _shrink(self, lam: Tensor) -> Tensor:
+        """1/(1 + ωλ), (..., N, Q)."""
+        return 1.0 / (1.0 + self.white * lam)
+
+    def _variance(self, lam: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
+        """The diagonal of S, (..., N, Q), and log|B|, (..., Q)."""
         s, _, logdet = self._run(recursions.variance, lam * shrink)
-        s = shrink * (self.white + shrink * s)
         logdet = logdet + torch.log1p(self.white * lam).sum(-2)
-        if natural:
-            mu, mean_bar = self._mean(shift, lam, shrink)
-        else:
-            mu, mean_bar = self.matmul(shift), shift
-        return Moments(self._back(mu), self._back(s), self._back(mean_bar), self._back(logdet))
+        return self._back(shrink * (self.white + shrink * s)), self._back(logdet)
 
     def _mean(self, eta: Tensor, lam: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
-        """μ = S η, and mean_bar = K⁻¹ μ: that of f and of x are the same, as K_f mean_bar and K mean_bar differ by
-        what white noise adds.
-        """
+        """μ = S η and mean_bar = K_t⁻¹ μ in float64. mean_bar of f and of x are the same, and μ = μ_f + ω mean_bar."""
         mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
         return mean + self.white * mean_bar, mean_bar
 
     def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:
-        """S of some frames, (..., Q, T, T), some columns at a time: O(N T), and never N × N."""
+        """S of the frames ``rows`` (T,), (..., Q, T, T), some columns at a time: O(N T), and never N × N."""
         lam, n = lam.double(), len(self.times)
-        shrink = 1.0 / (1.0 + self.white * lam)
+        shrink = self._shrink(lam)
         parts = []
         for some in rows.split(max(1, _COLUMNS // shrink.numel())):
             unit = torch.zeros((len(some),) + (1,) * (shrink.dim() - 2) + (n, 1), dtype=lam.dtype, device=lam.device)
@@ -142,30 +141,26 @@ class MarkovCovariance:
         block = torch.cat(parts, -1)
         return self._back(0.5 * (block + block.mT))
 
-    def forecast(self, q: Any, t: Tensor, sequence: int) -> Any:
-        """q(X*) at new times of a sequence: frames without sites among its own."""
-        from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-        from pyro_vgpds.temporal.paths import Rows
+    def gain(self, lam: Tensor, v: Tensor) -> Tensor:
+        lam = lam.double()
+        root = torch.where(lam == 0.0, 0.0, torch.where(lam == 0.0, 1.0, lam).sqrt())  # a gradient of zero at zero
+        return self._back(self._mean(root * v, lam, self._shrink(lam))[0])
 
+    def predictor(self, sequence: int, mean_bar: Tensor, lam: Tensor) -> Predictor:
         rows = self.times.slices()[sequence]
-        merged, order = torch.cat([self.times.t[rows], t]).sort(stable=True)
-        prior = TemporalGP(self.kernel, merged, q.event_shape[-1], self.jitter, structure="markov")
-        mean_bar, lam = (
-            torch.nn.functional.pad(x[..., rows, :], (0, 0, 0, len(t))).index_select(-2, order)
-            for x in (q.mean_bar, q.lam)
-        )
+        return functools.partial(self._predict, self.times.t[rows], mean_bar[..., rows, :], lam[..., rows, :])
+
+    def _predict(self, old: Tensor, mean_bar: Tensor, lam: Tensor, t: Tensor) -> GaussianPath:
+        """The new times as frames without sites among those of the sequence."""
+        merged, order = torch.cat([old, t]).sort(stable=True)
+        mean_bar, lam = (torch.nn.functional.pad(x, (0, 0, 0, len(t))).index_select(-2, order) for x in (mean_bar, lam))
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
-        return Rows(OpperArchambeau(prior, mean_bar, lam), place[rows.stop - rows.start :])
-
-    def gain(self, lam: Tensor, v: Tensor) -> Tensor:
-        """K r B⁻¹ v = S r v, (..., N, Q): what Matheron's rule takes off a draw of the prior."""
-        lam = lam.double()
-        root = torch.where(lam == 0.0, 0.0, torch.where(lam == 0.0, 1.0, lam).sqrt())  # no gradient at zero
-        return self._back(self._mean(root * v, lam, 1.0 / (1.0 + self.white * lam))[0])
+        joint = MarkovCovariance(self.kernel, Times(merged), self.jitter)
+        return joint.posterior_path(joint.posterior(mean_bar, lam), lam, place[len(old) :])
 
     def _noise(self) -> Tensor:
-        """The white part and the jitter of its sequence, (..., N, K): what the factor of K_t has beside K_f."""
+        """White noise and jitter, (..., N, K): the diagonal that the factor of K_t has besides K_f."""
         diag = self.k.double()
         if self.jitter is not None:
             return (self.white + self.jitter).expand_as(diag).clamp_min(torch.finfo(torch.float64).tiny)
@@ -176,21 +171,22 @@ class MarkovCovariance:
         return self.white + default_jitter(self.k.dtype) * scale
 
     def correlate(self, noise: Tensor) -> Tensor:
-        """Standard normal noise (..., N, Q) with this covariance."""
         return self._back(self._run(recursions.draw, self._noise(), noise)[0])
 
     def uncorrelate(self, x: Tensor) -> Tensor:
-        """The inverse of :meth:`correlate`.
+        """L⁻¹ x, (..., N, Q): the inverse of :meth:`correlate`.
 
-        :raises NotImplementedError: where a gradient is asked for.
+        :raises NotImplementedError: if a gradient is required.
         """
         noise = self._noise()
         if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.a.requires_grad):
-            raise NotImplementedError("uncorrelate has no gradient for a Markov prior; call it within torch.no_grad().")
+            raise NotImplementedError(
+                "uncorrelate has no gradient for structure='markov'. Call it within torch.no_grad(), or use "
+                "structure='dense'."
+            )
         return self._back(self._run(recursions.undraw, noise, x)[0])
 
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared Mahalanobis norm and log-determinant, each (..., Q)."""
         noise = self._noise()
         precision = 1.0 / noise
         _, _, logdet = self._run(recursions.variance, precision)
@@ -198,5 +194,4 @@ class MarkovCovariance:
         return self._back((x * solved).sum(-2)), self._back(logdet + noise.log().sum(-2))
 
     def inverse_diag(self) -> Tensor:
-        """The diagonal of K_t⁻¹, (..., N, K)."""
         return self._back(self._run(recursions.variance, 1.0 / self._noise())[1])

@@ -1,39 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gaussian paths at new times: what forecasts and reconstructions say of the latent path."""
+"""Gaussian paths at some frames: the latent path of forecasts and reconstructions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import torch
-from pyro.distributions import MultivariateNormal, TorchDistribution, constraints
+from pyro.distributions import MultivariateNormal, constraints
 from torch import Tensor
 
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky, matvec
+from pyro_vgpds.types import Shape
 
-if TYPE_CHECKING:
-    from pyro_vgpds.temporal.distributions import OpperArchambeau
-
-__all__ = ["GaussianPath", "Rows"]
+__all__ = ["GaussianPath"]
 
 
 class GaussianPath(Expandable):
     """Gaussian paths, independent over the latent dimensions: event shape (T, Q).
 
     :param mean: (..., T, Q).
-    :param variance: likewise.
-    :param covariance: makes the covariances (..., Q, T, T), which are large, when they are asked for.
+    :param variance: (..., T, Q).
+    :param covariance: computes the covariances (..., Q, T, T), which are large, when they are needed.
+    :param draw: draws minus the mean, ``shape`` + (T, Q), for a shape. Default: by a Cholesky factor of the covariance.
     """
 
-    arg_constraints: dict[str, Any] = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
-    def __init__(self, mean: Tensor, variance: Tensor, covariance: Callable[[], Tensor]) -> None:
+    def __init__(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        covariance: Callable[[], Tensor],
+        draw: Callable[[torch.Size], Tensor] | None = None,
+    ) -> None:
         self._mean, self._variance, self._covariance = mean, variance, covariance
-        super().__init__(mean.shape[:-2], mean.shape[-2:], validate_args=False)
+        self._draw = self._correlate if draw is None else draw
+        shape = torch.broadcast_shapes(mean.shape, variance.shape)
+        super().__init__(shape[:-2], shape[-2:], validate_args=False)
 
     @property
     def mean(self) -> Tensor:
@@ -45,59 +51,20 @@ class GaussianPath(Expandable):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """(..., Q, T, T)."""
-        return self._covariance()
+        """(..., Q, T, T). Large: computed on each access."""
+        t, q = self.event_shape
+        return self._covariance().expand(self.batch_shape + (q, t, t))
 
     def _factor(self) -> Tensor:
-        return cholesky(self._covariance(), "the covariance of the path at new times", None)
+        return cholesky(self._covariance(), "the covariance of the latent path", None)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        noise = torch.randn(self._extended_shape(sample_shape), dtype=self._mean.dtype, device=self._mean.device)
-        return self.mean + matvec(self._factor(), noise.mT).mT
+    def _correlate(self, shape: torch.Size) -> Tensor:
+        noise = torch.randn(shape + self.event_shape, dtype=self._mean.dtype, device=self._mean.device)
+        return matvec(self._factor(), noise.mT).mT
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        return _log_normal(value, self.mean, self._factor())
-
-
-def _log_normal(value: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
-    """Log-density of paths (..., T, Q) whose covariances (..., Q, T, T) have these factors."""
-    return MultivariateNormal(mean.mT, scale_tril=factor, validate_args=False).log_prob(value.mT).sum(-1)
-
-
-class Rows(TorchDistribution):
-    """Some rows of a path, as a distribution of their own: event shape (T, Q).
-
-    :param path: an :class:`~pyro_vgpds.OpperArchambeau`.
-    :param rows: their indices, (T,).
-    """
-
-    arg_constraints: dict[str, Any] = {}
-    support = constraints.independent(constraints.real, 2)
-    has_rsample = True
-
-    def __init__(self, path: OpperArchambeau, rows: Tensor) -> None:
-        self.path, self.rows = path, rows
-        shape = torch.Size((len(rows), path.event_shape[-1]))
-        super().__init__(path.batch_shape, shape, validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.path.mean[..., self.rows, :]
-
-    @property
-    def variance(self) -> Tensor:
-        return self.path.variance[..., self.rows, :]
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """(..., Q, T, T). Large: made only when asked for."""
-        return self.path.covariance_of(self.rows)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Rows:
-        return Rows(self.path.expand(batch_shape), self.rows)
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self.path.rsample(sample_shape)[..., self.rows, :]
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        return self.mean + self._draw(torch.Size(sample_shape) + self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return _log_normal(value, self.mean, cholesky(self.covariance_matrix, "the covariance of a path's rows", None))
+        normal = MultivariateNormal(self.mean.mT, scale_tril=self._factor(), validate_args=False)
+        return normal.log_prob(value.mT).sum(-1)

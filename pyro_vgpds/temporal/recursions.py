@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Recursions over the frames of linear state-space models, with their gradients, in O(N).
 
-A chain is one latent dimension: z_k = A_k z_{k−1} + N(0, Q_k) and f_k = h_k·z_k, so that K_f = Cov(f); where a sequence
-begins, A_k = 0. Sites of precision λ_k and natural mean η_k observe f_k. The filter's step is
+A chain is one latent dimension: z_k = A_k z_{k−1} + N(0, Q_k) and f_k = h_k·z_k, so that K_f = Cov(f). At the first
+frame of a sequence A_k = 0. Sites of precision λ_k and natural mean η_k observe f_k. The filter's step is
 
 .. math::
     P^-_k = A_k P_{k-1} A_k^\top + Q_k, \quad w = P^- h, \quad v = h \cdot w, \quad u = 1/(1 + \lambda v),
     \quad c = \lambda u, \quad P_k = P^-_k - c\, w w^\top
 
-and that of the smoother (Bryson and Frazier's form, which divides by nothing but 1 + λv, so that states without noise
-and equal times do no harm), with G = I − c w h, N = 0 and r = 0 after the last frame,
+and that of the smoother (Bryson and Frazier's form, which divides only by 1 + λv, so that states without noise and
+equal times are safe), with G = I − c w h, N = 0 and r = 0 after the last frame,
 
 .. math::
     N^-_k = G^\top N_k G + c\, h h^\top, \quad N_{k-1} = A_k^\top N^-_k A_k, \qquad
@@ -26,13 +26,14 @@ r(b)_k = h b_k + A_{k+1}ᵀ r(b)_{k+1} and z(b)_k = A_k z(b)_{k−1} + Q_k r(b)_
 *Draws.* With white noise ω = 1/λ and τ² = v + ω, the filter is the Cholesky factor of K_f + ω row by row:
 x_k = h·A_k m_{k−1} + τ ε_k and m_k = A_k m_{k−1} + w ε_k/τ. Its gradient runs the same steps backwards.
 
-Shapes: ``a`` and ``q`` (K, N, d, d), ``h`` (N, d), ``index`` (C,) which says the kernel of each of C chains, and (C, N)
-for everything that is one number a frame. All of it is float64, whatever the model is in: a filter in float32 cannot
-hold λ K = 1e8.
+Shapes: ``a`` and ``q`` (K, N, d, d), ``h`` (N, d), ``index`` (C,) with the kernel of each of C chains, and (C, N) for
+one number per frame. Everything is float64, also for a model in float32: a filter in float32 loses all digits if
+λ K = 1e8.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,12 +46,12 @@ __all__ = ["draw", "is_compiled", "matmul", "solve", "undraw", "variance"]
 
 
 def is_compiled(x: Tensor) -> bool:
-    """Whether there are compiled loops for tensors on the device of ``x``."""
+    """Whether compiled loops are available for tensors on the device of ``x``."""
     return x.device.type == "cpu" and chains.available()
 
 
-def _route(a: Tensor) -> Any:
-    """The module that has the recursions: loops over the frames on a CPU; elsewhere, and without a compiler, scans."""
+def _route(a: Tensor) -> ModuleType:
+    """The module that runs the recursions: compiled loops over the frames if possible, else scans."""
     return chains if is_compiled(a) else scan
 
 

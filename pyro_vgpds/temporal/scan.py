@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 __all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
-Elements = tuple[Tensor, ...]
-_NUMBERS = 1 << 24  # in one set of matrices, of which there are some tens at a time
+Elements: TypeAlias = tuple[Tensor, ...]
+Recursion = TypeVar("Recursion", bound=Callable[..., Tensor | Elements])
+_NUMBERS = 1 << 24  # numbers in one set of matrices; a recursion holds tens of such sets at a time
 
 
 def scan(combine: Callable[[Elements, Elements], Elements], x: Elements) -> Elements:
@@ -33,9 +34,9 @@ def scan(combine: Callable[[Elements, Elements], Elements], x: Elements) -> Elem
 
 
 def _affine(step: Tensor, source: Tensor, square: bool = False, back: bool = False) -> Tensor:
-    """X_k = step_k X_{k−1} + source_k (or step X stepᵀ + source), from X_{−1} = 0; ``back``: from the end, by stepᵀ.
+    """X_k = step_k X_{k−1} + source_k (``square``: step X stepᵀ + source), from X_{−1} = 0.
 
-    ``back`` gives at k what frame k hands to the one before it.
+    ``back`` runs from the last frame with stepᵀ; its result at k is the message from frame k to frame k − 1.
     """
     step = step.expand(source.shape[:2] + step.shape[2:])
     if back:
@@ -50,7 +51,7 @@ def _affine(step: Tensor, source: Tensor, square: bool = False, back: bool = Fal
 
 
 def _spread(x: Tensor, index: Tensor) -> Tensor:
-    """The matrices of each chain; one kernel for all of them is left to broadcast."""
+    """The matrices of each chain; those of a single kernel broadcast."""
     return x if len(x) == 1 else x.index_select(0, index)
 
 
@@ -58,27 +59,27 @@ def _collect(g: Tensor, index: Tensor, rows: int) -> Tensor:
     return g.new_zeros((rows, *g.shape[1:])).index_add_(0, index, g)
 
 
-def _in_blocks(gradients: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a function on some chains at a time, so that their matrices stay within a fixed amount of memory.
+def _in_blocks(gradients: int = 0) -> Callable[[Recursion], Recursion]:
+    """Run a function on blocks of chains, so that their matrices stay within a fixed amount of memory.
 
-    :param gradients: how many of its results, the first ones, are sums over chains.
+    :param gradients: the number of leading results that are sums over chains.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Recursion) -> Recursion:
         @functools.wraps(function)
-        def run(a: Tensor, q: Tensor, h: Tensor, index: Tensor, *inputs: Tensor) -> Any:
+        def run(a: Tensor, q: Tensor, h: Tensor, index: Tensor, *inputs: Tensor) -> Tensor | Elements:
             size = max(1, _NUMBERS // (a.numel() // len(a)))
             if len(index) <= size:
                 return function(a, q, h, index, *inputs)
             blocks = zip(index.split(size), *[x.split(size) for x in inputs], strict=True)
             results = [function(a, q, h, *block) for block in blocks]
             if isinstance(results[0], Tensor):
-                return torch.cat(results)
+                return torch.cat(cast(list[Tensor], results))
             parts = list(zip(*results, strict=True))
             sums = [functools.reduce(torch.Tensor.add_, part) for part in parts[:gradients]]
             return (*sums, *map(torch.cat, parts[gradients:]))
 
-        return run
+        return cast(Recursion, run)
 
     return decorate
 
@@ -110,7 +111,7 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _combine(x: Elements, y: Elements) -> Elements:
-    # what frames do to the covariance: P ↦ A (P⁻¹ + J)⁻¹ Aᵀ + C (Särkkä and García-Fernández 2021, lemma 8)
+    # the map of the covariance by some frames: P ↦ A (P⁻¹ + J)⁻¹ Aᵀ + C (Särkkä and García-Fernández 2021, lemma 8)
     (a, c, j), (a_new, c_new, j_new) = x, y
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     moved = torch.linalg.solve(eye + c @ j_new, torch.cat([a, c], -1))
@@ -249,7 +250,7 @@ def draw_grad(
     own = h * grad.unsqueeze(-1)
     g_moved = own.unsqueeze(-1) + _earlier(_affine(a, a.mT @ own.unsqueeze(-1), back=True))  # of A m
     g_m = g_moved.squeeze(-1) - own
-    g_v = 0.5 * rate * (grad - (g_m * f.w).sum(-1) / size.square())  # through τ, where ω enters as v does
+    g_v = 0.5 * rate * (grad - (g_m * f.w).sum(-1) / size.square())  # through τ² = v + ω
     half = 0.5 * _outer(g_m * rate.unsqueeze(-1), h.expand_as(g_m))
     source = half + half.mT + g_v[..., None, None] * _outer(h, h)
     future = _earlier(_affine(f.phi, a.mT @ source @ a, square=True, back=True))

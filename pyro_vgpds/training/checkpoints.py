@@ -1,72 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training: any nesting of numbers, texts, lists, dictionaries and tensors, in a safe file."""
+"""Checkpoints of training: nested numbers, texts, lists, dictionaries and tensors, in a safe file."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
+from pyro_vgpds.types import PathLike
 
-__all__ = ["Checkpoints", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
 
 
-class _HasStep(Protocol):
-    @property
-    def step(self) -> int: ...
+class Snapshot(TypedDict):
+    """Everything that a run needs to continue as if it had never stopped."""
+
+    method: str
+    settings: list[float]  #: learning rate, natural rate, warm-up and tolerance
+    state: list[Tensor]  #: current values
+    best: list[Tensor]  #: values of the best bound
+    best_bound: float
+    history: list[list[float]]  #: step, seconds and bound of each record
+    num_undone: int
+    loop: dict[str, Any]  #: the optimiser's state, as it stores it
 
 
 class Checkpoints:
-    """Writes a snapshot to ``path`` every ``steps`` steps, or where ``seconds`` have passed since the last.
+    """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
-    :raises ValueError: where an argument is out of its range, or the folder of ``path`` does not exist.
+    :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
-    def __init__(self, path: str | os.PathLike[str], steps: int | None, seconds: float | None) -> None:
+    def __init__(self, path: PathLike, steps: int | None, seconds: float | None) -> None:
         if steps is not None:
             check_count("checkpoint_steps", steps)
         if seconds is not None and not 0.0 <= seconds < math.inf:
-            raise ValueError(f"checkpoint_seconds must be 0 or more, but got {seconds!r}.")
+            raise ValueError(f"checkpoint_seconds must be finite and 0 or more, but got {seconds!r}.")
         if not Path(path).absolute().parent.is_dir():
-            raise ValueError(f"checkpoint: there is no folder {Path(path).absolute().parent}.")
+            raise ValueError(f"checkpoint: the folder {Path(path).absolute().parent} does not exist. Create it first.")
         if Path(path).is_dir():
-            raise ValueError(f"checkpoint must be a file, but {path} is a folder.")
+            raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._last = time.monotonic()
 
-    def offer(self, record: _HasStep, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """Write ``snapshot()`` if it is time."""
-        due = self.steps is not None and record.step % self.steps == 0
-        due = due or (self.seconds is not None and time.monotonic() - self._last >= self.seconds)
-        if due:
-            self.write(snapshot)
+    def offer(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
+        """Write ``snapshot()`` if it is due after this step."""
+        due = self.steps is not None and step % self.steps == 0
+        if due or (self.seconds is not None and time.monotonic() - self._last >= self.seconds):
+            self.write(snapshot())
 
-    def write(self, snapshot: Callable[[], dict[str, Any]]) -> None:
-        write_checkpoint(self.path, snapshot())
+    def write(self, snapshot: Snapshot) -> None:
+        write_checkpoint(self.path, snapshot)
         self._last = time.monotonic()
 
 
-def write_checkpoint(path: str | os.PathLike[str], content: Any) -> None:
-    """Write ``content``, tensors by the side and all else as JSON."""
+def write_checkpoint(path: PathLike, content: object) -> None:
+    """Write ``content``: its tensors, and everything else as JSON."""
     tensors: dict[str, Tensor] = {}
     write_file(path, "checkpoint", {"content": pack(content, tensors)}, tensors)
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Any:
-    """What :func:`write_checkpoint` wrote; tuples come back as lists.
+def read_checkpoint(path: PathLike) -> Any:
+    """The content that :func:`write_checkpoint` wrote; tuples come back as lists.
 
-    :raises FileFormatError: where the file is cut short, changed, of another kind, or of a later version.
+    :raises FileFormatError: if the file is truncated, changed, of another kind, or of a later version.
     """
     header, tensors = read_file(path, "checkpoint")
     try:
         return unpack(header["content"], tensors)
     except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} does not hold a checkpoint: {error!r}.") from None
+        raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
+
+
+def read_snapshot(path: PathLike) -> Snapshot:
+    """The snapshot of a run.
+
+    :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
+    """
+    content = read_checkpoint(path)
+    missing = sorted(Snapshot.__annotations__.keys() - (content if isinstance(content, dict) else {}))
+    if missing:
+        raise FileFormatError(f"{path} is not a checkpoint of fit: it lacks {', '.join(missing)}.")
+    return content

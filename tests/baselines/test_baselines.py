@@ -79,11 +79,11 @@ def test_single_frames(impute):
 def test_refuses(impute):
     with pytest.raises(ValueError, match="column 1 of y was never observed"):
         impute([0.0, 1.0], [[1.0, np.nan], [2.0, np.nan]])
-    with pytest.raises(ValueError, match="nothing to fill in times alone"):
+    with pytest.raises(ValueError, match="y is required: these data have times only"):
         impute([0.0, 1.0])
     with pytest.raises(ValueError, match="y has 3 rows, but 2 times"):
         impute([0.0, 1.0], np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="either Sequences alone or t and y"):
+    with pytest.raises(ValueError, match="either Sequences alone, or t and y"):
         impute(Sequences([0.0, 1.0], np.zeros((2, 1))), np.zeros((2, 1)))
 
 
@@ -146,9 +146,9 @@ def test_period_of_generated_data():
 
 def test_period_refuses():
     t = np.arange(20.0)
-    with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: give the period"):
+    with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: pass period="):
         baselines.estimate_period(t, t[:, None])
-    with pytest.raises(ValueError, match="no sequence has four frames that are half observed: give the period"):
+    with pytest.raises(ValueError, match="no sequence has four frames with half of the outputs observed: pass period="):
         baselines.estimate_period(t[:3], np.zeros((3, 1)))
     for period in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="period must be positive and finite"):
@@ -188,7 +188,7 @@ def test_nearest_neighbour_refuses():
         baselines.nearest_neighbour(train, np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"train must be frames \(N, D\), but its shape is \(4,\)"):
         baselines.nearest_neighbour(np.zeros(4), test)
-    with pytest.raises(ValueError, match=r"train has sequences of different widths: \[3, 2\]"):
+    with pytest.raises(ValueError, match=r"train must have the same number of columns, but got \[3, 2\]"):
         baselines.nearest_neighbour([train, np.zeros((2, 2))], test)
 
 
@@ -300,7 +300,8 @@ def test_gp_is_calibrated_and_takes_constants():
     flat[~np.isnan(flat)] = 3.0
     mean, variance = baselines.gp_interpolation(t, flat, return_variance=True)
     np.testing.assert_allclose(mean.numpy(), 3.0)
-    assert bool((variance[np.isnan(flat)] > 0).all())
+    hidden = variance[np.isnan(flat)]
+    assert bool(((hidden > 0) & (hidden < 1e-6)).all())  # nothing varies
 
 
 @pytest.mark.parametrize("kernel", [Linear, Matern32(), "rbf"])
@@ -327,6 +328,7 @@ def test_nearest_neighbour_rows_of_table_1(block, scaled, data_home):
     assert (f"{score['SC']:.2f}", f"{score['RA']:.2f}") == TABLE_1[block, scaled]
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_missa(data_home):
     video = load_missa(data_home=data_home)
@@ -349,6 +351,7 @@ def test_missa(data_home):
         assert metrics.mse(truth, filled) == pytest.approx(mse, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "period"), [("mouse", 15), ("pendulum", 26)])
 def test_periodic_clips(name, period, data_home):
@@ -370,6 +373,7 @@ def test_arrays_in_any_memory_order():
         torch.testing.assert_close(impute(t, np.asfortranarray(y)), impute(t, y))
 
 
+@pytest.mark.long
 def test_the_map_model_reconstructs_and_names_what_it_needs():
     data = make_sequences(num_sequences=4, num_outputs=12, length=(25, 35), seed=1).sequences()
     t, y = ([v[s] for s in data.times.slices()] for v in (data.times.t, data.y))

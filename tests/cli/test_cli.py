@@ -127,6 +127,7 @@ def test_load_reads_a_fitted_model(walks):
     assert about["source"] == "walks.csv"
 
 
+@pytest.mark.long
 def test_options_of_fit(folder, plain):
     path = folder / "options.safetensors"
     options = ["--temporal", "rbf*periodic(period=4)+white", "--hold", "period,lengthscale", "--noise-per-output",
@@ -282,6 +283,7 @@ def test_reconstruct_a_film(film, folder):
     assert load_video(folder / "whole.mp4").shape == (8, 10)
 
 
+@pytest.mark.long
 def test_films_are_read_and_written(film, folder):
     pytest.importorskip("av", reason="the [video] extra is not installed")
     for suffix in ("gif", "mp4"):
@@ -489,6 +491,7 @@ def test_entry_point():
     assert '[project.scripts]\npyro-vgpds = "pyro_vgpds.cli:main"\n' in text
 
 
+@pytest.mark.long
 def test_program(plain, tmp_path):
     def run(*arguments):
         command = [sys.executable, "-m", "pyro_vgpds", *arguments]

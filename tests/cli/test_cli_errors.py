@@ -58,7 +58,10 @@ def models(tmp_path_factory):
         (["fit", "x.csv", "-o", "m", "--seed", "-1"], "--seed"),
         (["fit", "x.csv", "-o", "m", "--seed", str(2**32)], "must be below 2**32"),
         (["fit", "x.csv", "-o", "m", "--method", "magic"], "invalid choice: 'magic'"),
-        (["fit", "x.csv", "-o", "m", "--temporal", "rbf+"], "--temporal: the kernel 'rbf+': the name of a kernel"),
+        (
+            ["fit", "x.csv", "-o", "m", "--temporal", "rbf+"],
+            "kernel 'rbf+': expected the name of a kernel",
+        ),
         (["fit", "x.csv", "-o", "m", "--resume"], "--resume requires --checkpoint FILE"),
         (["fit", "x.csv", "-o", "."], "-o/--output must be a file, but . is a folder"),
         (["forecast", "m", "--interval", "1"], "must be at least 0 and below 1, but got '1'"),

@@ -22,6 +22,8 @@ from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
 
+pytestmark = pytest.mark.long
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PICTURES = {
     "video.gif", "video_learned.png", "video_frames.png", "video_forecast.png", "video_fan.png",

@@ -11,8 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pyro_vgpds import Solver, datasets, experiments, fit, load, load_metadata, load_posterior, metrics
+from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
 from pyro_vgpds.experiments import imputation, missa, recipe
@@ -20,6 +22,8 @@ from pyro_vgpds.experiments.imputation import RECIPES, Task
 from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
+
+pytestmark = pytest.mark.long
 
 
 def small_video(frames=100):
@@ -119,13 +123,22 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     for label in ("VGPDS", "NN", "NN sc.", "MAP GP-LVM"):
         for block in ("legs", "body"):
             assert set(results[label][block]) == {"SC", "RA"}
-            assert results[label][block]["RA"]["mean"] > 0
-    assert results["VGPDS"]["legs"]["RA"]["sd"] > 0
-    assert results["folds"]["VGPDS"]["body"]["RA"]["mean"] > 0
+    walks = small_motion()
+    for block in ("legs", "body"):
+        for label, scaled in (("NN", False), ("NN sc.", True)):
+            guess = nearest_neighbour(walks.y, walks.hide(walks.test_y, block), scaled=scaled)
+            assert results[label][block]["RA"]["mean"] == pytest.approx(walks.score(walks.test_y, guess, block)["RA"])
+        # an error of 0.3 is that of hiding nothing but the mean
+        assert results["VGPDS"][block]["RA"]["mean"] < math.degrees(0.6)
+        assert results["folds"]["VGPDS"][block]["RA"]["mean"] < math.degrees(0.6)
+    assert 0 < results["VGPDS"]["legs"]["RA"]["sd"] < results["VGPDS"]["legs"]["RA"]["mean"]
     text = (tmp_path / "cmu35.md").read_text()
     assert "| paper: VGPDS, RBF | 8.19 | 3.57 | 10.73 | 1.90 |" in text
     assert text.strip() == capsys.readouterr().out.strip()
-    assert (tmp_path / "cmu35.png").stat().st_size > 10_000
+    with Image.open(tmp_path / "cmu35.png") as picture:
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    assert (0xB5, 0xB5, 0xB5) in colours  # the truth behind
+    assert any(max(colour) - min(colour) > 80 for colour in colours)  # and predictions in colour
     mixture = load_posterior(tmp_path / "cmu35.safetensors")
     assert len(mixture.posteriors) == 4
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
@@ -236,7 +249,7 @@ def test_clips(name, files, tmp_path, monkeypatch):
     results = json.loads((tmp_path / files[0]).read_text())
     assert results["VGPDS"]["MAE"]["mean"] < 255
     assert results["recipe"]["num_steps"] == 10
-    assert results["seconds"][0] > 0
+    assert len(results["seconds"]) == 1
     film = tmp_path / "ahead.npz"
     command = ["forecast", str(tmp_path / files[-1]), "--until", "110", "-o", str(film), "-q"]
     assert main(command) == 0

@@ -178,7 +178,7 @@ def test_another_noise_or_scale():
     torch.testing.assert_close(same.log_prob(y), likelihood.log_prob(y))
     scale = torch.tensor([1.0, 2.0, 4.0])
     other = likelihood.replaced(scale=scale)  # the noise of the data stays
-    torch.testing.assert_close(other.noise_variance, 1.2 / scale.square())
+    torch.testing.assert_close(other.noise, 1.2 / scale.square())
     torch.testing.assert_close(other.noise_variance, torch.full((3,), 1.2))
     louder = likelihood.replaced(noise_variance=torch.tensor([0.1, 0.2, 0.3]))
     torch.testing.assert_close(louder.noise, torch.tensor([0.1, 0.2, 0.3]) / 4)

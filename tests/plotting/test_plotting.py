@@ -98,7 +98,7 @@ def test_training_curve_leaves_a_bad_start_below():
     assert high > 29
     flat = FitResult(1.0, [Record(0, 0.0, 1.0), Record(1, 0.0, 1.0)], "steps", 0, "adam")
     assert plot_training(flat).get_title() == "adam: 1"
-    with pytest.raises(ValueError, match="no history"):
+    with pytest.raises(ValueError, match="history must have at least one step"):
         plot_training(FitResult(0.0, [], "steps", 0, "adam"))
 
 
@@ -112,7 +112,11 @@ def test_relevance_bars(trained):
     assert [bar.get_alpha() for bar in late] == [1.0, 1.0, 0.35]
     assert ax.get_title() == "2 of 3 dimensions are active"
     assert len(plot_relevance([3.0, 1.0]).containers) == 1
-    plot_relevance(trained.model.relevance(trained.guide, trained.data), ax=ax)
+    value, active = trained.model.relevance(trained.guide, trained.data)
+    own = plot_relevance(trained.model.relevance(trained.guide, trained.data))
+    heights = value.sort(descending=True).values / value.max()
+    np.testing.assert_allclose([bar.get_height() for bar in own.containers[0]], heights.detach())
+    assert own.get_title() == f"{int(active.sum())} of 3 dimensions are active"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_relevance_bars(trained):
     [
         (([1.0, 2.0], [1.0]), r"must be \(Q,\), but got \(2,\) and \(1,\)"),
         (([[1.0]],), r"must be \(Q,\), but got \(1, 1\)\."),
-        (([0.0, 0.0],), "after must be finite with something positive"),
+        (([0.0, 0.0],), "after must be finite with at least one positive value"),
         (([1.0, 1.0], [np.nan, 1.0]), "before must be finite"),
     ],
 )
@@ -146,9 +150,9 @@ def test_latent_paths(trained):
     assert len(plot_latent(trained.post)) == 3
     own = plt.subplots(1, 2)[1]
     assert plot_latent(trained.post, [0, 1], own)[1] is own[1]
-    with pytest.raises(ValueError, match="some of 0 to 2, but got"):
+    with pytest.raises(ValueError, match="dimensions must be indices from 0 to 2, but got"):
         plot_latent(trained.post, [3])
-    with pytest.raises(ValueError, match="one for each of the 3 dimensions, but there are 2"):
+    with pytest.raises(ValueError, match="one entry for each of the 3 dimensions, but got 2"):
         plot_latent(trained.post, axes=own)
 
 
@@ -173,7 +177,7 @@ def test_plane(trained):
     for (low, high), q in ((ax.get_xlim(), 1), (ax.get_ylim(), 2)):  # no ellipse is cut
         assert low <= (mean - sd)[:, q].min()
         assert (mean + sd)[:, q].max() <= high
-    with pytest.raises(ValueError, match="dimensions must be 2"):
+    with pytest.raises(ValueError, match=r"dimensions must have 2 entries, but got \[1\]"):
         plot_plane(trained.post, (1,))
 
 
@@ -320,21 +324,21 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plot_forecast(prediction(), 3), "output must be 0 to 2, but got 3"),
-        (lambda: plot_forecast(prediction(), "x"), "output 'x' is unknown; the outputs are 0 to 2"),
+        (lambda: plot_forecast(prediction(), 3), "output must be from 0 to 2, but got 3"),
+        (lambda: plot_forecast(prediction(), "x"), "output must be one of 0 to 2, but got 'x'"),
         (lambda: plot_forecast(prediction(), levels=(1.0,)), "levels must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), level=0.0), "level must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), truth=np.ones((2, 3))), r"truth must be \(10, 3\)"),
-        (lambda: plot_frames({}), "all of one shape, but got none"),
+        (lambda: plot_frames({}), "all of the same shape, but got none"),
         (lambda: plot_frames({"a": np.ones((2, 3, 3)), "b": np.ones((3, 3, 3))}), r"a \(2, 3, 3\), b \(3, 3, 3\)"),
-        (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be some of 0 to 1, but got \[2\]"),
+        (lambda: plot_frames({"a": np.ones((2, 3, 3))}, [2]), r"frames must be indices from 0 to 1, but got \[2\]"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 3, 3))), r"positions \(T, 18, 3\).*motion \(2, 3, 3\)"),
         (lambda: plot_poses(stick_figure(), np.full((2, 18, 3), np.nan)), "motions must have joints that are not NaN"),
         (
             lambda: animate_poses(stick_figure(), np.full((2, 18, 3), np.nan)),
             "motions must have joints that are not NaN",
         ),
-        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be some of 0 to 1"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be indices from 0 to 1"),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
     ],
 )
@@ -426,6 +430,13 @@ def test_animated_frames(tmp_path):
     with Image.open(path) as film:
         assert film.n_frames == 4
         assert film.info["duration"] == 100
+        shares = []  # of coloured pixels, in the left and in the right half
+        for i in range(4):
+            film.seek(i)
+            pixels = np.asarray(film.convert("RGB")).astype(int)
+            coloured = pixels.max(-1) - pixels.min(-1) > 40
+            shares.append([half.mean() for half in np.array_split(coloured, 2, axis=1)])
+    assert [[share > 0.3 for share in pair] for pair in shares] == [[False, i == 2] for i in range(4)]
     assert not plt.get_fignums()
 
 
@@ -451,7 +462,15 @@ def test_animated_poses_of_one_limb(tmp_path):
     moving = animate_poses(motion.skeleton, limb, view="side")
     low, high = moving._fig.axes[0].get_ylim()
     assert low < np.nanmin(limb[..., 1]) < np.nanmax(limb[..., 1]) < high
-    save_animation(moving, tmp_path / "a.gif")
+    (drawn,) = moving._fig.axes[0].get_lines()
+    for frame in (0, 2):
+        moving._func(frame)
+        ends = drawn.get_ydata().reshape(-1, 3)[:, :2]
+        seen = np.array(motion.skeleton.bones) < 4
+        np.testing.assert_allclose(ends[seen], limb[frame, np.array(motion.skeleton.bones)[seen], 1])
+        assert np.isnan(ends[~seen.all(1)]).any(1).all()
+    with Image.open(save_animation(moving, tmp_path / "a.gif")) as film:
+        assert film.n_frames == 3
 
 
 def test_films_keep_their_frames(tmp_path):

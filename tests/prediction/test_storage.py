@@ -85,8 +85,6 @@ def test_round_trip(tmp_path, case):
     assert data.lengths == posterior.data.lengths
     assert torch.equal(guide.lam, posterior.q.lam)
     assert Posterior(model, guide, data).bound == Posterior(*posterior.settings[:2], posterior.data).bound
-    if case == "priors":  # priors are kept in float64
-        return
     small = load_posterior(path, dtype=torch.float32)
     assert small.forecast(T_NEW, 0).mean.dtype == torch.float32
 

@@ -14,10 +14,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, FileFormatError, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FileFormatError, fit
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
-from pyro_vgpds.training import api as training
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
 
@@ -43,6 +42,7 @@ def test_anything_nested_comes_back(tmp_path):
     assert again["deep"][0]["a"][1] == {"t": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize(("method", "stop"), [("natural", 13), ("adam", 13), ("lbfgs", 40)])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, method, stop, prior):
@@ -74,14 +74,53 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, method, stop,
         assert torch.equal(a, b)
 
 
-def test_undone_steps_are_resumed_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_BAD_DROP", 1e-3)
-    options = {"tolerance": 0.0, "warmup": 4, "learning_rate": 0.5}
+@pytest.mark.long
+def test_undone_steps_are_resumed_too(tmp_path):
+    options = {"tolerance": 0.0, "warmup": 4, "learning_rate": 1.5}
     whole = fit(*make(), num_steps=40, **options)
-    assert whole.num_undone > 1
-    fit(*make(), num_steps=21, checkpoint=tmp_path / "c", checkpoint_steps=7, **options)
+    stopped = fit(*make(), num_steps=21, checkpoint=tmp_path / "c", checkpoint_steps=7, **options)
+    assert 1 < stopped.num_undone < whole.num_undone
     resumed = fit(*make(), num_steps=40, resume=tmp_path / "c", **options)
     assert resumed.num_undone == whole.num_undone
+    assert [r.bound for r in resumed.history] == [r.bound for r in whole.history]
+
+
+@pytest.mark.parametrize(("method", "tolerance"), [("natural", 0.1), ("lbfgs", 0.2)])
+def test_a_run_that_has_converged_stays_so(tmp_path, method, tolerance):
+    options = {"method": method, "num_steps": 300, "tolerance": tolerance}
+    whole = fit(*make(), checkpoint=tmp_path / "c", **options)
+    resumed = fit(*make(), resume=tmp_path / "c", **options)
+    assert whole.stopped == resumed.stopped == "converged"
+    assert resumed.history == whole.history
+
+
+def test_a_run_that_is_stuck_stays_so(tmp_path, monkeypatch):
+    original, calls = Collapsed_ELBO.loss_and_grads, []
+
+    def only_the_start(self, *args):
+        loss = original(self, *args)
+        calls.append(loss)
+        return loss if abs(loss - calls[0]) < 1e-9 else math.inf
+
+    monkeypatch.setattr(Collapsed_ELBO, "loss_and_grads", only_the_start)
+    whole = fit(*make(), num_steps=100, warmup=4, checkpoint=tmp_path / "c")
+    resumed = fit(*make(), num_steps=200, warmup=4, resume=tmp_path / "c")
+    assert whole.stopped == resumed.stopped == "stuck"
+    assert resumed.history == whole.history
+
+
+def test_lbfgs_that_has_converged_in_the_warm_up_is_resumed_after_it(tmp_path):
+    options = {"method": "lbfgs", "warmup": 100, "tolerance": 0.2}
+    whole = fit(*make(), num_steps=150, **options)
+    path = tmp_path / "c"
+
+    def crash(record):
+        if path.exists() and read_checkpoint(path)["loop"]["phase"] == 1:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(*make(), num_steps=150, checkpoint=path, checkpoint_steps=1, callback=crash, **options)
+    resumed = fit(*make(), num_steps=150, resume=path, **options)
     assert [r.bound for r in resumed.history] == [r.bound for r in whole.history]
 
 
@@ -101,6 +140,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_the_file_is_a_complete_one(tmp_path):
     path = tmp_path / "checkpoint"
     script = SCRIPT.format(tests=[str(folder) for folder in Path(__file__).parents[:2]], path=str(path))
@@ -146,15 +186,22 @@ def test_by_time(tmp_path):
 def test_what_cannot_be_resumed(tmp_path):
     path = tmp_path / "c"
     fit(*make(), num_steps=5, checkpoint=path, checkpoint_steps=1)
-    with pytest.raises(ValueError, match=r"resume: the run was 'natural' .*but this one is 'adam'"):
+    with pytest.raises(ValueError, match=r"Cannot resume: method was 'natural' and is now 'adam'; learning_rate was"):
         fit(*make(), num_steps=9, method="adam", resume=path)
+    with pytest.raises(ValueError, match=r"Cannot resume: warmup was 0 and is now 3\. Only num_steps may differ"):
+        fit(*make(), num_steps=9, warmup=3, resume=path)
     model, guide, data = make()
     other = VGPDS.from_data(data, 2, 8, temporal=Matern32() + White(1e-2) + Bias(0.1))
-    with pytest.raises(ValueError, match="parameters are not those of this model"):
+    with pytest.raises(ValueError, match=r"Cannot resume: the checkpoint's parameters are not those of this model"):
         fit(other, AutoOpperArchambeau(other), data, num_steps=5, resume=path)
     data = make_sequences(num_sequences=3, num_outputs=8, length=(8, 14), missing=0.1, noise=0.5).sequences()
-    with pytest.raises(ValueError, match=r"resume: the bound was .* data or machine are others"):
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(ValueError, match=r"Cannot resume: the checkpoint's bound was .*, but the same step now gives"):
         fit(model, guide, data, num_steps=5, resume=path)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    write_checkpoint(tmp_path / "other", {"method": "natural"})
+    with pytest.raises(FileFormatError, match="is not a checkpoint of fit: it lacks best, best_bound, history"):
+        fit(model, guide, data, num_steps=5, resume=tmp_path / "other")
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(FileFormatError, match="not a complete pyro_vgpds file"):
         fit(*make(), num_steps=5, resume=path)
@@ -166,14 +213,14 @@ def test_what_cannot_be_resumed(tmp_path):
     ("options", "message"),
     [
         ({"checkpoint_steps": 0}, "checkpoint_steps must be a whole number of at least 1, but got 0"),
-        ({"checkpoint_seconds": -1.0}, r"checkpoint_seconds must be 0 or more, but got -1\.0"),
-        ({"num_restarts": 1}, "checkpoint and resume are for single runs"),
+        ({"checkpoint_seconds": -1.0}, r"checkpoint_seconds must be finite and 0 or more, but got -1\.0"),
+        ({"num_restarts": 1}, "checkpoint and resume need num_restarts=0, but got num_restarts=1"),
     ],
 )
 def test_bad_arguments(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         fit(*make(), num_steps=2, checkpoint=tmp_path / "c", **options)
-    with pytest.raises(ValueError, match="checkpoint: there is no folder"):
+    with pytest.raises(ValueError, match=r"checkpoint: the folder .* does not exist"):
         fit(*make(), num_steps=2, checkpoint=tmp_path / "none" / "c")
-    with pytest.raises(ValueError, match="checkpoint must be a file, but"):
+    with pytest.raises(ValueError, match="checkpoint must be the name of a file, but"):
         fit(*make(), num_steps=2, checkpoint=tmp_path)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which form K_t is computed in: dense, diagonal or Markov."""
+
+from __future__ import annotations
+
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.temporal import recursions
+from pyro_vgpds.temporal.covariance import TemporalCovariance
+from pyro_vgpds.temporal.dense import DenseCovariance
+from pyro_vgpds.temporal.diagonal import DiagonalCovariance
+from pyro_vgpds.temporal.markov import MarkovCovariance
+
+__all__ = ["STRUCTURES", "check_structure", "choose_structure", "make_covariance"]
+
+#: the structures that a user can choose
+STRUCTURES = ("dense", "markov")
+_FORMS: tuple[type[TemporalCovariance], ...] = (DenseCovariance, DiagonalCovariance, MarkovCovariance)
+# Number of frames from which Markov is faster (measured): a minimum, and frames for each number of the state. The
+# squared lengths of several sequences add up. The scans, which replace the compiled loops, pay off later.
+_COMPILED_FRAMES = (100, 10)
+_SCAN_FRAMES = (400, 120)
+
+
+def check_structure(structure: str | None, kernel: KernelValue) -> None:
+    """Check the argument ``structure``.
+
+    :raises ValueError: if it is unknown, or if ``kernel`` does not have it.
+    """
+    if structure is not None and structure not in STRUCTURES:
+        raise ValueError(f"structure must be one of {', '.join(map(repr, STRUCTURES))} or None, but got {structure!r}.")
+    if structure == "markov" and kernel.state_dim is None:
+        raise ValueError(
+            "structure='markov' needs a kernel with a state-space form: Matern12, Matern32, Matern52, Linear, Bias, "
+            "White, Periodic (unless its lengthscale is tiny), MarkovRBF, and their sums and products. MarkovRBF "
+            "approximates an RBF; with any other kernel use structure=None."
+        )
+
+
+def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -> str:
+    """``"diagonal"``, ``"markov"`` or ``"dense"``: the requested one, or the fastest that the kernel has."""
+    check_structure(structure, kernel)
+    if kernel.is_diagonal:
+        return "diagonal"
+    if structure is not None:
+        return structure
+    least, each = _COMPILED_FRAMES if recursions.is_compiled(times.t) else _SCAN_FRAMES
+    d = kernel.state_dim
+    if d is None or sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
+        return "dense"
+    return "markov"
+
+
+def make_covariance(
+    kernel: KernelValue, times: Times, jitter: float | None, structure: str | None
+) -> TemporalCovariance:
+    """K_t of a kernel in the requested or the fastest form."""
+    name = choose_structure(kernel, times, structure)
+    return next(form for form in _FORMS if form.name == name)(kernel, times, jitter)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training by natural gradient steps for q(X) with Adam for the rest, or by Adam alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from pyro.contrib.gp.kernels import Periodic as PyroGPPeriodic
+from torch import Tensor, nn
+
+from pyro_vgpds.inference.ascent import Ascent, Damping
+from pyro_vgpds.kernels import Kernel
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.training.problem import NO_START, Problem, Values
+from pyro_vgpds.training.settings import Settings
+
+__all__ = ["GradientSteps", "Point"]
+
+_BAD_DROP = 0.05  # nats per observed number that a step may lower the bound by before it is undone
+_LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
+_PATIENCE = 10  # consecutive steps with a small relative change that end training
+_PACE = 2.0  # learning rate of scales relative to that of inducing inputs, with natural steps: they have further to go
+# A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
+# as long for small gradients as for large ones, and would leave the right peak.
+_SLOW_PACE = 0.03
+# Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
+_BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
+
+AdamState = dict[Tensor, dict[str, Tensor]]
+
+
+class Point(NamedTuple):
+    """Everything that a step changes or starts from."""
+
+    values: Values
+    adam: AdamState
+    generator: Tensor  #: state of torch's generator before the evaluation, which samples hyperparameters with priors
+
+
+class GradientSteps:
+    """Steps as a function of a state: each evaluates the bound once, or twice if it has to be undone."""
+
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        self.problem, self.settings = problem, settings
+        betas = _BETAS[settings.method]
+        self.adam = torch.optim.Adam(self._groups(), betas=betas) if problem.parameters else None
+        # The bound as an estimate falls by chance, and Adam alone lowers it on its way up.
+        may_fall = problem.random or settings.method == "adam"
+        self.damping = Damping(
+            drop=math.inf if may_fall else _BAD_DROP * problem.data.num_observed,
+            small=lambda bound: problem.small_change(bound, settings.tolerance),
+            patience=_PATIENCE if settings.tolerance else math.inf,
+            least=_LEAST_LENGTH,
+        )
+
+    def start(self) -> Ascent[Point]:
+        """The state at the initial parameters.
+
+        :raises NumericalError: if the bound is not finite there.
+        """
+        try:
+            return Ascent(*self._evaluate())
+        except NumericalError as error:
+            raise NumericalError(NO_START) from error
+
+    def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
+        """The state of a checkpoint.
+
+        :raises ValueError: if the bound is not the checkpoint's.
+        """
+        self.problem.restore(values)
+        if self.adam is not None and loop["adam"] is not None:
+            self.adam.load_state_dict(loop["adam"])
+        torch.set_rng_state(loop["generator"])
+        try:
+            point, bound = self._evaluate()
+        except NumericalError:
+            bound = math.nan
+        if bound != loop["last"]:
+            raise ValueError(
+                f"Cannot resume: the checkpoint's bound was {loop['last']!r}, but the same step now gives {bound!r}. "
+                "The data, the versions or the machine differ."
+            )
+        return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone)
+
+    def step(self, state: Ascent[Point]) -> Ascent[Point]:
+        """The state after one step."""
+        return self.damping.step(state, self._advance, self._undo)
+
+    def bounds(self, state: Ascent[Point]) -> tuple[float, ...]:
+        """The bounds that the step to this state found."""
+        return (state.bound,)
+
+    def stopped(self, state: Ascent[Point]) -> str | None:
+        """Why training ends here; None if it continues."""
+        return self.damping.stopped(state) or ("steps" if state.step >= self.settings.num_steps else None)
+
+    def stored(self, state: Ascent[Point]) -> dict[str, Any]:
+        """The state for a checkpoint, besides the values. It must be the last one."""
+        return {
+            "step": state.step,
+            "damping": state.length,
+            "quiet": state.quiet,
+            "last": state.bound,
+            "adam": None if self.adam is None else self.adam.state_dict(),
+            "generator": state.point.generator,
+        }
+
+    def _evaluate(self) -> tuple[Point, float]:
+        generator = torch.get_rng_state()
+        bound, values = self.problem.evaluate()
+        return Point(values, {} if self.adam is None else _copied(self.adam.state), generator), bound
+
+    def _advance(self, state: Ascent[Point]) -> tuple[Point, float]:
+        problem, settings = self.problem, self.settings
+        if state.step < settings.num_warmup and problem.noise is not None:
+            problem.noise.grad = None
+        if problem.natural is not None:
+            problem.natural.step(settings.natural_rate * state.length)
+        if self.adam is not None:
+            for group in self.adam.param_groups:
+                group["lr"] = group["pace"] * settings.rate * state.length
+            self.adam.step()
+        return self._evaluate()
+
+    def _undo(self, state: Ascent[Point]) -> Ascent[Point]:
+        """Go back and evaluate there again: a step needs the gradients."""
+        self.problem.restore(state.point.values)
+        if self.adam is not None:
+            self.adam.state.clear()
+            self.adam.state.update(_copied(state.point.adam))
+        shorter = replace(state.grown().undone(), quiet=0)
+        if self.damping.stopped(shorter):
+            return shorter
+        point, bound = self._evaluate()
+        return replace(shorter, point=point, bound=bound)
+
+    def _groups(self) -> list[dict[str, object]]:
+        """Adam's parameter groups: inducing inputs, slow parameters, and all others."""
+        parameters, model = self.problem.parameters, self.problem.model
+        inducing = getattr(model, "inducing_unconstrained", None)
+        slow = {id(p) for p in _slow_parameters(model)}
+        pace = _PACE if self.settings.method == "natural" else 1.0
+        groups = [
+            ([p for p in parameters if p is inducing], 1.0),
+            ([p for p in parameters if p is not inducing and id(p) not in slow], pace),
+            ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
+        ]
+        return [{"params": some, "pace": pace, "lr": self.settings.rate} for some, pace in groups if some]
+
+
+def _copied(state: AdamState) -> AdamState:
+    return {parameter: {key: value.clone() for key, value in kept.items()} for parameter, kept in state.items()}
+
+
+def _slow_parameters(model: nn.Module) -> Iterator[Tensor]:
+    """The parameters that the kernels of any model name as slow, and periods of ``pyro.contrib.gp``."""
+    for module in model.modules():
+        names: Iterable[str] = module.slow_parameters if isinstance(module, Kernel) else ()
+        if isinstance(module, PyroGPPeriodic):
+            names = ("period",)
+        own = dict(module.named_parameters(recurse=False))
+        yield from (own[f"{name}_unconstrained"] for name in names if f"{name}_unconstrained" in own)

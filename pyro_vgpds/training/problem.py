@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bound as a function of the parameters that training changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.natural import NaturalGradient
+from pyro_vgpds.linalg import NumericalError
+
+__all__ = ["NO_START", "Problem", "Values", "copies", "put_back"]
+
+NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
+
+
+def copies(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The current values of parameters."""
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def put_back(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Set parameters, in place, to values that :func:`copies` took."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+class Values(NamedTuple):
+    """The values of everything that a step changes."""
+
+    parameters: Sequence[Tensor]
+    sites: Sequence[Tensor]  #: η and λ with natural steps, else empty; never changed in place
+
+
+class Problem:
+    """The bound of a model and a guide on data. As a context manager, it leaves them at the best values of the block.
+
+    :param natural: move q(X) by natural gradient steps.
+    """
+
+    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences, natural: bool) -> None:
+        self.model, self.guide, self.data = model, guide, data
+        self.natural = NaturalGradient(guide, data) if natural else None
+        self._everything = [*model.parameters(), *guide.parameters()]
+        own = {id(guide.mean_bar_unconstrained), id(guide.lam_unconstrained)} if natural else set()
+        self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
+        self.noise: Tensor | None = getattr(model, "noise_unconstrained", None)
+        # With priors on hyperparameters the bound is an estimate from one draw: the best of many is only the luckiest.
+        self.random = any(name.startswith("locs.") for name, _ in guide.named_parameters())
+        self.best, self.best_bound = Values((), ()), -math.inf
+        self._elbo, self._observed = Collapsed_ELBO(), data.num_observed
+
+    def __enter__(self) -> Problem:
+        if self.natural is not None:
+            self.natural.__enter__()
+        self.best = self.values()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.restore(self.best)
+        if self.natural is not None:
+            self.natural.__exit__(*error)
+
+    def values(self) -> Values:
+        """Copies of the current values."""
+        return Values(copies(self.parameters), () if self.natural is None else (self.natural.eta, self.natural.lam))
+
+    def restore(self, values: Values) -> None:
+        """Go back to values from before."""
+        put_back(self.parameters, values.parameters)
+        if self.natural is not None:
+            self.natural.eta, self.natural.lam = values.sites
+
+    def loaded(self, tensors: Sequence[Tensor]) -> Values:
+        """Values from a checkpoint, where sites follow the parameters.
+
+        :raises ValueError: if they have other shapes than those of this problem.
+        """
+        current = self.values()
+        if [value.shape for value in tensors] != [value.shape for value in (*current.parameters, *current.sites)]:
+            raise ValueError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
+        count = len(current.parameters)
+        return Values(tensors[:count], tensors[count:])
+
+    def evaluate(self) -> tuple[float, Values]:
+        """The bound and the values it belongs to. The gradients of minus the bound are left with the parameters.
+
+        :raises NumericalError: if the bound or a gradient is not finite.
+        """
+        for parameter in self._everything:
+            parameter.grad = None
+        bound = -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if self.natural is not None:
+            gradients += self.natural.derivatives()
+        if not math.isfinite(bound) or not all(bool(torch.isfinite(g).all()) for g in gradients):
+            raise NumericalError("the bound or one of its gradients is not finite.")
+        values = self.values()
+        if bound > self.best_bound or self.random:
+            self.best, self.best_bound = values, bound
+        return bound, values
+
+    def small_change(self, bound: float, tolerance: float) -> float:
+        """The change that is small for a bound, which may cross zero: so its size alone is no measure."""
+        return tolerance * max(abs(bound), self._observed)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees and does during training: the progress bar and Ctrl-C."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from tqdm import tqdm
+
+from pyro_vgpds.training.problem import Problem
+
+__all__ = ["bar_class", "interruptible", "progress_bar"]
+
+
+def bar_class() -> type[tqdm]:
+    """The widget in Jupyter if ipywidgets is installed, otherwise a line of text: ``tqdm.auto`` alone would fail."""
+    if importlib.util.find_spec("ipywidgets") is None:
+        return tqdm
+    from tqdm.auto import tqdm as widget
+
+    return widget
+
+
+@contextmanager
+def progress_bar(problem: Problem, num_steps: int, label: str, show: bool) -> Iterator[Callable[[int, float], None]]:
+    """A progress bar, to call with each step and its bound."""
+    with bar_class()(total=num_steps, desc=label, disable=not show) as bar:
+
+        def update(step: int, bound: float) -> None:
+            if not show:
+                return
+            bar.update(step - bar.n)
+            facts = {"bound": f"{bound:.6g}"}
+            if problem.noise is not None:
+                facts["noise"] = f"{problem.noise.detach().exp().mean().item():.3g}"
+            with suppress(AttributeError, ValueError):  # a model that is not a VGPDS, or a mapping without weights
+                facts["active"] = str(int(problem.model.relevance().active.sum()))
+            bar.set_postfix(facts)
+
+        yield update
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C into an answer to the question whether there was one; a second Ctrl-C interrupts as usual."""
+    requested = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
+            signal.signal(signal.SIGINT, before)
+            raise KeyboardInterrupt
+        requested = True
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: requested
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `fit` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyro_vgpds.formatting import counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["FitResult", "Record"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation of the bound.
+
+    >>> result.history[0].step, result.history[-1].step
+    (0, 30)
+    """
+
+    step: int  #: 0 is before the first step
+    seconds: float  #: since training began
+    bound: float  #: in nats
+
+
+@dataclass
+class FitResult:
+    """The outcome of :func:`fit`. The model and the guide have the parameters that ``bound`` belongs to.
+
+    >>> result.stopped, result.num_steps, result.method
+    ('steps', 30, 'natural')
+    >>> result.bound >= result.history[0].bound
+    True
+    """
+
+    bound: float  #: the lower bound on log p(Y), in nats
+    history: list[Record] = field(repr=False)  #: every evaluation
+    stopped: str  #: "steps", "converged", "interrupted" or "stuck"
+    num_undone: int  #: steps that were undone and damped
+    method: str  #: "natural", "lbfgs" or "adam"
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return self.history[-1].step if self.history else 0
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of training."""
+        return self.history[-1].seconds if self.history else 0.0
+
+    def __repr__(self) -> str:
+        undone = f", {self.num_undone} undone" if self.num_undone else ""
+        steps = counted(self.num_steps, f"{self.method} step")
+        return f"FitResult(bound={self.bound:.6g}, {steps} in {self.seconds:.1f} s{undone}, stopped: {self.stopped})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Plot the bound over the steps, by :func:`~pyro_vgpds.plotting.plot_training`.
+
+        :param ax: axes to draw on. Default: those of a new figure.
+        :returns: the axes.
+        """
+        from pyro_vgpds.plotting import plot_training  # here, because matplotlib is slow to import
+
+        return plot_training(self, ax)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of training: a loop that carries the optimiser's state, and records, stores and shows where it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
+from pyro_vgpds.training.gradient import GradientSteps
+from pyro_vgpds.training.lbfgs import LbfgsSteps
+from pyro_vgpds.training.problem import Problem, Values
+from pyro_vgpds.training.progress import interruptible, progress_bar
+from pyro_vgpds.training.result import FitResult, Record
+from pyro_vgpds.training.settings import Settings
+
+__all__ = ["Watch", "run"]
+
+
+class State(Protocol):
+    """What the loop reads of an optimiser's state."""
+
+    @property
+    def num_undone(self) -> int: ...
+
+
+S = TypeVar("S", bound=State)
+
+
+class Steps(Protocol[S]):
+    """An optimiser: a step is a function of a state."""
+
+    def start(self) -> S: ...
+    def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> S: ...
+    def step(self, state: S) -> S: ...
+    def bounds(self, state: S) -> Sequence[float]: ...
+    def stopped(self, state: S) -> str | None: ...
+    def stored(self, state: S) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What happens besides the steps."""
+
+    label: str  #: of the progress bar
+    progress: bool | None  #: show it; None for on a terminal only
+    callback: Callable[[Record], object] | None
+    checkpoints: Checkpoints | None = None
+
+
+def run(problem: Problem, settings: Settings, watch: Watch, snapshot: Snapshot | None = None) -> FitResult:
+    """Train from the current parameters, or from a snapshot, and leave the best ones.
+
+    :raises ValueError: if the snapshot is of another run.
+    :raises NumericalError: if the bound has no finite value at the start.
+    """
+    if snapshot is not None:
+        settings = settings.resumed(snapshot["method"], snapshot["settings"])
+    if settings.method == "lbfgs":
+        return _Run(LbfgsSteps(problem, settings), problem, settings, watch).result(snapshot)
+    return _Run(GradientSteps(problem, settings), problem, settings, watch).result(snapshot)
+
+
+class _Run(Generic[S]):
+    def __init__(self, steps: Steps[S], problem: Problem, settings: Settings, watch: Watch) -> None:
+        self.steps, self.problem, self.settings, self.watch = steps, problem, settings, watch
+        self.history: list[Record] = []
+
+    def result(self, snapshot: Snapshot | None) -> FitResult:
+        watch, problem, settings = self.watch, self.problem, self.settings
+        show = sys.stderr.isatty() if watch.progress is None else watch.progress
+        with (
+            interruptible() as self.interrupted,
+            progress_bar(problem, settings.num_steps, watch.label, show) as self.update,
+            problem,
+        ):
+            self.begin = time.perf_counter()
+            state = self.steps.start() if snapshot is None else self.resumed(snapshot)
+            stopped = self.record(state) if snapshot is None else self.steps.stopped(state)
+            while stopped is None:
+                state = self.steps.step(state)
+                stopped = self.record(state)
+        return FitResult(problem.best_bound, self.history, stopped, state.num_undone, settings.method)
+
+    def record(self, state: S) -> str | None:
+        """Record the bounds that led to a state, and return why training ends there; None if it continues."""
+        watch, bounds, stopped = self.watch, self.steps.bounds(state), self.steps.stopped(state)
+        for left, bound in zip(range(len(bounds) - 1, -1, -1), bounds, strict=True):
+            record = Record(len(self.history), time.perf_counter() - self.begin, bound)
+            self.history.append(record)
+            if watch.checkpoints is not None and not left:
+                watch.checkpoints.offer(record.step, lambda: self.snapshot(state))
+            if watch.callback is not None:
+                watch.callback(record)
+            self.update(record.step, bound)
+            if self.interrupted() and left:
+                return "interrupted"  # the state is that of a later bound: there is nothing to store
+        if self.interrupted() and stopped in (None, "steps"):
+            stopped = "interrupted"
+        if watch.checkpoints is not None and stopped is not None:
+            watch.checkpoints.write(self.snapshot(state))
+        return stopped
+
+    def snapshot(self, state: S) -> Snapshot:
+        current, best = self.problem.values(), self.problem.best
+        return {
+            "method": self.settings.method,
+            "settings": self.settings.stored(),
+            "state": [*current.parameters, *current.sites],
+            "best": [*best.parameters, *best.sites],
+            "best_bound": self.problem.best_bound,
+            "history": [[record.step, record.seconds, record.bound] for record in self.history],
+            "num_undone": state.num_undone,
+            "loop": self.steps.stored(state),
+        }
+
+    def resumed(self, snapshot: Snapshot) -> S:
+        """The state of a snapshot. If that fails, the model and guide are left as they were."""
+        problem, initial = self.problem, self.problem.best
+        best, values = problem.loaded(snapshot["best"]), problem.loaded(snapshot["state"])
+        try:
+            state = self.steps.resumed(values, snapshot["loop"], snapshot["num_undone"])
+        except ValueError:
+            problem.best = initial
+            raise
+        problem.best, problem.best_bound = best, snapshot["best_bound"]
+        self.history = [Record(int(step), seconds, bound) for step, seconds, bound in snapshot["history"]]
+        if self.history:
+            self.begin -= self.history[-1].seconds
+        return state

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The damped ascent and L-BFGS on functions whose optimum is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from pyro_vgpds.inference.ascent import Ascent, Damping, lbfgs, lbfgs_steps
+from pyro_vgpds.linalg import NumericalError
+
+DAMPING = Damping(drop=1e-9, small=lambda bound: 1e-12, patience=3, least=1e-4)
+
+
+def bound_at(x):
+    if x > 2.0:
+        raise NumericalError("no value here")
+    return -((x - 1.9) ** 2)
+
+
+def climb(start, gain, damping=DAMPING):
+    """Gradient ascent with a rate so large that full steps overshoot or leave the domain."""
+
+    def advance(state):
+        x = state.point + state.length * gain * 2 * (1.9 - state.point)
+        return x, bound_at(x)
+
+    states = [Ascent(start, bound_at(start))]
+    while damping.stopped(states[-1]) is None and states[-1].step < 200:
+        states.append(damping.step(states[-1], advance))
+    return states
+
+
+def test_failed_steps_are_undone_and_halved_and_the_length_grows_back():
+    states = climb(0.0, gain=1.0)
+    assert DAMPING.stopped(states[-1]) == "converged"
+    assert states[-1].point == pytest.approx(1.9, abs=1e-5)
+    assert states[-1].num_undone > 0
+    for before, after in itertools.pairwise(states):
+        assert after.step == before.step + 1
+        if after.num_undone > before.num_undone:
+            assert (after.point, after.bound, after.length) == (before.point, before.bound, 0.5 * before.length)
+        else:
+            assert after.bound >= before.bound - 1e-9
+            assert after.length == min(1.0, 1.2 * before.length)
+
+
+def test_an_ascent_that_cannot_rise_is_stuck():
+    states = climb(0.0, gain=-1.0)
+    assert DAMPING.stopped(states[-1]) == "stuck"
+    assert states[-1].point == 0.0
+    assert states[-1].num_undone == states[-1].step == 14  # 2**-14 < 1e-4
+
+
+def test_a_failed_evaluation_is_undone_even_if_the_bound_may_fall():
+    states = climb(0.0, gain=1.5, damping=Damping(math.inf, lambda bound: 0.0, math.inf, 1e-4))
+    assert states[1].num_undone == 1
+    assert states[1].point == 0.0
+
+
+@pytest.mark.parametrize("failure", ["raises", "nan"])
+def test_lbfgs_turns_back_from_points_without_a_value(failure):
+    x = torch.tensor([0.0], requires_grad=True)
+    seen = []
+
+    def evaluate():
+        if float(x.detach()) > 2.0:
+            seen.append(float(x.detach()))
+            if failure == "raises":
+                raise NumericalError("no value here")
+            x.grad = torch.full_like(x, math.nan)
+            return math.nan
+        loss = ((x - 1.9) ** 2 + 0.1 * (x - 1.9) ** 4).sum() * 10
+        loss.backward()
+        return -float(loss.detach())
+
+    lbfgs_steps(lbfgs([x], rate=5.0), evaluate, lambda: 1e4, 40)
+    assert x.item() == pytest.approx(1.9, abs=1e-3)
+    assert seen
