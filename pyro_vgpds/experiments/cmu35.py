@@ -128,7 +128,7 @@ def _predict(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
     picture: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Predictions of the hidden entries of each sequence and block: a row for a mixture, then one for each of its models.
+    """Predictions of the hidden entries of each sequence and block: a row for a mixture, then one for each model in it.
     With a name ``picture``, the mixture is saved and drawn under this name.
     """
     first = seed * len(recipes)
