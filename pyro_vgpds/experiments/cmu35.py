@@ -110,16 +110,18 @@ def _vgpds(
     """SC and RA of each sequence for a mixture of models, or for each of them alone."""
     found = _predict(folder, data, recipes, train, out, seed)
     rows = range(1, 1 + len(recipes)) if alone else [0]
-    return [_score(data, out, lambda key, row=row: found[f"{key}-{noise}"][row]) for row in rows]  # type: ignore[misc]
+    return [_score(data, out, found, noise, row) for row in rows]
 
 
-def _score(data: datasets.CMU35, out: list[int] | None, predict: Callable[[str], np.ndarray]) -> dict[str, Scores]:
+def _score(
+    data: datasets.CMU35, out: list[int] | None, found: Mapping[str, np.ndarray], noise: str, row: int
+) -> dict[str, Scores]:
     scores: dict[str, Scores] = {}
     for target, (_, truth) in _targets(data, out).items():
         scores[target] = {}
         for block in BLOCKS:
             mean = truth.copy()
-            mean[np.isnan(data.hide(truth, block))] = predict(f"{target}-{block}")
+            mean[np.isnan(data.hide(truth, block))] = found[f"{target}-{block}-{noise}"][row]
             scores[target][block] = data.score(truth, mean, block)
     return scores
 
