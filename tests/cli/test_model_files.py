@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyro
 import pytest
 import torch
-from conftest import GOLDEN
 from PIL import Image
 
 from pyro_vgpds import (
@@ -28,6 +28,8 @@ from pyro_vgpds import (
 from pyro_vgpds.cli import main
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.training.metadata import Metadata
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def walks():
