@@ -113,9 +113,10 @@ def evaluate(file: Any) -> dict[str, Any]:
     q = guide_trace.nodes["x"]["fn"]
     likelihood = model_trace.nodes["y"]["fn"].integrate(q)
     kl = torch.distributions.kl_divergence(q, model_trace.nodes["x"]["fn"])
-    everything = likelihood.kernel.psi0(q.mean, q.variance, None).squeeze(-1)
-    psi1 = likelihood.kernel.psi1(q.mean, q.variance, model.inducing)
-    psi2 = likelihood.kernel.psi2(q.mean, q.variance, model.inducing, None).squeeze(-3)
+    kernel = model.mapping()
+    everything = kernel.psi0(q.mean, q.variance, None).squeeze(-1)
+    psi1 = kernel.psi1(q.mean, q.variance, model.inducing)
+    psi2 = kernel.psi2(q.mean, q.variance, model.inducing, None).squeeze(-3)
 
     def gradient(parameter: Any) -> Tensor:
         return -parameter.unconstrained().grad  # of the log, for a positive one

@@ -16,8 +16,6 @@ from pyro_vgpds import linalg
 matplotlib.use("Agg")
 torch.set_default_dtype(torch.float64)  # also for what test modules make when they are imported
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.fixture(autouse=True)
 def _fresh_state():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 
+GOLDEN = Path(__file__).parent / "golden"  # reference values
 LENGTHS = (7, 4, 1, 9)
 
 

@@ -12,7 +12,7 @@ import conformance
 import numpy as np
 import pytest
 import torch
-from conftest import GOLDEN
+from problems import GOLDEN
 
 from benchmarks.problems import gplvm
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences

@@ -15,12 +15,12 @@ from pyro_vgpds.inference.pca import kmeans, pca
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
 
 
-def train(data, steps=3, **options):
+def train(data, steps=10, **options):
     model = VGPDS.from_data(data, **options)
     guide = AutoOpperArchambeau(model)
     svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(steps)]
-    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 0.5
     return model, guide
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_answer", "add_layout", "add_machine", "add_when", "count", "seed", "whole"]
+__all__ = ["add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "seed", "whole"]
 
 
 def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None = 1) -> None:
@@ -41,9 +41,13 @@ def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None =
     )
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="model file, written by fit or from Python")
+
+
 def add_answer(parser: argparse.ArgumentParser, interval: float | None) -> None:
     """:param interval: the default of ``--interval``; None for no such argument."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="model file, written by fit")
+    add_model(parser)
     parser.add_argument(
         "-o",
         "--output",

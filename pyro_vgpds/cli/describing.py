@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds info``: a description of a trained model."""
+"""``pyro-vgpds info``: a description of a trained model, or of each model of a mixture."""
 
 from __future__ import annotations
 
@@ -11,59 +11,71 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import format_duration
 from pyro_vgpds.cli.errors import OK
-from pyro_vgpds.cli.trained import ModelFile
+from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.mixture import PosteriorMixture
+from pyro_vgpds.prediction.posterior import Posterior
 
 __all__ = ["run_info"]
 
 
 def run_info(args: argparse.Namespace) -> int:
-    trained = ModelFile.read(args.model)
-    facts = _facts(trained)
+    facts = _facts(ModelFile.read(args.model))
     print(json.dumps(facts, indent=2) if args.json else _text(facts))
     return OK
 
 
 def _facts(trained: ModelFile) -> dict[str, Any]:
-    model, data = trained.model, trained.data
-    noise = np.sqrt(model.noise.detach().cpu().numpy()) * trained.scale
+    data, about = trained.data, trained.metadata
     facts: dict[str, Any] = {
         "file": str(trained.path),
-        "source": trained.metadata.get("source"),
+        "source": about.source,
         "data": {
             "sequences": dict(zip(trained.names, data.lengths, strict=True)),
             "frames": data.num_frames,
-            "outputs": data.num_outputs,
-            "missing": data.num_missing,
-            "columns": data.columns,
-            "times": {
-                name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)
-            },
+            "outputs": trained.num_outputs,
+            "missing": data.num_frames * trained.num_outputs - int(data.output_counts[: trained.num_outputs].sum()),
+            "columns": trained.columns,
+            "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
-            "video": trained.shape,
-            "scaled": isinstance(trained.scale, np.ndarray),
+            "video": about.shape,
+            "scaled": any(bool((model_of(member).output_scale != 1.0).any()) for member in trained.members),
         },
+    }
+    if isinstance(trained.posterior, PosteriorMixture):
+        weights = trained.posterior.weights.tolist()
+        facts["models"] = [{"weight": w, **_describe(p)} for w, p in zip(weights, trained.members, strict=True)]
+    else:
+        facts |= _describe(trained.posterior)
+    if (result := about.training) is not None:
+        facts["training"] = {
+            "method": result.method, "steps": result.num_steps, "seconds": result.seconds, "stopped": result.stopped,
+        }  # fmt: skip
+    return facts
+
+
+def _describe(posterior: Posterior) -> dict[str, Any]:
+    model, residual = model_of(posterior), posterior.settings.residual
+    facts: dict[str, Any] = {
         "temporal": repr(model.temporal),
         "mapping": repr(model.mapping),
         "inducing": model.num_inducing,
-        "noise_sd": noise.tolist(),
-        "bound": trained.posterior.bound,
-    }  # fmt: skip
-    if data.time_origin is not None:
+        "noise_sd": posterior.noise_variance.sqrt().tolist(),
+        "residual": None if residual is None else repr(residual),
+        "lags": list(posterior.data.lags),
+        "bound": posterior.bound,
+    }
+    if posterior.data.time_origin is not None:
         facts["durations"] = {
             f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
             for leaf in model.temporal.leaves()
             for name in leaf.parameter_names
             if name in ("lengthscale", "period") and leaf.prior(name) is None
         }
-    relevance = model.relevance(trained.guide, data)
+    relevance = relevance_of(posterior)
     facts["relevance"] = relevance.value.tolist()
     facts["active"] = relevance.active.nonzero().flatten().tolist()
-    if (result := trained.result) is not None:
-        facts["training"] = {
-            "method": result.method, "steps": result.num_steps, "seconds": result.seconds, "stopped": result.stopped,
-        }  # fmt: skip
     return facts
 
 
@@ -87,15 +99,23 @@ def _text(facts: dict[str, Any]) -> str:
         lines.append(f"           and {count - 20} more")
     if about["columns"]:
         lines.append("outputs    " + ", ".join(about["columns"][:12]) + (", …" if len(about["columns"]) > 12 else ""))
-    lines += [
-        f"temporal   {facts['temporal']}" + (", in seconds" if about["dates"] else ""),
+    for i, model in enumerate(facts.get("models", [])):
+        lines += ["", f"model {i}    weight {model['weight']:.4g} in the mixture", *_model_lines(model, about["dates"])]
+    return "\n".join(lines if "models" in facts else [*lines, *_model_lines(facts, about["dates"])])
+
+
+def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
+    lines = [
+        f"temporal   {facts['temporal']}" + (", in seconds" if dates else ""),
         *(
             f"           {name} is {', '.join(map(format_duration, seconds))}"
             for name, seconds in facts.get("durations", {}).items()
         ),
         f"mapping    {facts['mapping']}",
         f"inducing   {facts['inducing']} points",
-        f"noise sd   {_numbers(np.ravel(facts['noise_sd']))}",
+        f"noise sd   {_numbers(np.array(facts['noise_sd']))}",
+        *([f"residual   {facts['residual']}"] if facts["residual"] else []),
+        *([f"lags       {', '.join(f'{lag:+d}' for lag in facts['lags'])}"] if facts["lags"] else []),
         f"bound      {facts['bound']:,.6g} nats",
     ]
     if "training" in facts:
@@ -110,7 +130,7 @@ def _text(facts: dict[str, Any]) -> str:
         share = relevance[q] / relevance.max()
         state = "active" if q in facts["active"] else "inactive"
         lines.append(f"           {q:3d}  {share:6.4f}  {'#' * round(30 * share):30}  {state}")
-    return "\n".join(lines)
+    return lines
 
 
 def _numbers(values: np.ndarray) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds plot``: figures of a trained model."""
+"""``pyro-vgpds plot``: figures of a trained model. Those of the latent space show the first model of a mixture."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import select
+from pyro_vgpds.cli.model_file import NEW, ModelFile, relevance_of
+from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
-from pyro_vgpds.cli.trained import NEW, ModelFile
-from pyro_vgpds.cli.writing import check_output
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.container import placed
 from pyro_vgpds.plotting import (
@@ -54,60 +54,57 @@ def run_plot(args: argparse.Namespace) -> int:
 
 
 def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    order, names = _order(trained), trained.metadata.get("names")
+    first, order, about = trained.members[0], _order(trained), trained.metadata
     figure = plt.figure(figsize=(11, 7.2), layout="constrained")
     places = figure.subplot_mosaic(
         [["relevance", "first"], ["relevance", "second"], ["plane", "last"], ["plane", "last"]]
     )
-    plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained), places["relevance"])
+    plot_relevance(relevance_of(first), about.relevance_before, places["relevance"])
     leading = order[:2] if len(order) > 1 else order * 2
-    plot_latent(trained.posterior, leading, [places["first"], places["second"]], names=names)
-    plot_plane(trained.posterior, leading, places["plane"], names=names)
-    if trained.result is not None:
-        plot_training(trained.result, places["last"])
+    plot_latent(first, leading, [places["first"], places["second"]], names=about.names)
+    plot_plane(first, leading, places["plane"], names=about.names)
+    if about.training is not None:
+        plot_training(about.training, places["last"])
     else:
-        predicted = trained.posterior.impute(fill=False)
-        _draw_fit(trained, predicted, _widest(trained, 1)[0], places["last"])
+        _draw_fit(trained, trained.posterior.impute(fill=False), _widest(trained, 1)[0], places["last"])
     return figure
 
 
 def _training(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    if trained.result is None:
+    if trained.metadata.training is None:
         raise CommandError(
             f"{trained.path} has no record of its training; models written by `pyro-vgpds fit` have one."
         )
-    return _figure(plot_training(trained.result))
+    return _figure(plot_training(trained.metadata.training))
 
 
 def _relevance(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    return _figure(plot_relevance(trained.model.relevance(trained.guide, trained.data), _before(trained)))
+    return _figure(plot_relevance(relevance_of(trained.members[0]), trained.metadata.relevance_before))
 
 
 def _latent(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    active = int(trained.model.relevance(trained.guide, trained.data).active.sum())
-    names = trained.metadata.get("names")
-    return plot_latent(trained.posterior, _order(trained)[: max(1, active)], names=names)[0].figure
+    first = trained.members[0]
+    active = int(relevance_of(first).active.sum())
+    return _figure(plot_latent(first, _order(trained)[: max(1, active)], names=trained.metadata.names)[0])
 
 
 def _plane(trained: ModelFile, args: argparse.Namespace) -> Figure:
     order = _order(trained)
     if len(order) < 2:
         raise CommandError(f"{trained.path} has one latent dimension, but --what plane requires two.")
-    return _figure(plot_plane(trained.posterior, order[:2], names=trained.metadata.get("names")))
+    return _figure(plot_plane(trained.members[0], order[:2], names=trained.metadata.names))
 
 
 def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    which = 0 if args.sequence is None else trained.sequence(args.sequence)
+    which, shape = 0 if args.sequence is None else trained.sequence(args.sequence), trained.metadata.shape
     if which is None:
         raise UsageError(
             f"--sequence must be a training sequence with --what fit, but got {NEW!r}. Use --what forecast for it."
         )
-    if trained.shape is not None and args.outputs is None:
-        function = trained.posterior.impute(fill=False, include_noise=False).mean
-        films = {"data": trained.outputs(), "model": function.cpu().numpy()}
-        labels = format_times(trained.times(0))
-        frames = {name: film.reshape(-1, *trained.shape) for name, film in films.items()}
-        return plot_frames(frames, labels=labels)[0, 0].figure
+    if shape is not None and args.outputs is None:
+        function = trained.posterior.impute(fill=False, include_noise=False).mean.cpu().numpy()
+        frames = {name: y.reshape(-1, *shape) for name, y in (("data", trained.outputs()), ("model", function))}
+        return _figure(plot_frames(frames, labels=format_times(trained.times(0)))[0, 0])
     chosen = _outputs(trained, args)
     figure, axes = _panels(len(chosen))
     predicted = trained.posterior.impute(fill=False)
@@ -118,10 +115,9 @@ def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
 
 
 def _draw_fit(trained: ModelFile, predicted: Outputs, output: int, ax: Axes, which: int = 0) -> None:
-    """The model's prediction ``predicted`` of the training frames, and the data."""
-    rows = trained.data.times.slices()[which]
-    data = trained.outputs()[rows]
-    plot_reconstruction(predicted.select(rows), output, ax, truth=data, seen=data)
+    """The data of a training sequence, and their prediction."""
+    data = trained.outputs(which)
+    plot_reconstruction(predicted.select(trained.data.times.slices()[which]), output, ax, truth=data, seen=data)
     _name_sequence(trained, which, ax)
 
 
@@ -134,9 +130,7 @@ def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     predicted = trained.posterior.forecast(times, sequence)
-    history = None
-    if sequence is not None:
-        history = trained.times(sequence), trained.outputs()[trained.data.times.slices()[sequence]]
+    history = None if sequence is None else (trained.times(sequence), trained.outputs(sequence))
     chosen = _outputs(trained, args)
     figure, axes = _panels(len(chosen))
     for ax, output in zip(axes, chosen, strict=True):
@@ -144,6 +138,12 @@ def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
         if sequence is not None:
             _name_sequence(trained, sequence, ax)
     _share_labels(axes)
+    return figure
+
+
+def _figure(ax: Axes) -> Figure:
+    figure = ax.figure
+    assert isinstance(figure, Figure)
     return figure
 
 
@@ -164,31 +164,20 @@ def _share_labels(axes: Sequence[Axes]) -> None:
         ax.set_title("", loc="right")
 
 
-def _figure(axes: Axes) -> Figure:
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return figure
-
-
 def _order(trained: ModelFile) -> list[int]:
-    relevance = trained.model.relevance(trained.guide, trained.data).value
-    return relevance.argsort(descending=True).tolist()
-
-
-def _before(trained: ModelFile) -> np.ndarray | None:
-    before = trained.metadata.get("relevance_before")
-    return None if before is None else np.array(before)
+    """The latent dimensions of the first model, the most relevant first."""
+    return relevance_of(trained.members[0]).value.argsort(descending=True).tolist()
 
 
 def _outputs(trained: ModelFile, args: argparse.Namespace) -> list[int]:
     if args.outputs is None:
         return _widest(trained, 4)
-    return select(args.outputs, trained.posterior.columns, trained.posterior.num_outputs, "--outputs")
+    return select(args.outputs, trained.columns, trained.num_outputs, "--outputs")
 
 
 def _widest(trained: ModelFile, count: int) -> list[int]:
     """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances[: trained.data.num_base_outputs].cpu().numpy()
+    spread = trained.data.output_variances[: trained.num_outputs].cpu().numpy()
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
 
 

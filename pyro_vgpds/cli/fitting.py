@@ -7,23 +7,22 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyro
 import torch
 
 from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
+from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.cli.reading import read_table
-from pyro_vgpds.cli.trained import ModelFile
-from pyro_vgpds.cli.writing import check_output
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
-from pyro_vgpds.model import VGPDS
+from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.training.api import FitResult, fit
-from pyro_vgpds.training.metadata import describe
+from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["run_fit"]
 
@@ -31,13 +30,13 @@ _LATENT = 9  # initial dimensions, if there are as many outputs
 
 
 def run_fit(args: argparse.Namespace) -> int:
-    check_output(args.output, args.force, (), inputs=(args.file,))
+    check_output(args.output, args.force, inputs=(args.file,))
     if args.resume and args.checkpoint is None:
         raise UsageError("--resume requires --checkpoint FILE, the file to continue from.")
     if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
         raise UsageError(f"--checkpoint and -o/--output must be different files, but both are {args.output}.")
     check_output(
-        args.checkpoint, args.force or args.resume, (), "--checkpoint", inputs=(args.file,),
+        args.checkpoint, args.force or args.resume, argument="--checkpoint", inputs=(args.file,),
         instead="Choose another name, or pass --resume to continue from it or --force to replace it.",
     )  # fmt: skip
     kernel = _temporal(args.temporal)
@@ -58,16 +57,15 @@ def run_fit(args: argparse.Namespace) -> int:
         model, guide, data, args.steps, args.method, num_restarts=args.restarts,
         progress=False if args.quiet else None, checkpoint=args.checkpoint, resume=_resume(args),
     )  # fmt: skip
-    about = describe(
-        result, before, source=args.file.name, names=table.names, shape=table.shape, fps=table.fps,
-        seed=args.seed, shrink=args.shrink,
-    )  # fmt: skip
-    model_file = ModelFile(args.output, model, guide, data, about)
-    model_file.write()
+    about = Metadata(
+        args.file.name, table.names, table.shape, table.fps, args.shrink, before.tolist(), result, args.seed
+    )
+    save(args.output, model, guide, data, about.pack())
+    summary = f"{_summary(model, model.relevance(guide, data), result)}\nmodel: {args.output}"
     if result.stopped == "interrupted":  # printed even with --quiet; the exit code stops `fit && forecast`
-        print(_summary(model_file, result), file=sys.stderr, flush=True)
+        print(summary, file=sys.stderr, flush=True)
         return INTERRUPTED
-    say(args, _summary(model_file, result))
+    say(args, summary)
     return OK
 
 
@@ -108,22 +106,19 @@ def _resume(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def _summary(model_file: ModelFile, result: FitResult) -> str:
-    active = int(model_file.model.relevance(model_file.guide, model_file.data).active.sum())
+def _summary(model: VGPDS, relevance: Relevance, result: FitResult) -> str:
     stopped = {
         "steps": "all steps done; more --steps may raise the bound further",
         "converged": "converged: the bound no longer changed",
         "interrupted": "interrupted by Ctrl-C; the best model so far was saved",
         "stuck": "no further step raised the bound",
     }[result.stopped]
-    noise = np.sqrt(model_file.model.noise.detach().numpy()).mean()
-    of = " of each output's standard deviation" if isinstance(model_file.scale, np.ndarray) else ""
-    steps = counted(result.num_steps, "step")
-    latent, outputs = model_file.model.latent_dim, model_file.model.num_outputs
-    more = "all latent dimensions are active: a larger --latent-dim may give a better model\n"
+    active, latent = int(relevance.active.sum()), model.latent_dim
+    noise = float(model.noise.detach().sqrt().mean())
+    of = " of each output's standard deviation" if bool((model.output_scale != 1.0).any()) else ""
+    more = "\nall latent dimensions are active: a larger --latent-dim may give a better model"
     return (
-        f"bound {result.bound:,.6g} after {steps} in {result.seconds:.1f} s; {stopped}\n"
-        f"{active} of {latent} latent dimensions are active; noise sd {noise:.4g}{of}\n"
-        f"{more if active == latent < outputs else ''}"
-        f"model: {model_file.path}"
+        f"bound {result.bound:,.6g} after {counted(result.num_steps, 'step')} in {result.seconds:.1f} s; {stopped}\n"
+        f"{active} of {latent} latent dimensions are active; noise sd {noise:.4g}{of}"
+        f"{more if active == latent < model.num_outputs else ''}"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyro_vgpds
 from pyro_vgpds.cli import describing, fitting, lazy, predicting
-from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_when, count, seed, whole
+from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed, whole
 from pyro_vgpds.training.api import METHODS
 
 __all__ = ["PROGRAM", "make_parser"]
@@ -176,12 +176,12 @@ def _generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="model file, written by fit")
+    add_model(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="model file, written by fit")
+    add_model(parser)
     parser.add_argument(
         "-o",
         "--output",

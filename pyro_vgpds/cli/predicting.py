@@ -13,10 +13,10 @@ import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.cli.model_file import NEW, ModelFile
+from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say, working
 from pyro_vgpds.cli.reading import read_table
-from pyro_vgpds.cli.trained import NEW, ModelFile
-from pyro_vgpds.cli.writing import check_output
 from pyro_vgpds.files.tables import table_suffixes, write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
@@ -34,8 +34,7 @@ def run_forecast(args: argparse.Namespace) -> int:
     times = trained.horizon(sequence, args.times, args.until, args.step)
     prediction = trained.posterior.forecast(times, sequence, include_noise=not args.no_noise)
     label = NEW if sequence is None else trained.names[sequence]
-    labels = [label] * len(times) if trained.data.num_sequences > 1 else None
-    _write(args, trained, prediction, labels)
+    _write(args, trained, prediction, [label] * len(times) if trained.data.num_sequences > 1 else None)
     return OK
 
 
@@ -44,14 +43,18 @@ def run_generate(args: argparse.Namespace) -> int:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     pyro.set_rng_seed(args.seed)
-    draws = trained.posterior.generate(times, args.samples, sequence, include_noise=not args.no_noise).cpu().numpy()
-    names = [str(i) for i in range(args.samples) for _ in times]
-    t, y = np.tile(times, args.samples), draws.reshape(-1, draws.shape[-1])
+    draws = trained.posterior.generate(times, args.samples, sequence, include_noise=not args.no_noise)
+    y = draws.flatten(0, 1).cpu().numpy()
     write_table(
-        args.output or sys.stdout, t, y, columns=trained.posterior.columns, sequence=names, frame_shape=trained.shape,
-        fps=args.fps or trained.fps,
-    )  # fmt: skip
-    _say_written(args, y.shape)
+        args.output or sys.stdout,
+        np.tile(times, args.samples),
+        y,
+        columns=trained.columns,
+        sequence=[str(i) for i in range(args.samples) for _ in times],
+        frame_shape=trained.metadata.shape,
+        fps=args.fps or trained.metadata.fps,
+    )
+    _report(args, *y.shape)
     return OK
 
 
@@ -66,21 +69,18 @@ def run_reconstruct(args: argparse.Namespace) -> int:
         _write(args, trained, filled, labels if trained.data.num_sequences > 1 else None)
         return OK
     table = _read(args, trained)
-    truth = np.concatenate(trained.fitting(table))
+    truth = np.concatenate(trained.align(table))
     seen = truth.copy()
     if args.hide:
-        seen[:, select(args.hide, trained.posterior.columns, trained.posterior.num_outputs, "--hide")] = np.nan
-    sequence = None if args.sequence is None else trained.sequence(args.sequence)
-    ends = np.cumsum([len(t) for t in table.t])[:-1]
-    several = len(table.t) > 1
-    parts = np.split(seen, ends)
+        seen[:, select(args.hide, trained.columns, trained.num_outputs, "--hide")] = np.nan
+    parts = np.split(seen, np.cumsum([len(t) for t in table.t])[:-1])
     note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} values are missing; reconstructing ..."
     try:
         with working(args, note):
             found = trained.posterior.reconstruct(
-                table.t if several else table.t[0],
-                parts if several else parts[0],
-                sequence,
+                table.t,
+                parts,
+                None if args.sequence is None else trained.sequence(args.sequence),
                 fill=not args.smooth,
                 include_noise=not args.no_noise,
                 factorised=args.factorised,
@@ -97,13 +97,12 @@ def run_reconstruct(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:
     """The data file. By default frames are shrunk as in training, if that gives frames of the model's size."""
-    layout = Layout.of(args)
+    layout, about = Layout.of(args), trained.metadata
     table = read_table(args.file, layout)
-    if args.shrink is None and trained.shape is not None and table.shape not in (None, trained.shape):
-        assert table.shape is not None
-        if tuple(size // trained.shrink for size in table.shape) == trained.shape:
-            return read_table(args.file, replace(layout, shrink=trained.shrink))
-    return table
+    if args.shrink is not None or table.shape is None or table.shape == about.shape:
+        return table
+    shrunk = tuple(size // about.shrink for size in table.shape)
+    return read_table(args.file, replace(layout, shrink=about.shrink)) if shrunk == about.shape else table
 
 
 def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> None:
@@ -115,22 +114,20 @@ def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> No
 
 def _open(args: argparse.Namespace) -> ModelFile:
     torch.set_num_threads(args.threads)
-    check_output(args.output, args.force, (), inputs=(args.model, getattr(args, "file", None)))
+    check_output(args.output, args.force, inputs=(args.model, getattr(args, "file", None)))
     trained = ModelFile.read(args.model)
-    check_output(args.output, True, table_suffixes(trained.shape))
-    if args.output is None and trained.model.num_outputs > _WIDEST:
-        raise UsageError(f"-o/--output is required: {trained.model.num_outputs} outputs are too many to print.")
+    check_output(args.output, True, table_suffixes(trained.metadata.shape))
+    if args.output is None and trained.num_outputs > _WIDEST:
+        raise UsageError(f"-o/--output is required: {trained.num_outputs} outputs are too many to print.")
     return trained
 
 
 def _write(args: argparse.Namespace, trained: ModelFile, result: Outputs, sequence: list[str] | None) -> None:
-    result.to_file(
-        args.output or sys.stdout, args.interval, sequence=sequence, frame_shape=trained.shape,
-        fps=args.fps or trained.fps,
-    )  # fmt: skip
-    _say_written(args, result.shape)
+    shape, fps = trained.metadata.shape, args.fps or trained.metadata.fps
+    result.to_file(args.output or sys.stdout, args.interval, sequence=sequence, frame_shape=shape, fps=fps)
+    _report(args, *result.shape)
 
 
-def _say_written(args: argparse.Namespace, shape: tuple[int, int]) -> None:
+def _report(args: argparse.Namespace, times: int, outputs: int) -> None:
     if args.output is not None:
-        say(args, f"{counted(shape[0], 'time')}, {counted(shape[1], 'output')}: {args.output}")
+        say(args, f"{counted(times, 'time')}, {counted(outputs, 'output')}: {args.output}")

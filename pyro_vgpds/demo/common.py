@@ -21,7 +21,7 @@ from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.plotting import plot_plane, plot_relevance
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import fit
-from pyro_vgpds.training.metadata import describe
+from pyro_vgpds.training.metadata import Metadata
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,8 @@ def train(
     if result.stopped == "interrupted":  # fit keeps the best model so far, but the report states all steps
         raise KeyboardInterrupt
     say(f"  {result}")
-    save(path, model, guide, data, describe(result, before, seed=seed, source=source, names=names, shape=shape))
+    about = Metadata(source, names, shape, relevance_before=before.tolist(), training=result, seed=seed)
+    save(path, model, guide, data, about.pack())
     return DemoModel(model, Posterior(model, guide, data), before, model.relevance(guide, data))
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pyro
 
-from pyro_vgpds import VGPDS, Sequences, Solver, baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe, Trained
+from pyro_vgpds import VGPDS, Posterior, PosteriorMixture, Sequences, Solver, baselines, datasets, save_posterior
+from pyro_vgpds.experiments.recipe import Recipe, noise_with_residuals, predict_with
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.kernels import Bias, White
 
@@ -54,27 +55,27 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         plain, folds, steps = replace(PLAIN, latent_dim=4, num_inducing=15, num_steps=5), 1, 5
     everything, test = list(range(len(data.y))), [_fold(data, fold) for fold in range(folds)]
     rows: dict[str, Callable[[list[int], list[int] | None, int], list[dict[str, Scores]]]] = {
-        "VGPDS": partial(_mixture, folder, data, recipes, "offset"),
-        "VGPDS, white noise": partial(_mixture, folder, data, recipes, "white"),
-        "VGPDS, one model": partial(_singles, folder, data, recipes, "offset"),
-        "VGPDS, one model, white noise": partial(_singles, folder, data, recipes, "white"),
-        "VGPDS, one model, nothing added": partial(_singles, folder, data, [plain], "trained"),
+        "VGPDS": partial(_vgpds, folder, data, recipes, "offset", False),
+        "VGPDS, white noise": partial(_vgpds, folder, data, recipes, "white", False),
+        "VGPDS, one model": partial(_vgpds, folder, data, recipes, "offset", True),
+        "VGPDS, one model, white noise": partial(_vgpds, folder, data, recipes, "white", True),
+        "VGPDS, one model, nothing added": partial(_vgpds, folder, data, [plain], "white", True),
         "MAP GP-LVM": partial(_map, folder, data, plain, steps),
         "NN": partial(_neighbour, data, False),
         "NN sc.": partial(_neighbour, data, True),
     }
     place: tuple[list[int], list[int] | None] = (everything, None) if name == "cmu35" else test[0]
-    _members(folder, data, recipes, *place, 0, picture=name)  # first, because the rows reuse them
+    _predict(folder, data, recipes, *place, 0, picture=name)  # first, because the rows reuse it
     results: dict[str, Scores] = {}
     held_out: dict[str, Scores] = {}
     for label, compute in rows.items():
         count = (seeds or 5) if label.startswith("VGPDS") else 1
         if name == "cmu35":
             results[label] = _summary([s["test"] for seed in range(count) for s in compute(everything, None, seed)])
-        found = [part for train, out in test for part in compute(train, out, 0)]
-        held_out[label] = _summary([score for part in found for score in part.values()])
-    models = _members(folder, data, recipes, *test[0], 0)
-    seconds = {kind: float(np.mean([model[kind] for model in models])) for kind in ("seconds", "wall seconds")}
+        parts = [part for train, out in test for part in compute(train, out, 0)]
+        held_out[label] = _summary([score for part in parts for score in part.values()])
+    found = _predict(folder, data, recipes, *test[0], 0)
+    seconds = {kind: found[kind] / len(recipes) for kind in ("seconds", "wall seconds")}  # of one model
     _report(folder, name, results, held_out, recipes, seconds, folds)
 
 
@@ -102,72 +103,65 @@ def _targets(data: datasets.CMU35, test: list[int] | None) -> dict[str, tuple[np
     return {str(i): (data.t[i], data.y[i]) for i in test}
 
 
-def _mixture(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
-    seed: int,
+def _vgpds(
+    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, alone: bool, train: list[int],
+    out: list[int] | None, seed: int,
 ) -> list[dict[str, Scores]]:  # fmt: skip
-    """SC and RA of each sequence for the mean of a mixture, which is the mean of its members' means."""
-    models = _members(folder, data, recipes, train, out, seed)
-    return [_score(data, out, lambda key: np.mean([model[f"{key}-{noise}"] for model in models], axis=0))]
+    """SC and RA of each sequence for a mixture of models, or for each of them alone."""
+    found = _predict(folder, data, recipes, train, out, seed)
+    rows = range(1, 1 + len(recipes)) if alone else [0]
+    return [_score(data, out, found, noise, row) for row in rows]
 
 
-def _singles(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, train: list[int], out: list[int] | None,
-    seed: int,
-) -> list[dict[str, Scores]]:  # fmt: skip
-    """The same for each model alone."""
-    models = _members(folder, data, recipes, train, out, seed)
-    return [_score(data, out, lambda key, m=model: m[f"{key}-{noise}"]) for model in models]  # type: ignore[misc]
-
-
-def _score(data: datasets.CMU35, out: list[int] | None, predict: Callable[[str], np.ndarray]) -> dict[str, Scores]:
+def _score(
+    data: datasets.CMU35, out: list[int] | None, found: Mapping[str, np.ndarray], noise: str, row: int
+) -> dict[str, Scores]:
     scores: dict[str, Scores] = {}
     for target, (_, truth) in _targets(data, out).items():
         scores[target] = {}
         for block in BLOCKS:
             mean = truth.copy()
-            mean[np.isnan(data.hide(truth, block))] = predict(f"{target}-{block}")
+            mean[np.isnan(data.hide(truth, block))] = found[f"{target}-{block}-{noise}"][row]
             scores[target][block] = data.score(truth, mean, block)
     return scores
 
 
-def _members(
+def _predict(
     folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
     picture: str = "",
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Predictions of the hidden entries of each sequence and block by each model. With a name ``picture``, the first
-    model is saved and drawn under this name.
+) -> dict[str, Any]:  # fmt: skip
+    """Predictions of the hidden entries of each sequence and block: a row for a mixture, then one for each model in it.
+    With a name ``picture``, the mixture is saved and drawn under this name.
     """
+    first = seed * len(recipes)
 
-    def compute(recipe: Recipe, start: int, files: Path) -> dict[str, Any]:
-        trained = recipe.train([data.t[i] for i in train], [data.y[i] for i in train], start, folder.progress)
-        found: dict[str, Any] = {"bound": trained.bound, "seconds": trained.seconds}
-        model = trained.with_noise(WIDE).carrying(Bias() + White()) if recipe.lags else trained
-        for target, (t, truth) in _targets(data, out).items():
+    def compute(files: Path) -> dict[str, Any]:
+        start = perf_counter()
+        t, y = [data.t[i] for i in train], [data.y[i] for i in train]
+        models = [recipe.train(t, y, first + i, folder.progress) for i, recipe in enumerate(recipes)]
+        found: dict[str, Any] = {"seconds": perf_counter() - start}
+        mixture = PosteriorMixture([_with_offsets(model) if model.data.lags else model for model in models])
+        solver = Solver(num_starts=2, num_steps=min(200, 2 * recipes[0].num_steps))
+        for target, (times, truth) in _targets(data, out).items():
             for block in BLOCKS:
                 seen = data.hide(truth, block)
-                prediction = model.predict(
-                    t, seen, solver=Solver(num_starts=2, num_steps=min(200, 2 * recipe.num_steps))
-                )
-                hidden = np.isnan(seen)
+                prediction, hidden = mixture.reconstruct(times, seen, solver=solver), np.isnan(seen)
                 # predictions without noise carry no offset: their mean is that of white noise
-                versions = (
-                    {"offset": prediction, "white": prediction.with_noise(False)}
-                    if recipe.lags
-                    else {"trained": prediction}
-                )
-                found |= {f"{target}-{block}-{name}": model.mean(v)[hidden] for name, v in versions.items()}
-        if picture and start == 0:
-            model.save(files / f"{picture}.safetensors")
-            _draw(files / f"{picture}.png", data, model, train, out)
+                for noise, version in (("offset", prediction), ("white", prediction.with_noise(False))):
+                    means = [version.mean, *(part.mean for part in version.components)]
+                    found[f"{target}-{block}-{noise}"] = np.stack([mean.numpy()[hidden] for mean in means])
+        if picture:
+            save_posterior(files / f"{picture}.safetensors", mixture)
+            _draw(files / f"{picture}.png", data, found, train, out)
         return found
 
-    where, models = _where(out), []
-    for start, recipe in enumerate(recipes, seed * len(recipes)):
-        key = f"{where}-{recipe.temporal}-{'lags' if recipe.lags else 'plain'}-{start}"
-        settings = recipe.settings() | {"seed": start, "train": train, "wide": WIDE}
-        models.append(folder.once(key, settings, partial(compute, recipe, start)))
-    return models
+    kind = "lags" if recipes[0].lags else "plain"
+    settings = {"recipes": [recipe.settings() for recipe in recipes], "seed": first, "train": train, "wide": WIDE}
+    return folder.once(f"{_where(out)}-{kind}-{first}", settings, compute)
+
+
+def _with_offsets(model: Posterior) -> Posterior:
+    return predict_with(model, noise_variance=noise_with_residuals(model, WIDE), residual=Bias() + White())
 
 
 def _where(out: list[int] | None) -> str:
@@ -191,18 +185,16 @@ def _map(
     """The MAP model with the same sizes and initial values."""
 
     def compute(files: Path) -> dict[str, Scores]:
-        y = [data.y[i] for i in train]
-        scale = np.concatenate(y).std(0)
         pyro.set_rng_seed(seed)
-        sequences = Sequences([data.t[i] for i in train], [part / scale for part in y])
+        sequences = Sequences([data.t[i] for i in train], [data.y[i] for i in train])
         model = VGPDS.from_data(
-            sequences, recipe.latent_dim, recipe.num_inducing, recipe.kernel(), static_dim=recipe.static_dim
-        )
+            sequences, recipe.latent_dim, recipe.num_inducing, recipe.kernel(), static_dim=recipe.static_dim,
+            scale_outputs=recipe.scale,
+        )  # fmt: skip
         rival = baselines.MapGPLVM.fit(model, sequences, steps)
         scores: dict[str, Scores] = {}
         for target, (t, truth) in _targets(data, out).items():
-            seen = {b: data.hide(truth, b) / scale for b in BLOCKS}
-            found = {b: rival.reconstruct(t, seen[b], min(100, steps)).numpy() * scale for b in BLOCKS}
+            found = {b: rival.reconstruct(t, data.hide(truth, b), min(100, steps)).numpy() for b in BLOCKS}
             scores[target] = {b: data.score(truth, found[b], b) for b in BLOCKS}
         return scores
 
@@ -215,14 +207,18 @@ def _summary(scores: list[Scores]) -> Scores:
     return {b: {kind: spread([s[b][kind] for s in scores]) for kind in ("SC", "RA")} for b in BLOCKS}
 
 
-def _draw(path: Path, data: datasets.CMU35, model: Trained, train: list[int], out: list[int] | None) -> None:
+def _draw(
+    path: Path, data: datasets.CMU35, found: Mapping[str, np.ndarray], train: list[int], out: list[int] | None
+) -> None:
     """Hidden legs of the first sequence to reconstruct."""
     from matplotlib.figure import Figure
 
-    t, truth = next(iter(_targets(data, out).values()))
+    target, (t, truth) = next(iter(_targets(data, out).items()))
     seen = data.hide(truth, "legs")
     near = np.asarray(baselines.nearest_neighbour(np.concatenate([data.y[i] for i in train]), seen))
-    versions = {"truth": truth, "VGPDS": model.reconstruct(t, seen), "nearest neighbour": near}
+    filled = seen.copy()
+    filled[np.isnan(seen)] = found[f"{target}-legs-offset"][0]
+    versions = {"truth": truth, "VGPDS": filled, "nearest neighbour": near}
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots(3, 2, sharex=True).ravel()
     styles: list[dict[str, Any]] = [{"color": "0.2"}, {"color": "C0"}, {"color": "C1", "lw": 0.8}]

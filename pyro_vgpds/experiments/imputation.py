@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_vgpds import baselines, datasets, metrics
-from pyro_vgpds.experiments.recipe import Recipe, Trained
+from pyro_vgpds import Posterior, baselines, datasets, metrics, save_posterior
+from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, spread, table
 
 __all__ = ["HIDDEN", "LABELS", "Task", "run", "score"]
@@ -53,17 +53,16 @@ class Task:
         return cls(t, [part[:, count > 0] for part in left], truth[:, count > 0])
 
 
-def score(task: Task, recipe: Recipe, seed: int, progress: bool | None = None) -> tuple[dict[str, float], Trained]:
+def score(task: Task, recipe: Recipe, seed: int, progress: bool | None = None) -> tuple[dict[str, float], Posterior]:
     """Root mean squared errors of the hidden values, and the coverage of central intervals in per cent."""
     start = time.process_time()
     trained = recipe.train(task.t, task.y, seed, progress)
-    prediction = trained.posterior.impute(fill=False)
-    mean, variance = trained.mean(prediction), trained.variance(prediction)
+    prediction = trained.impute(fill=False)
+    mean, variance = prediction.mean, prediction.variance
     result = {"VGPDS": metrics.mse(task.truth, mean) ** 0.5, "NLPD": metrics.nlpd(task.truth, mean, variance)}
     result["seconds"] = time.process_time() - start
     for level in (0.5, 0.8, 0.95):
-        width = float(torch.special.ndtri(torch.tensor(0.5 + level / 2))) * np.sqrt(variance)
-        result[f"{100 * level:.0f} %"] = 100 * metrics.coverage(task.truth, mean - width, mean + width)
+        result[f"{100 * level:.0f} %"] = 100 * metrics.coverage(task.truth, *prediction.interval(level))
     for label, method in _RIVALS.items():
         result[label] = metrics.mse(task.truth, torch.cat(method(task.t, task.y)).numpy()) ** 0.5
     return result, trained
@@ -78,7 +77,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     def one(seed: int, files: Path) -> dict[str, Any]:
         result, trained = score(Task.of(data.t, y, HIDDEN, seed), recipe, seed, folder.progress)
         if seed == 0:
-            trained.save(files / f"{name}.safetensors")
+            save_posterior(files / f"{name}.safetensors", trained)
             _show(files / f"{name}.png", data, trained)
         return result
 
@@ -98,12 +97,12 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings(), "wall seconds": seconds})
 
 
-def _show(path: Path, data: datasets.Dataset, trained: Trained) -> None:
+def _show(path: Path, data: datasets.Dataset, posterior: Posterior) -> None:
     """The latent path over time and, if it is known, the true path."""
     from matplotlib.figure import Figure
 
-    posterior = trained.posterior
-    best = trained.model.relevance(trained.guide, posterior.data).value.argsort(descending=True)
+    relevance = posterior.settings.model.relevance(posterior.settings.guide, posterior.data)
+    best = relevance.value.argsort(descending=True)
     x, sd = posterior.q.mean.numpy(), posterior.q.variance.sqrt().numpy()
     known = data.latent is not None
     figure = Figure(figsize=(10 if known else 6, 3.5), layout="constrained")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds import baselines, datasets, save_posterior
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import best_neighbours, errors, in_time, repeat, report, show_frames
+from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["run"]
 
@@ -32,12 +33,12 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
 
     def one(seed: int, files: Path) -> dict[str, Any]:
         trained = recipe.train([t], [train], seed, folder.progress)
-        common = trained.reconstruct(t_test, seen, 0)
-        balanced = trained.balanced(SHARE)
-        ahead = balanced.mean(balanced.posterior.forecast(t_test, 0))
-        filled = balanced.reconstruct(t_test, seen, 0, trust=TRUST)
+        common = trained.reconstruct(t_test, seen, 0).mean
+        balanced = predict_with(trained, output_scale=balanced_scale(trained, SHARE))
+        ahead = balanced.forecast(t_test, 0).mean
+        filled = balanced.reconstruct(t_test, seen, 0, trust=TRUST).mean.numpy()
         if seed == 0:
-            trained.save(files / "missa.safetensors", shape=list(video.shape))
+            save_posterior(files / "missa.safetensors", balanced, Metadata(shape=video.shape).pack())
             whole = np.where(np.isnan(truth), seen, truth)
             versions = {"truth": whole, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
             show_frames(files / "missa.png", video, versions, frames=range(5, len(seen), 12))

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds import baselines, datasets, save_posterior
+from pyro_vgpds.experiments.recipe import Recipe, predict_with
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, in_time, repeat, report, show_frames
 from pyro_vgpds.kernels import Matern32, White
+from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["run"]
 
@@ -50,21 +51,21 @@ def _one(
     hidden = hide_tiles(video.shape, 0.4, tile, seed)
     seen, truth = np.where(hidden, np.nan, frames[test]), np.where(hidden, frames[test], np.nan)
     trained = recipe.train([t[~test]], [frames[~test]], seed, progress)
-    carrying = trained.carrying(Matern32(1.0, DRIFT * (t[1] - t[0])) + White(0.1))
-    prediction = carrying.predict(t[test], seen, 0, trust=TRUST)
-    filled = carrying.mean(prediction)
+    carrying = predict_with(trained, residual=Matern32(1.0, DRIFT * (t[1] - t[0])) + White(0.1))
+    prediction = carrying.reconstruct(t[test], seen, 0, trust=TRUST)
+    filled = prediction.mean.numpy()
     line, each = (
         in_time(method, t[~test], frames[~test], t[test], seen)
         for method in (baselines.linear_interpolation, baselines.gp_interpolation)
     )
     if seed == 0:
-        trained.save(files / f"{clip}.safetensors", shape=list(video.shape))
+        save_posterior(files / f"{clip}.safetensors", carrying, Metadata(shape=video.shape).pack())
         versions = {"truth": frames[test], "seen": seen, "VGPDS": filled, "linear": line}
         show_frames(files / f"{clip}.png", video, versions, frames=range(1, int(test.sum()), _BLOCK)[:6])
     return {
         "VGPDS": errors(truth, filled),
-        "VGPDS, times alone": errors(truth, carrying.mean(carrying.posterior.forecast(t[test], 0))),
-        "VGPDS, white residuals": errors(truth, carrying.mean(prediction.with_noise(False))),
+        "VGPDS, times alone": errors(truth, carrying.forecast(t[test], 0).mean),
+        "VGPDS, white residuals": errors(truth, prediction.with_noise(False).mean),
         "nearest neighbours, best k": best_neighbours(truth, frames[~test], seen),
         "linear in time": errors(truth, line),
         "one GP for each pixel": errors(truth, each),

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyro
 
-from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe, Trained
+from pyro_vgpds import Posterior, baselines, datasets, save_posterior
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, repeat, report, show_frames
+from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["run"]
 
@@ -55,16 +56,15 @@ def _reconstruct(
     train, last = frames[:-_LAST], frames[-_LAST:]
     hidden = hide_tiles(video.shape, 0.4, tile, seed)
     seen, truth = np.where(hidden, np.nan, last), np.where(hidden, last, np.nan)
-    plain = _train(recipe, t[:-_LAST], train, seed, progress)
-    trained = plain.balanced(SHARE)
-    filled = trained.reconstruct(t[-_LAST:], seen, 0, trust=TRUST)
+    trained = _train(recipe, t[:-_LAST], train, seed, progress)
+    filled = trained.reconstruct(t[-_LAST:], seen, 0, trust=TRUST).mean.numpy()
     if seed == 0:
-        plain.save(files / f"{key}.safetensors", shape=list(video.shape))
+        save_posterior(files / f"{key}.safetensors", trained, Metadata(shape=video.shape).pack())
         versions = {"truth": last, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
         show_frames(files / f"{key}.png", video, versions, frames=range(_LAST))
     return {
         "VGPDS": errors(truth, filled),
-        "VGPDS, times alone": errors(truth, trained.mean(trained.posterior.forecast(t[-_LAST:], 0))),
+        "VGPDS, times alone": errors(truth, trained.forecast(t[-_LAST:], 0).mean),
         "nearest neighbours, best k": best_neighbours(truth, train, seen),
         "last frame": errors(truth, np.broadcast_to(train[-1], last.shape)),
         "mean frame": errors(truth, np.broadcast_to(train.mean(0), last.shape)),
@@ -76,17 +76,16 @@ def _generate(
 ) -> dict[str, Any]:
     frames, t = video.y[0], video.t[0]
     train, ahead = frames[:_FIRST], frames[_FIRST : _FIRST + 40]
-    plain = _train(recipe, t[:_FIRST], train, seed, progress)
-    trained = plain.balanced(SHARE)
+    trained = _train(recipe, t[:_FIRST], train, seed, progress)
     times = t[_FIRST : _FIRST + len(ahead)]
-    made = trained.mean(trained.posterior.forecast(times, 0))
+    made = trained.forecast(times, 0).mean.numpy()
     blank = np.full_like(ahead, np.nan)
     cycle = baselines.repeat_cycle(np.r_[t[:_FIRST], times], np.concatenate([train, blank]))
     repeated = np.asarray(cycle)[_FIRST:]
     if seed == 0:
-        plain.save(files / f"{key}.safetensors", shape=list(video.shape))
+        save_posterior(files / f"{key}.safetensors", trained, Metadata(shape=video.shape).pack())
         pyro.set_rng_seed(0)
-        draw = trained.posterior.generate(times, 1, 0, include_noise=False)[0].numpy()
+        draw = trained.generate(times, 1, 0, include_noise=False)[0].numpy()
         versions = {"truth": ahead, "VGPDS, mean": made, "VGPDS, a draw": draw, "last cycle": repeated}
         show_frames(files / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
     return {
@@ -97,6 +96,7 @@ def _generate(
     }
 
 
-def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int, progress: bool | None) -> Trained:
+def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int, progress: bool | None) -> Posterior:
     period = baselines.estimate_period(t, frames)  # of the training frames: the kernel's initial period
-    return replace(recipe, period=period).train([t], [frames], seed, progress)
+    trained = replace(recipe, period=period).train([t], [frames], seed, progress)
+    return predict_with(trained, output_scale=balanced_scale(trained, SHARE))

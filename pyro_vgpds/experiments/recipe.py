@@ -1,62 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an experiment trains a model: settings that can be stored, and predictions in the units of the data."""
+"""How an experiment trains a model, and the noise and scale that it predicts with."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyro
 import torch
+from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import RBF, Bias, Kernel, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.prediction.outputs import Prediction, Reconstruction
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Recipe", "Trained"]
+__all__ = ["Recipe", "balanced_scale", "noise_with_residuals", "predict_with"]
 
-_SMOOTH: dict[str, Any] = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
+_SMOOTH: dict[str, type[RBF | Matern12 | Matern32 | Matern52]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a model and its training."""
+    """All choices about a model and its training."""
 
     temporal: str  #: "rbf", "matern12", "matern32", "matern52", or "periodic" for a cycle that drifts slowly
     latent_dim: int
-    num_inducing: int
+    num_inducing: int  #: at most; no more than frames
     num_steps: int
-    scale: bool = False  #: divide outputs by their standard deviation
+    scale: bool = False  #: divide outputs by their standard deviation within the model
     noise_per_output: bool = False
-    static_dim: int = 0  #: latent dimensions that start constant in each sequence
-    per_dimension: bool = False  #: separate temporal parameters for each latent dimension
-    period: float | None = None  #: the initial period of a periodic kernel
-    lags: tuple[int, ...] = ()  #: neighbouring frames whose outputs are outputs of a frame as well
+    static_dim: int = 0  #: number of latent dimensions that are initialised to one constant per sequence
+    per_dimension: bool = False  #: each latent dimension has its own temporal parameters
+    period: float | None = None  #: initial period
+    lags: tuple[int, ...] = ()  #: neighbouring frames whose outputs are also outputs of a frame
 
     def kernel(self) -> Kernel:
         if self.temporal == "periodic":
-            assert self.period is not None, "a periodic kernel needs an initial period"
+            assert self.period is not None, "a periodic kernel requires an initial period"
             slow = RBF(1.0, 5.0 * self.period).fix("variance")
             return Periodic(1.0, 1.0, self.period).fix("variance") * slow + White(1e-2) + Bias(0.1)
-        smooth: Kernel = _SMOOTH[self.temporal]()
-        return smooth.fix("variance") + White(1e-2) + Bias(0.1)
+        return _SMOOTH[self.temporal]().fix("variance") + White(1e-2) + Bias(0.1)
 
-    def train(self, t: Sequence[Any], y: Sequence[np.ndarray], seed: int, progress: bool | None = None) -> Trained:
-        """A model of these sequences. Deterministic: the same seed gives the same model.
+    def train(
+        self, t: Sequence[ArrayLike], y: Sequence[np.ndarray], seed: int, progress: bool | None = None
+    ) -> Posterior:
+        """A model of these sequences. The same seed gives the same model.
 
-        :raises KeyboardInterrupt: if training was interrupted, because a partly trained model is not a result.
+        :raises KeyboardInterrupt: if training was interrupted: a partly trained model is not a result.
         """
-        start = time.perf_counter()
         data = Sequences(list(t), list(y))
         data = data.lagged(self.lags) if self.lags else data
         pyro.clear_param_store()
@@ -73,75 +74,47 @@ class Recipe:
         if self.per_dimension:
             model.temporal.per_dimension(model.latent_dim)
         guide = AutoOpperArchambeau(model)
-        result = fit(model, guide, data, self.num_steps, progress=progress)
-        if result.stopped == "interrupted":
+        if fit(model, guide, data, self.num_steps, progress=progress).stopped == "interrupted":
             raise KeyboardInterrupt
-        seconds = time.perf_counter() - start
-        return Trained(Posterior(model, guide, data), model, guide, result.bound, seconds)
+        return Posterior(model, guide, data)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A trained model and its predictions, in the units of the data."""
+def predict_with(
+    posterior: Posterior,
+    *,
+    noise_variance: Tensor | None = None,
+    output_scale: Tensor | None = None,
+    residual: Kernel | None = None,
+) -> Posterior:
+    """The same trained model with other settings of its predictions."""
+    model, guide = posterior.settings.model, posterior.settings.guide
+    return Posterior(
+        model, guide, posterior.data, noise_variance=noise_variance, output_scale=output_scale, residual=residual
+    )
 
-    posterior: Posterior
-    model: VGPDS
-    guide: AutoOpperArchambeau
-    bound: float
-    seconds: float
 
-    def with_noise(self, factor: float) -> Trained:
-        """The same with one noise for each output: a multiple of the trained noise plus the residual variance.
+def noise_with_residuals(posterior: Posterior, factor: float) -> Tensor:
+    """A noise variance for each output: a multiple of the trained one plus the variance of its residuals.
 
-        Lagged copies of outputs also have separate noise variances.
-        """
-        data = self.posterior.data
-        every = Sequences(list(data.times.t.split(data.lengths)), list(data.read().split(data.lengths)))
-        whole = Posterior(self.model, self.guide, every)
-        return self._with(noise_variance=factor * (whole.noise_variance + whole.residual_variance()))
+    Lagged copies of outputs have their own.
+    """
+    data = posterior.data
+    t, y = (list(values.split(data.lengths)) for values in (data.times.t, data.read()))
+    every = Posterior(posterior.settings.model, posterior.settings.guide, Sequences(t, y))  # lags as outputs
+    return factor * (every.noise_variance + every.residual_variance())
 
-    def carrying(self, residual: Kernel) -> Trained:
-        """The same with a temporal kernel for its residuals."""
-        return self._with(noise_variance=self.posterior.settings.noise_variance, residual=residual)
 
-    def balanced(self, share: float) -> Trained:
-        """The same for outputs whose signals differ in size and were not scaled.
+def balanced_scale(posterior: Posterior, share: float) -> Tensor:
+    """Scales (D,) for outputs of unequal signal that were trained without scales.
 
-        The prior assumes that all outputs vary alike. The noise of an output that varies by less than a share of that,
-        beyond the noise, would be fitted. So its scale becomes that at which its signal is that share.
-        """
-        post = self.posterior
-        with torch.no_grad():
-            level = share * float(self.model.mapping().cov_diag(post.q.mean[:1]))
-        noise = float(post.noise_variance)
-        signal = (post.data.output_variances - noise).clamp_min(0.05 * noise)
-        return self._with(output_scale=(signal / level).clamp_max(1.0).sqrt())
-
-    def _with(self, **settings: Any) -> Trained:
-        return replace(self, posterior=Posterior(self.model, self.guide, self.posterior.data, **settings))
-
-    def save(self, path: Path, **metadata: Any) -> None:
-        """A file that :func:`~pyro_vgpds.load_posterior` and the command line read.
-
-        :param metadata: more about the outputs, such as the ``shape`` of a video's frames.
-        """
-        save_posterior(path, self.posterior, metadata)
-
-    def predict(self, t: ArrayLike, y: np.ndarray, sequence: int | None = None, **options: Any) -> Reconstruction:
-        """Predictions of partly observed frames."""
-        return self.posterior.reconstruct(t, y, sequence, **options)
-
-    def reconstruct(self, t: ArrayLike, y: np.ndarray, sequence: int | None = None, **options: Any) -> np.ndarray:
-        """Means (T, D) of partly observed frames."""
-        return self.mean(self.predict(t, y, sequence, **options))
-
-    def mean(self, prediction: Prediction) -> np.ndarray:
-        """Means (T, D)."""
-        return prediction.mean.numpy()
-
-    def variance(self, prediction: Prediction) -> np.ndarray:
-        """Variances (T, D)."""
-        return prediction.variance.numpy()
+    The prior assumes that all outputs vary alike, so the noise of an output with little signal would be fitted. The
+    scale of such an output makes its signal, the variance beyond the noise, a share of the mapping's variance.
+    """
+    model, noise = posterior.settings.model, float(posterior.noise_variance)
+    with torch.no_grad():
+        level = share * float(model.mapping().cov_diag(posterior.q.mean[:1]))
+    signal = (posterior.data.output_variances - noise).clamp_min(0.05 * noise)
+    return (signal / level).clamp_max(1.0).sqrt()

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
@@ -116,11 +117,13 @@ def test_load_reads_a_fitted_model(walks):
     assert data.columns == COLUMNS
     assert data.lengths == (16, 16)
     assert str(data.time_origin)[:10] == "2024-03-01"
-    np.testing.assert_allclose(data.output_variances.sqrt().numpy(), model.output_scale.numpy())  # --scale
-    assert float(model.output_scale[0]) > 500
-    assert np.isfinite(Posterior(model, guide, data).bound)
+    y, given = data.read().numpy(), np.concatenate([values(16), values(16, 0.7)])
+    np.testing.assert_allclose(y, np.where(np.isnan(y), np.nan, given), rtol=1e-8)  # in the units of the file
+    torch.testing.assert_close(model.output_scale, data.output_scales)  # --scale
     about = load_metadata(walks.model)
+    assert Posterior(model, guide, data).bound == pytest.approx(about["training"]["bound"], rel=1e-10)
     assert about["names"] == ["walk", "run"]
+    assert model.output_scale[0] > 500
     assert about["source"] == "walks.csv"
 
 

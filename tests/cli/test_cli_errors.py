@@ -141,7 +141,7 @@ def test_inputs_are_not_replaced(models, capsys):
     for arguments in (["fit", data], ["reconstruct", models.plain, data]):
         code, text = error_of(capsys, *arguments, "-o", data, "--force")
         assert code == 2
-        assert "is an input file; choose another name" in text
+        assert "is an input file. Choose another name" in text
     assert "is an input file" in error_of(capsys, "forecast", models.plain, "-o", models.plain, "--force")[1]
 
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
     for more in ([], ["--force"], ["--resume"]):
         code, text = error_of(capsys, *fit, data, *more)
         assert (code, data.read_text()) == (2, rows)
-        assert f"--checkpoint: {data} is an input file; choose another name" in text
+        assert f"--checkpoint: {data} is an input file. Choose another name" in text
     code, text = error_of(capsys, *fit, other)
     assert (code, other.read_text()) == (2, rows)
     assert (
@@ -184,11 +184,11 @@ def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
         ):
             code, text = error_of(capsys, *arguments, "-q")
             assert code == 1
-            assert f"{arguments[-2].replace('-o', '-o/--output')}: {target} cannot be written: " in text
+            assert f"{arguments[-2].replace('-o', '-o/--output')}: cannot write {target}: " in text
             assert ".part" not in text
     code, text = error_of(capsys, "plot", models.plain, "-o", long.with_suffix(".png"))
     assert code == 1
-    assert "cannot be written" in text
+    assert "cannot write" in text
     assert not os.listdir(tmp_path)
 
 
@@ -331,7 +331,7 @@ def test_files_of_the_wrong_kind(tmp_path, models, capsys):
     assert "cannot read" in error_of(capsys, "fit", tmp_path / "x.npz", "-o", out)[1]
     code, text = error_of(capsys, "fit", tmp_path / "x.doc", "-o", tmp_path / "no" / "m")
     assert code == 1
-    assert f"-o/--output: the folder does not exist: {tmp_path / 'no'}" in text
+    assert f"-o/--output: folder {tmp_path / 'no'} does not exist" in text
     (tmp_path / "cut").write_bytes(models.plain.read_bytes()[:500])
     code, text = error_of(capsys, "info", tmp_path / "cut")
     assert code == 1

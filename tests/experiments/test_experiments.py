@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_vgpds import datasets, experiments, fit, load, load_metadata, load_posterior
+from pyro_vgpds import Solver, datasets, experiments, fit, load, load_metadata, load_posterior, metrics
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
-from pyro_vgpds.experiments import imputation, recipe
+from pyro_vgpds.experiments import imputation, missa, recipe
 from pyro_vgpds.experiments.imputation import RECIPES, Task
-from pyro_vgpds.experiments.recipe import Recipe
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
 
@@ -139,15 +139,16 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
     assert (0xB5, 0xB5, 0xB5) in colours  # the truth behind
     assert any(max(colour) - min(colour) > 80 for colour in colours)  # and predictions in colour
-    model, _, data = load(tmp_path / "cmu35.safetensors")
-    assert model.num_outputs == 3 * 59  # with those of two lags
-    assert data.lags == (-4, 4)
+    mixture = load_posterior(tmp_path / "cmu35.safetensors")
+    assert len(mixture.posteriors) == 4
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
-    torch.testing.assert_close(model.output_scale[:59], scale)
-    posterior = load_posterior(tmp_path / "cmu35.safetensors")
-    assert posterior.forecast([0.1], 0).mean.shape == (1, 59)
-    assert posterior.correlation is not None  # the offsets of the published predictions
-    assert data.num_sequences == 6
+    for posterior in mixture.posteriors:
+        model, data = posterior.settings.model, posterior.data
+        assert model.num_outputs == 3 * 59  # with those of two lags
+        assert data.lags == (-4, 4)
+        assert data.num_sequences == 6
+        assert posterior.settings.residual is not None
+        torch.testing.assert_close(model.output_scale[:59], scale)
 
     def no_training(*args):
         raise AssertionError("a second run must reuse finished parts")
@@ -156,6 +157,17 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "cmu35.json").read_text()
     experiments.run("cmu35", tmp_path, seeds=2, quick=True)
     assert (tmp_path / "cmu35.json").read_text() == before
+    experiments.run("cmu35", tmp_path, seeds=1, quick=True)  # the seed of the file
+    results, motion = json.loads((tmp_path / "cmu35.json").read_text()), small_motion()
+    for block in ("legs", "body"):  # from Python and on the command line
+        seen = motion.hide(motion.test_y, block)
+        found = mixture.reconstruct(motion.test_t, seen, fill=True, solver=Solver(num_starts=2, num_steps=10)).mean
+        for kind, score in motion.score(motion.test_y, found.numpy(), block).items():
+            assert score == pytest.approx(results["VGPDS"][block][kind]["mean"], rel=1e-9)
+        np.savez(tmp_path / "seen.npz", t=motion.test_t, y=seen)
+        command = ["reconstruct", str(tmp_path / "cmu35.safetensors"), str(tmp_path / "seen.npz"), "--starts", "2"]
+        assert main([*command, "--steps", "10", "-o", str(tmp_path / "found.npz"), "-q", "--force"]) == 0
+        np.testing.assert_allclose(np.load(tmp_path / "found.npz")["y"], found, rtol=1e-12)
 
 
 def test_cmu07(tmp_path, monkeypatch, capsys):
@@ -174,7 +186,7 @@ def test_cmu07(tmp_path, monkeypatch, capsys):
     assert 0 < folds["VGPDS"]["legs"]["RA"]["mean"] < 90
     assert capsys.readouterr().out.splitlines()[2] == "|  | legs RA | body RA |"
     assert (tmp_path / "cmu07.png").exists()
-    assert load(tmp_path / "cmu07.safetensors")[2].num_sequences == 4
+    assert load_posterior(tmp_path / "cmu07.safetensors").posteriors[0].data.num_sequences == 4
 
 
 def test_outputs_of_unequal_signal():
@@ -184,17 +196,17 @@ def test_outputs_of_unequal_signal():
     signal = np.concatenate([10 * np.sin(t[:, None] + np.arange(6)), 0.0 * t[:, None] + np.zeros(6)], 1)
     y = signal + 0.5 * rng.standard_normal(signal.shape)
     trained = Recipe("rbf", latent_dim=3, num_inducing=20, num_steps=60).train([t], [y], 0)
-    balanced = trained.balanced(1 / 3)
-    fitted, smooth = (m.mean(m.posterior.impute(fill=False)) for m in (trained, balanced))
+    balanced = predict_with(trained, output_scale=balanced_scale(trained, 1 / 3))
+    fitted, smooth = (posterior.impute(fill=False).mean.numpy() for posterior in (trained, balanced))
     np.testing.assert_allclose(smooth[:, :6], fitted[:, :6], atol=0.5)
     assert smooth[:, 6:].std(0).mean() < 0.5 * fitted[:, 6:].std(0).mean()  # over time
-    variance = balanced.variance(balanced.posterior.impute(fill=False))
-    noise = float(trained.posterior.noise_variance)
+    variance = balanced.impute(fill=False).variance.numpy()
+    noise = float(trained.noise_variance)
     assert np.all(variance > 0.99 * noise)
     assert np.all(variance[:, 6:] < 1.5 * noise)
     seen = y[:20].copy()
     seen[:, ::2] = np.nan
-    assert np.square(balanced.reconstruct(t[:20], seen, None) - signal[:20])[:, :6].mean() < 5.0
+    assert np.square(balanced.reconstruct(t[:20], seen).mean.numpy() - signal[:20])[:, :6].mean() < 5.0
 
 
 def test_missa(tmp_path, monkeypatch):
@@ -211,9 +223,12 @@ def test_missa(tmp_path, monkeypatch):
     mean = results["mean frame"]
     assert mean["MSE"] == pytest.approx(np.square(video.y[0][~train] - video.y[0][train].mean(0))[:, hidden].mean())
     assert (tmp_path / "missa.png").exists()
-    assert bool((load(tmp_path / "missa.safetensors")[0].output_scale == 1.0).all())  # pixels as they are
-    about = load_metadata(tmp_path / "missa.safetensors")
-    assert about["shape"] == [12, 12]
+    assert load_metadata(tmp_path / "missa.safetensors")["shape"] == [12, 12]
+    assert bool((load(tmp_path / "missa.safetensors")[0].output_scale == 1.0).all())  # training does not scale pixels
+    posterior, (t, seen), truth = load_posterior(tmp_path / "missa.safetensors"), split.partial(), split.truth()
+    filled = posterior.reconstruct(t, seen, 0, trust=missa.TRUST).mean
+    assert metrics.mae(truth, filled) == pytest.approx(results[labels[0]]["MAE"]["mean"], rel=1e-9)
+    assert metrics.mae(truth, posterior.forecast(t, 0).mean) == pytest.approx(results[labels[1]]["MAE"]["mean"])
 
 
 @pytest.mark.parametrize(
@@ -239,6 +254,10 @@ def test_clips(name, files, tmp_path, monkeypatch):
     command = ["forecast", str(tmp_path / files[-1]), "--until", "110", "-o", str(film), "-q"]
     assert main(command) == 0
     assert np.load(film)["frames"].shape[1:] == (12, 12)
+    if name == "periodic_video":  # the file has the printed predictions
+        video, results = small_video(), json.loads((tmp_path / "mouse-generate.json").read_text())
+        ahead = load_posterior(tmp_path / "mouse-generate.safetensors").forecast(video.t[0][60:], 0).mean
+        assert metrics.mae(video.y[0][60:], ahead) == pytest.approx(results["VGPDS"]["MAE"]["mean"], rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["yeast", "robot"])
@@ -253,6 +272,11 @@ def test_imputation(name, tmp_path, monkeypatch):
     assert 0 < results["VGPDS"]["mean"] < results["column mean"]["mean"]
     assert 0 < results["95 %"]["mean"] <= 100
     assert (tmp_path / f"{name}.png").exists()
+    experiments.run(name, tmp_path, seeds=1, quick=True)  # the seed of the file
+    results = json.loads((tmp_path / f"{name}.json").read_text())
+    mean = load_posterior(tmp_path / f"{name}.safetensors").impute(fill=False).mean
+    truth = Task.of(data.t, data.y, imputation.HIDDEN, 0).truth
+    assert metrics.mse(truth, mean) ** 0.5 == pytest.approx(results["VGPDS"]["mean"], rel=1e-9)
 
 
 def test_hidden_entries_are_hidden():

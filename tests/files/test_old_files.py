@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import GOLDEN
+from problems import GOLDEN
 
 from pyro_vgpds import Posterior, load, load_metadata
 from pyro_vgpds.cli import main

@@ -11,7 +11,7 @@ from problems import make_data, make_model
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
-from pyro.nn import PyroSample
+from pyro.nn import PyroParam, PyroSample
 from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau, Sequences, TemporalGP
@@ -308,7 +308,6 @@ def test_autoguides(make, elbo):
     guide = make(model)
     svi = SVI(model, guide, Adam({"lr": 0.05}), elbo())
     losses = [svi.step(data) for _ in range(40)]
-    assert all(torch.isfinite(torch.tensor(losses)))
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
@@ -434,7 +433,17 @@ def test_priors_can_be_given_to_a_finished_model():
     model.noise = PyroSample(dist.LogNormal(-2.0, 1.0))
     trace = poutine.trace(model).get_trace(data)
     assert {"temporal.parts.0.lengthscale", "noise"} <= set(trace.stochastic_nodes)
-    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), data)))
+    # with the parameters given, the rest of the model is that of these values
+    values = {"temporal.parts.0.lengthscale": torch.tensor(0.7), "noise": torch.tensor(0.2), "x": model.start.x}
+    given = poutine.trace(poutine.condition(model, values)).get_trace(data)
+    pyro.clear_param_store()
+    fixed = VGPDS.from_data(data, 2, 4, temporal=Matern32(lengthscale=0.7) + White(0.1))
+    fixed.inducing = PyroParam(model.inducing.detach(), event_dim=2)
+    fixed.set_noise(0.2)
+    expected = poutine.trace(poutine.condition(fixed, {"x": model.start.x})).get_trace(data)
+    for site in ("x", "y"):
+        actual = given.nodes[site]["fn"].log_prob(given.nodes[site]["value"])
+        torch.testing.assert_close(actual, expected.nodes[site]["fn"].log_prob(given.nodes[site]["value"]))
 
 
 def test_a_second_model_is_warned_of_the_first_ones_parameters():
@@ -480,12 +489,22 @@ def test_vectorised_particles_have_gradients(elbo):
 def test_a_noise_prior_may_replace_any_noise():
     data = make_data((5, 3))
     each = VGPDS.from_data(data, 2, 4, noise_per_output=True)
-    each.noise = PyroSample(dist.LogNormal(-2.0, 1.0))
-    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(each, AutoOpperArchambeau(each), data)))
-    pyro.clear_param_store()
     shared = VGPDS.from_data(data, 2, 4)
-    shared.noise = PyroSample(dist.LogNormal(torch.full((5,), -2.0), 1.0).to_event(1))
-    assert torch.isfinite(torch.tensor(Collapsed_ELBO().loss(shared, AutoOpperArchambeau(shared), data)))
+    cases = [
+        (each, PyroSample(dist.LogNormal(-2.0, 1.0)), torch.tensor(0.3)),
+        (shared, PyroSample(dist.LogNormal(torch.full((5,), -2.0), 1.0).to_event(1)), torch.linspace(0.1, 0.5, 5)),
+    ]
+    for model, prior, value in cases:
+        pyro.clear_param_store()
+        guide = AutoOpperArchambeau(model)
+        model.set_noise(value)
+        expected = bound_by_hand(model, guide, data)
+        model.noise = prior
+        with pyro.get_param_store().scope():
+            q = guide.posterior(data)
+            site = poutine.trace(poutine.condition(model, {"noise": value, "x": q.mean})).get_trace(data).nodes["y"]
+        actual = site["fn"].integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, q.prior)
+        torch.testing.assert_close(actual, expected)
 
 
 def test_a_model_in_another_dtype_than_its_data_is_said():
@@ -512,5 +531,4 @@ def test_float32_trains():
     assert all(p.dtype == torch.float32 for p in (*model.parameters(), *guide.parameters()))
     svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(200)]
-    assert all(torch.isfinite(torch.tensor(losses)))
     assert losses[-1] < losses[0] - 300

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pyro
 import pytest
@@ -193,7 +191,6 @@ def test_every_algorithm_sees_the_scaled_model():
     assert (spread < 5.0).all()
     sampled = Trace_ELBO(num_particles=20).loss(model, guide, data)
     assert -sampled > result.bound - 20.0  # tighter, except for the noise of its samples
-    assert math.isfinite(sampled)
 
 
 def test_files_keep_it(tmp_path):

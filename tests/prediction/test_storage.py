@@ -7,8 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from conftest import GOLDEN
-from problems import make_data, make_model
+from problems import GOLDEN, make_data, make_model
 
 from pyro_vgpds import (
     VGPDS,

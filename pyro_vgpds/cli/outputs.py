@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of output files before any computation: an existing file is only replaced with ``--force``."""
+"""Checks of output files before any work is done."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["check_output"]
 def check_output(
     path: Path | None,
     force: bool,
-    suffixes: Sequence[str],
+    suffixes: Sequence[str] = (),
     argument: str = "-o/--output",
     inputs: Sequence[Path | None] = (),
     instead: str = "Choose another name, or pass --force to replace it.",
 ) -> None:
-    """Check before any computation that the file can be written.
+    """Check that a file can be written at the end.
 
-    :param inputs: files that are read; they are never replaced, even with ``force``.
-    :param instead: advice if the file exists already.
-    :raises UsageError: if the suffix is unknown, or the file exists and ``force`` is False.
-    :raises CommandError: if its folder does not exist or is not writable.
+    :param suffixes: those that are allowed. Default: all.
+    :param inputs: files that are read. They are never replaced, even with ``force``.
+    :param instead: what to do if the file exists.
+    :raises UsageError: if the suffix is not allowed, or the file exists and ``force`` is not given.
+    :raises CommandError: if the folder does not exist or is not writable.
     """
     if path is None:
         return
@@ -34,14 +35,14 @@ def check_output(
     if path.is_dir():
         raise UsageError(f"{argument} must be a file, but {path} is a folder.")
     if any(other is not None and other.resolve() == path.resolve() for other in inputs):
-        raise UsageError(f"{argument}: {path} is an input file; choose another name.")
+        raise UsageError(f"{argument}: {path} is an input file. Choose another name.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} already exists. {instead}")
     if not path.absolute().parent.is_dir():
-        raise CommandError(f"{argument}: the folder does not exist: {path.absolute().parent}.")
-    try:  # the folder's mode is not enough: root, read-only file systems, names that are too long
+        raise CommandError(f"{argument}: folder {path.absolute().parent} does not exist.")
+    try:  # permissions do not tell everything: of root, of read-only file systems, of names that are too long
         part = beside(path)
         part.touch(exist_ok=False)
         part.unlink()
     except OSError as error:
-        raise CommandError(f"{argument}: {path} cannot be written: {error.strerror}.") from None
+        raise CommandError(f"{argument}: cannot write {path}: {error.strerror}.") from None

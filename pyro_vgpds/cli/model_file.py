@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model file with its metadata: names of the sequences, and the record of training."""
+"""A model file on the command line: its sequences by name, its times as text, and data files that fit it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -15,91 +14,71 @@ from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable
 from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.files.models import load, load_metadata, save
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.model import VGPDS
+from pyro_vgpds.files.models import load_metadata
+from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.storage import load_posterior
-from pyro_vgpds.training.api import FitResult
-from pyro_vgpds.training.metadata import read_result
+from pyro_vgpds.training.metadata import Metadata
 
-__all__ = ["NEW", "ModelFile"]
+__all__ = ["NEW", "ModelFile", "model_of", "relevance_of"]
 
 NEW = "new"  # the name of a sequence that is not a training sequence
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelFile:
-    """The content of a model file."""
+    """The content of a model file: a posterior, or a mixture of several, and the metadata."""
 
     path: Path
-    model: VGPDS
-    guide: AutoOpperArchambeau
-    data: Sequences
-    metadata: dict[str, Any] = field(default_factory=dict)
+    posterior: Posterior | PosteriorMixture
+    metadata: Metadata
 
     @classmethod
     def read(cls, path: Path) -> ModelFile:
         """
         :raises CommandError: if the file does not exist.
-        :raises FileFormatError: as :func:`~pyro_vgpds.load`.
+        :raises FileFormatError: as :func:`~pyro_vgpds.load_posterior`.
         """
         if not path.is_file():
             raise CommandError(f"model file {path} does not exist.")
-        return cls(path, *load(path), load_metadata(path))
-
-    def write(self) -> None:
-        save(self.path, self.model, self.guide, self.data, self.metadata)
-
-    @cached_property
-    def posterior(self) -> Posterior:
-        found = load_posterior(self.path)  # with the noise and residuals that it was saved with
-        assert isinstance(found, Posterior)
-        return found
-
-    # units and names
+        return cls(path, load_posterior(path), Metadata.unpack(load_metadata(path)))
 
     @property
-    def scale(self) -> np.ndarray | float:
-        """By which the model divides the outputs, (D,), or 1."""
-        scale = self.model.output_scale.cpu().numpy()
-        return 1.0 if (scale == 1.0).all() else np.asarray(scale, dtype=np.float64)
+    def members(self) -> list[Posterior]:
+        """The posteriors of a mixture, or the only one."""
+        return [self.posterior] if isinstance(self.posterior, Posterior) else self.posterior.posteriors
 
     @property
-    def shape(self) -> tuple[int, int] | None:
-        """(H, W) of the frames, if the data are a video."""
-        held = self.metadata.get("shape")
-        return None if held is None else (int(held[0]), int(held[1]))
+    def data(self) -> Sequences:
+        """The training data."""
+        return self.members[0].data
 
     @property
-    def fps(self) -> float | None:
-        return self.metadata.get("fps")
+    def num_outputs(self) -> int:
+        return self.members[0].num_outputs
 
     @property
-    def shrink(self) -> int:
-        """``--shrink`` of training."""
-        return int(self.metadata.get("shrink") or 1)
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, if the data have names."""
+        return self.members[0].columns
 
     @property
     def names(self) -> list[str]:
-        """Of the sequences."""
-        return self.metadata.get("names") or [str(s) for s in range(self.data.num_sequences)]
+        """Names of the sequences. Default: their numbers."""
+        return self.metadata.names or [str(s) for s in range(self.data.num_sequences)]
 
-    @property
-    def result(self) -> FitResult | None:
-        """The record of training, if the file has one."""
-        return read_result(self.metadata)
-
-    def outputs(self) -> np.ndarray:
-        """The training outputs (N, D)."""
-        return self.data.read(0, self.data.num_base_outputs).cpu().numpy()
+    def outputs(self, sequence: int | None = None) -> np.ndarray:
+        """The outputs (N, D) of a training sequence. Default: of all."""
+        rows = slice(None) if sequence is None else self.data.times.slices()[sequence]
+        return self.data.read(0, self.num_outputs)[rows].cpu().numpy()
 
     def times(self, sequence: int) -> np.ndarray:
         """Times of a training sequence: numbers or dates."""
-        return self.dated(self.data.times.t[self.data.times.slices()[sequence]].cpu().numpy())
+        return self._dated(self.data.times.t[self.data.times.slices()[sequence]].cpu().numpy())
 
-    def dated(self, t: np.ndarray) -> np.ndarray:
-        """Numbers as dates, where the data have dates."""
+    def _dated(self, t: np.ndarray) -> np.ndarray:
+        """Numbers as dates, if the data have dates."""
         return t if self.data.time_origin is None else to_dates(t, self.data.time_origin)
 
     def sequence(self, text: str | None) -> int | None:
@@ -136,13 +115,13 @@ class ModelFile:
                 raise UsageError("--until or --times is required.")
             if step is not None:
                 raise UsageError("--step requires --until.")
-            return self.dated(known)
+            return self._dated(known)
         end = self._same_kind(parse_range(until, "--until"), "--until")
         if len(end) != 1:
             raise UsageError(f"--until must be one time, but got {until!r}.")
         if step is None and len(known) < 2:
             raise UsageError("--step is required because the sequence has only one frame.")
-        monthly = months_to(self.dated(known), end[0], sequence is None) if step is None and dates else None
+        monthly = months_to(self._dated(known), end[0], sequence is None) if step is None and dates else None
         if monthly is not None and len(monthly):
             return monthly
         width = float(np.median(np.diff(known))) if step is None else parse_step(step, "--step")
@@ -150,10 +129,10 @@ class ModelFile:
         stop = float((end[0] - self.data.time_origin) / np.timedelta64(1, "s")) if dates else float(end[0])
         ahead = steps_to(start, stop, width, "--until", include=sequence is None) if stop >= start else np.empty(0)
         if not len(ahead) or monthly is not None:
-            first = format_times(self.dated(np.array([start])))[0] if dates else start
+            first = format_times(self._dated(np.array([start])))[0] if dates else start
             steps = format_duration(width) if dates else f"{width:g}"
             raise UsageError(f"--until {until} gives no times: they start after {first}, in steps of {steps}.")
-        return self.dated(ahead)
+        return self._dated(ahead)
 
     def _same_kind(self, t: np.ndarray, argument: str) -> np.ndarray:
         dates = self.data.time_origin is not None
@@ -161,22 +140,22 @@ class ModelFile:
             raise UsageError(f"{argument} must be {'dates' if dates else 'numbers'}, like the times of {self.path}.")
         return t
 
-    def fitting(self, table: InputTable) -> list[np.ndarray]:
+    def align(self, table: InputTable) -> list[np.ndarray]:
         """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks.
 
         :raises CommandError: if the file does not fit the model's columns, frame size or kind of times.
         """
-        wanted, count = self.posterior.columns, self.posterior.num_outputs
+        wanted, count, shape = self.columns, self.num_outputs, self.metadata.shape
         dates = self.data.time_origin is not None
         if (table.t[0].dtype.kind == "M") != dates:
             kinds = ("dates", "numbers")
             raise CommandError(
                 f"{table.path}: the times are {kinds[dates]}, but those of {self.path} are {kinds[not dates]}."
             )
-        if self.shape is not None and table.shape is not None and table.shape != self.shape:
-            trained = f", after --shrink {self.shrink}" if self.shrink > 1 else ""
+        if shape is not None and table.shape is not None and table.shape != shape:
+            shrunk = f", after --shrink {self.metadata.shrink}" if self.metadata.shrink > 1 else ""
             raise CommandError(
-                f"{table.path}: frames are {table.shape}, but those of {self.path} are {self.shape}{trained}. "
+                f"{table.path}: frames are {table.shape}, but those of {self.path} are {shape}{shrunk}. "
                 "--shrink N averages N x N pixels to one."
             )
         if wanted and table.columns:
@@ -194,3 +173,12 @@ class ModelFile:
         if table.y[0].shape[1] != count:
             raise CommandError(f"{table.path} has {table.y[0].shape[1]} outputs, but {self.path} has {count}.")
         return table.y
+
+
+def model_of(posterior: Posterior) -> VGPDS:
+    """The model of a posterior that was read from a file."""
+    return cast("VGPDS", posterior.settings.model)
+
+
+def relevance_of(posterior: Posterior) -> Relevance:
+    return model_of(posterior).relevance(posterior.settings.guide, posterior.data)
