@@ -11,8 +11,8 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from conftest import GOLDEN
 from PIL import Image
+from problems import GOLDEN
 
 from pyro_vgpds import (
     VGPDS,
