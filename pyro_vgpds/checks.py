@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-__all__ = ["check_count", "check_noise", "is_whole", "positive"]
+__all__ = ["check_count", "check_noise", "is_whole", "positive", "undefined"]
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -43,3 +43,8 @@ def positive(name: str, value: object) -> Tensor:
     if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
         raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
     return tensor.detach().clone()
+
+
+def undefined(owner: object, method: str) -> NotImplementedError:
+    """The error for a method that a subclass must define."""
+    return NotImplementedError(f"{type(owner).__name__} must define {method}.")

@@ -56,7 +56,7 @@ class VGPDS(ParameterModule):
     :raises ValueError: if shapes do not fit together, or a number is out of its range.
     :raises TypeError: if a kernel does not suit its role: ``mapping`` needs analytic Ψ statistics.
 
-    :ivar start: the latent points that :meth:`from_data` found; None for a model that was created by hand.
+    :ivar start: initial latent points ``start.x`` (N, Q), by :meth:`from_data`; None for a model created by hand.
 
     >>> import torch
     >>> from pyro_vgpds import Sequences

@@ -180,6 +180,8 @@ class ARDRBF(Kernel):
     [[1.0, 0.135]]
     """
 
+    shared_parameters = frozenset({"variance"})
+
     def __init__(self, variance: ParameterLike = 1.0, weight: ParameterLike = 1.0) -> None:
         super().__init__()
         self.add_parameter("variance", variance)

@@ -10,6 +10,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
@@ -41,6 +42,8 @@ class Kernel(ParameterModule):
 
     #: parameters in which the bound has many local maxima, such as a period: training moves them slowly
     slow_parameters: ClassVar[frozenset[str]] = frozenset()
+    #: parameters that are always one number, never one for each latent dimension
+    shared_parameters: ClassVar[frozenset[str]] = frozenset()
     #: names of constructor arguments that are no parameters, such as an order; each is also an attribute
     option_names: ClassVar[tuple[str, ...]] = ()
 
@@ -59,7 +62,7 @@ class Kernel(ParameterModule):
 
     def forward(self) -> KernelValue | MappingValue:
         """Read every parameter once, and return the kernel's value."""
-        raise NotImplementedError(f"{type(self).__name__} must define forward, which returns its value.")
+        raise undefined(self, "forward(), which returns its value")
 
     def add_parameter(self, name: str, value: ParameterLike | None, default: ParameterLike | None = None) -> None:
         """Declare a positive parameter; to be called in the constructor.
@@ -152,8 +155,8 @@ class Kernel(ParameterModule):
     def per_dimension(self: K, latent_dim: int, *names: str) -> K:
         """Give learned parameters that are one number a value for each latent dimension, and return the kernel.
 
-        Each starts from the shared value. Vectors, fixed parameters and those with a prior do not change. Call it after
-        ``VGPDS.from_data``, which chooses one value for a parameter that was not given.
+        Each starts from the shared value. Vectors, fixed parameters, those with a prior and ``shared_parameters`` stay.
+        Call it after ``VGPDS.from_data``, which chooses one value for a parameter that was not given.
 
         :param latent_dim: Q.
         :param names: the parameters. Default: all.
@@ -163,7 +166,7 @@ class Kernel(ParameterModule):
         RBF(variance=1 (fixed), lengthscale=[0.5, 0.5, 0.5])
         """
         for name in self._check_names(names):
-            if self.is_learned(name) and not self.event_dim(name):
+            if name not in self.shared_parameters and self.is_learned(name) and not self.event_dim(name):
                 self.assign(name, getattr(self, name).detach().expand(latent_dim))
         return self
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
+
 __all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum"]
 
 
@@ -37,18 +39,18 @@ class StateSpace:
 
     def design_matrix(self) -> Tensor:
         """F, (..., K, d, d)."""
-        raise NotImplementedError
+        raise undefined(self, "design_matrix()")
 
     def stationary_covariance(self) -> Tensor:
         """P, (..., K, d, d)."""
-        raise NotImplementedError
+        raise undefined(self, "stationary_covariance()")
 
     def observation_model(self, t: Tensor) -> Tensor:
         """The vectors h, (n, d). They depend on no parameter: scales belong in P.
 
         :param t: times (n,).
         """
-        raise NotImplementedError
+        raise undefined(self, "observation_model(t)")
 
     def transition_matrix(self, dt: Tensor) -> Tensor:
         """A, (..., K, n, d, d).

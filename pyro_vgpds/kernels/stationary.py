@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.matern_states import MaternStates
 from pyro_vgpds.kernels.periodic_states import PeriodicStates
@@ -50,7 +51,7 @@ class StationaryValue(KernelValue):
 
         :param d: distances of any shape.
         """
-        raise NotImplementedError
+        raise undefined(self, "correlation(d)")
 
     def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
         d = (a.unsqueeze(-1) - (a if b is None else b).unsqueeze(-2)).abs()

@@ -10,6 +10,7 @@ from functools import reduce
 
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
@@ -41,14 +42,14 @@ class KernelValue(StateSpace):
         :param a: times (\*b, n).
         :param b: other times (\*b, m). Default: ``a`` itself, with its white noise.
         """
-        raise NotImplementedError
+        raise undefined(self, "gram(a, b=None)")
 
     def diag(self, a: Tensor) -> Tensor:
         r"""The diagonal of ``gram(a)``, (..., K, \*b, n), without computing the matrix.
 
         :param a: times (\*b, n).
         """
-        raise NotImplementedError
+        raise undefined(self, "diag(a)")
 
 
 def lift(parameter: Tensor, like: Tensor) -> Tensor:
@@ -100,7 +101,11 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         total = self._total("psi2", mean, variance, z, mask)
         for first, second in itertools.combinations(self.parts, 2):
-            term = cross_psi2(first, second)(mean, variance, z, mask)  # type: ignore[misc]
+            cross = cross_psi2(first, second)
+            if cross is None:
+                names = " and ".join(type(part).__name__ for part in (first, second))
+                raise TypeError(f"the cross term of {names} in a sum is not registered; see register_psi2.")
+            term = cross(mean, variance, z, mask)
             total = total + term + term.mT
         return total
 

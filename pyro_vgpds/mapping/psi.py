@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_vgpds.checks import undefined
 from pyro_vgpds.mapping import native
 
 __all__ = [
@@ -69,11 +70,11 @@ class MappingValue:
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         """The covariance of the points x and z, (..., n, m). Parameters as in :class:`MappingValue`."""
-        raise NotImplementedError
+        raise undefined(self, "cov(x, z)")
 
     def cov_diag(self, x: Tensor) -> Tensor:
         """The diagonal of ``cov(x, x)``, (..., n). Parameters as in :class:`MappingValue`."""
-        raise NotImplementedError
+        raise undefined(self, "cov_diag(x)")
 
     def inducing_cov(self, z: Tensor) -> Tensor:
         """K_MM, (..., M, M): ``cov(z, z)`` unless overridden. Parameters as in :class:`MappingValue`."""
@@ -81,11 +82,11 @@ class MappingValue:
 
     def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
         """Ψ0, (..., C). Parameters as in :class:`MappingValue`."""
-        raise NotImplementedError
+        raise undefined(self, "psi0(mean, variance, mask)")
 
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
         """Ψ1, (..., N, M). Parameters as in :class:`MappingValue`."""
-        raise NotImplementedError
+        raise undefined(self, "psi1(mean, variance, z)")
 
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """Ψ1ᵀ y, (..., M, R); to be overridden if it can be computed without all of Ψ1.
@@ -96,7 +97,7 @@ class MappingValue:
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         """Ψ2, (..., C, M, M). Parameters as in :class:`MappingValue`."""
-        raise NotImplementedError
+        raise undefined(self, "psi2(mean, variance, z, mask)")
 
 
 def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
@@ -141,6 +142,7 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     :param first: a class derived from :class:`MappingValue`.
     :param second: another, or the same.
     :returns: a decorator.
+    :raises TypeError: if one is not, such as the kernel module instead of its value.
 
     >>> import torch
     >>> from pyro_vgpds.mapping import MappingValue, register_psi2
@@ -150,6 +152,9 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     ... def _zero(first, second, mean, variance, z, mask):
     ...     return torch.zeros(1 if mask is None else len(mask), len(z), len(z))
     """
+    for kind in (first, second):
+        if not (isinstance(kind, type) and issubclass(kind, MappingValue)):
+            raise TypeError(f"register_psi2 needs classes of kernel values, derived from MappingValue, but got {kind}.")
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _CROSS[first, second] = function

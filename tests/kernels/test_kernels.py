@@ -16,7 +16,9 @@ from pyro_vgpds.kernels import (
     ARDRBF,
     RBF,
     ARDLinear,
+    ARDLinearValue,
     Bias,
+    KernelValue,
     Linear,
     Matern12,
     Matern32,
@@ -25,6 +27,8 @@ from pyro_vgpds.kernels import (
     White,
     from_pyro,
 )
+from pyro_vgpds.kernels.values import SumValue
+from pyro_vgpds.mapping import MappingValue, register_psi2
 
 T = torch.tensor([0.0, 0.3, 0.35, 1.7, 2.0])
 
@@ -233,3 +237,36 @@ def test_repr_says_what_is_learned_fixed_and_random():
     assert repr(kernel).endswith("Matern12(variance=1, lengthscale~LogNormal(loc=0, scale=1))")
     assert repr(ARDLinear(torch.tensor([1.0, 2.0]))) == "ARDLinear(weight=[1, 2])"
     pyro.clear_param_store()
+
+
+def test_a_method_that_a_kernel_does_not_define_is_named():
+    class Nothing(KernelValue, MappingValue):
+        pass
+
+    calls = {
+        "gram": (None,), "diag": (None,), "stationary_covariance": (), "observation_model": (None,),
+        "design_matrix": (), "cov": (None, None), "cov_diag": (None,), "psi0": (None, None, None),
+        "psi1": (None, None, None), "psi2": (None, None, None, None),
+    }  # fmt: skip
+    for method, arguments in calls.items():
+        with pytest.raises(NotImplementedError, match=rf"Nothing must define {method}\("):
+            getattr(Nothing(), method)(*arguments)
+
+
+def test_a_cross_term_that_is_not_registered_is_named():
+    class Lonely(MappingValue):
+        def psi2(self, mean, variance, z, mask):
+            return torch.zeros(1, len(z), len(z))
+
+    points = torch.zeros(2, 1)
+    value = SumValue([Lonely(), ARDRBF()()])
+    with pytest.raises(TypeError, match="the cross term of Lonely and ARDRBFValue in a sum is not registered"):
+        value.psi2(points, points, points, None)
+    with pytest.raises(TypeError, match=r"classes of kernel values, derived from MappingValue, but got .*ARDRBF"):
+        register_psi2(ARDRBF, ARDLinearValue)
+
+
+def test_a_shared_parameter_stays_one_number():
+    kernel = ARDRBF().per_dimension(3)
+    assert kernel.variance.shape == ()
+    assert kernel.weight.shape == (3,)
