@@ -127,7 +127,8 @@ def main(target: Path) -> None:
     loops = below.add_subplot(grid[1], projection="3d")
     draw_loops(loops, posterior, relevance, is_run)
     loops.set_title("31 latent paths")
-    plot_relevance(relevance, ax=below.add_subplot(grid[2])).set_ylabel("relevance")
+    bars = plot_relevance(relevance, ax=below.add_subplot(grid[2]))
+    bars.set(ylabel="relevance", title=f"{int(relevance.active.sum())} of {LATENT_DIM} are active")
     fig.savefig(target, dpi=180)
     print(f"{target}: {target.stat().st_size / 1e3:.0f} kB")
 

@@ -13,6 +13,7 @@ import pyro
 import pytest
 import torch
 from PIL import Image
+from problems import GOLDEN
 
 from pyro_vgpds import (
     VGPDS,
