@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import warnings
 from typing import Any
 
@@ -87,7 +89,7 @@ class VGPDS(ParameterModule):
         structure: str | None = None,
     ) -> None:
         check_temporal(temporal)
-        if structure is not None:  # only then: reading a kernel draws parameters that have a prior
+        if structure is not None:
             check_structure(structure, temporal())
         check_mapping(mapping)
         inducing, output_mean = torch.as_tensor(inducing), torch.as_tensor(output_mean)
@@ -95,18 +97,22 @@ class VGPDS(ParameterModule):
             raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
         if output_mean.dim() != 1 or not len(output_mean):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
+        for name, value in (("inducing", inducing), ("output_mean", output_mean)):
+            if not bool(torch.isfinite(value).all()):
+                raise ValueError(f"{name} must be finite, but it has values that are not.")
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
                 f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
-        if jitter is not None and not (jitter >= 0.0):
-            raise ValueError(f"jitter must be a number >= 0 or None, but got {jitter!r}.")
+        if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
+            raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")
         for name, kernel in (("temporal", temporal), ("mapping", mapping)):
             if kernel.is_attached:
                 raise ValueError(f"{name} is part of another model already; create a new kernel, or copy.deepcopy it.")
         for leaf in mapping.leaves():
-            if leaf.is_learned("weight") and leaf.weight.numel() not in (1, inducing.shape[1]):
+            known = "weight" in leaf.parameter_names and leaf.prior("weight") is None
+            if known and leaf.weight.numel() not in (1, inducing.shape[1]):
                 raise ValueError(
                     f"the mapping's weight must be one number or {inducing.shape[1]}, one for each latent dimension, "
                     f"but it has {leaf.weight.numel()}."

@@ -157,7 +157,9 @@ def test_constant_outputs_are_allowed_beside_others():
         ({"latent_dim": 2.0}, r"latent_dim must be a whole number of at least 1, but got 2\.0"),
         ({"latent_dim": 2, "num_inducing": 22}, "num_inducing must be at most the number of frames, 21, but got 22"),
         ({"latent_dim": 2, "num_inducing": True}, "num_inducing must be a whole number of at least 1, but got True"),
-        ({"latent_dim": 2, "jitter": -1.0}, r"jitter must be a number >= 0 or None, but got -1\.0"),
+        ({"latent_dim": 2, "jitter": -1.0}, r"jitter must be a finite number >= 0 or None, but got -1\.0"),
+        ({"latent_dim": 2, "jitter": float("inf")}, "jitter must be a finite number >= 0 or None, but got inf"),
+        ({"latent_dim": 2, "jitter": "a"}, "jitter must be a finite number >= 0 or None, but got 'a'"),
     ],
 )
 def test_sizes_that_do_not_fit(options, message):
@@ -197,15 +199,18 @@ def test_the_model_checks_what_it_is_called_on():
     ("change", "message"),
     [
         ({"inducing": torch.zeros(3)}, r"inducing must be \(M, Q\), but its shape is \(3,\)"),
+        ({"output_mean": torch.tensor([0.0, float("nan"), 0.0])}, "output_mean must be finite"),
+        ({"inducing": torch.full((4, 2), float("inf"))}, "inducing must be finite"),
+        ({"mapping": ARDRBF(1.0, [1.0, 2.0, 3.0]).fix("weight")}, "weight must be one number or 2"),
         ({"output_mean": torch.zeros(3, 1)}, r"output_mean must be \(D,\), but its shape is \(3, 1\)"),
         ({"noise": -1.0}, r"noise must be positive and finite, but got -1\.0"),
         ({"noise": torch.ones(2)}, r"noise must be one number or \(3,\), but its shape is \(2,\)"),
     ],
 )
 def test_bad_parts(change, message):
-    parts = {"inducing": torch.zeros(4, 2), "noise": 0.1, "output_mean": torch.zeros(3), **change}
+    parts = {"inducing": torch.zeros(4, 2), "noise": 0.1, "output_mean": torch.zeros(3), "mapping": ARDRBF(), **change}
     with pytest.raises(ValueError, match=message):
-        VGPDS(RBF(), ARDRBF(), **parts)
+        VGPDS(RBF(), **parts)
 
 
 @pytest.mark.parametrize("noise", [0.3, [0.3], [[0.3]], torch.tensor([0.3])])

@@ -56,7 +56,7 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
 
 
 def _describe(posterior: Posterior) -> dict[str, Any]:
-    model, residual = model_of(posterior), posterior.settings.residual
+    model, residual = model_of(posterior), posterior.origin.residual
     facts: dict[str, Any] = {
         "temporal": repr(model.temporal),
         "mapping": repr(model.mapping),

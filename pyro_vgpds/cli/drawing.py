@@ -29,7 +29,7 @@ from pyro_vgpds.plotting import (
     plot_relevance,
     plot_training,
 )  # fmt: skip
-from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.outputs import Outputs
 
 __all__ = ["FIGURES", "run_plot"]
 

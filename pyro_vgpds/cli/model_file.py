@@ -177,8 +177,8 @@ class ModelFile:
 
 def model_of(posterior: Posterior) -> VGPDS:
     """The model of a posterior that was read from a file."""
-    return cast("VGPDS", posterior.settings.model)
+    return cast("VGPDS", posterior.origin.model)
 
 
 def relevance_of(posterior: Posterior) -> Relevance:
-    return model_of(posterior).relevance(posterior.settings.guide, posterior.data)
+    return model_of(posterior).relevance(posterior.origin.guide, posterior.data)

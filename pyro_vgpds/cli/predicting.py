@@ -20,7 +20,7 @@ from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.files.tables import table_suffixes, write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
-from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
 
 __all__ = ["run_forecast", "run_generate", "run_reconstruct"]

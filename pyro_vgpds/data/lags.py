@@ -10,7 +10,7 @@ import numpy as np
 from pyro_vgpds.checks import is_whole
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["lagged"]
+__all__ = ["check_lags", "lagged"]
 
 
 def lagged(y: ArrayLike, lags: Sequence[int]) -> np.ndarray:
@@ -23,7 +23,7 @@ def lagged(y: ArrayLike, lags: Sequence[int]) -> np.ndarray:
     :param y: one sequence (T, D), NaN if missing. :meth:`Sequences.lagged <pyro_vgpds.Sequences.lagged>` does several.
     :param lags: whole numbers of frames, negative for those before.
     :returns: (T, D (1 + the number of lags)), NaN beyond the ends of the sequence.
-    :raises ValueError: if ``y`` is not (T, D), or a lag is zero or not a whole number.
+    :raises ValueError: if ``y`` is not (T, D), or ``lags`` are not different whole numbers other than 0.
 
     >>> from pyro_vgpds import lagged
     >>> lagged([[1.0], [2.0], [3.0]], lags=[-1, 1])
@@ -34,11 +34,20 @@ def lagged(y: ArrayLike, lags: Sequence[int]) -> np.ndarray:
     frames = np.asarray(y, dtype=float)
     if frames.ndim != 2:
         raise ValueError(f"y must be one sequence (T, D), but its shape is {frames.shape}.")
-    if not all(is_whole(lag) and lag != 0 for lag in lags):
-        raise ValueError(f"lags must be whole numbers of frames other than 0, but got {list(lags)}.")
+    check_lags(lags)
     wide = np.full((len(frames), 1 + len(lags), frames.shape[1]), np.nan)
     wide[:, 0] = frames
     for i, lag in enumerate(lags, start=1):
         here = slice(max(0, -lag), max(0, len(frames) - max(0, lag)))
         wide[here, i] = frames[max(0, lag) : max(0, len(frames) + min(0, lag))]
     return wide.reshape(len(frames), -1)
+
+
+def check_lags(lags: object) -> None:
+    """Raise a ValueError unless ``lags`` are different whole numbers other than 0."""
+    if (
+        not isinstance(lags, (list, tuple))
+        or not all(is_whole(lag) and lag != 0 for lag in lags)
+        or len(set(lags)) < len(lags)
+    ):
+        raise ValueError(f"lags must be a list of different whole numbers of frames other than 0, but got {lags!r}.")

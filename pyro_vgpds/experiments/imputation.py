@@ -101,7 +101,7 @@ def _show(path: Path, data: datasets.Dataset, posterior: Posterior) -> None:
     """The latent path over time and, if it is known, the true path."""
     from matplotlib.figure import Figure
 
-    relevance = posterior.settings.model.relevance(posterior.settings.guide, posterior.data)
+    relevance = posterior.origin.model.relevance(posterior.origin.guide, posterior.data)
     best = relevance.value.argsort(descending=True)
     x, sd = posterior.q.mean.numpy(), posterior.q.variance.sqrt().numpy()
     known = data.latent is not None

@@ -90,7 +90,7 @@ def predict_with(
     residual: Kernel | None = None,
 ) -> Posterior:
     """The same trained model with other settings of its predictions."""
-    model, guide = posterior.settings.model, posterior.settings.guide
+    model, guide = posterior.origin.model, posterior.origin.guide
     return Posterior(
         model, guide, posterior.data, noise_variance=noise_variance, output_scale=output_scale, residual=residual
     )
@@ -103,7 +103,7 @@ def noise_with_residuals(posterior: Posterior, factor: float) -> Tensor:
     """
     data = posterior.data
     t, y = (list(values.split(data.lengths)) for values in (data.times.t, data.read()))
-    every = Posterior(posterior.settings.model, posterior.settings.guide, Sequences(t, y))  # lags as outputs
+    every = Posterior(posterior.origin.model, posterior.origin.guide, Sequences(t, y))  # lags as outputs
     return factor * (every.noise_variance + every.residual_variance())
 
 
@@ -113,7 +113,7 @@ def balanced_scale(posterior: Posterior, share: float) -> Tensor:
     The prior assumes that all outputs vary alike, so the noise of an output with little signal would be fitted. The
     scale of such an output makes its signal, the variance beyond the noise, a share of the mapping's variance.
     """
-    model, noise = posterior.settings.model, float(posterior.noise_variance)
+    model, noise = posterior.origin.model, float(posterior.noise_variance)
     with torch.no_grad():
         level = share * float(model.mapping().cov_diag(posterior.q.mean[:1]))
     signal = (posterior.data.output_variances - noise).clamp_min(0.05 * noise)

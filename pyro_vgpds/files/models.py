@@ -207,8 +207,10 @@ def _unpack_metadata(header: Json, tensors: Tensors) -> dict[str, object]:
 
 def convert_scale(header: Json, tensors: Tensors) -> None:
     """Older files of scaled models hold divided data, and the scale as metadata: put the data's units back."""
-    scale = None if "model.output_scale" in tensors else _unpack_metadata(header, tensors).get("scale")
-    mean = tensors["model.output_mean"]
+    if "model.output_scale" in tensors:
+        return
+    metadata, mean = _unpack_metadata(header, tensors), tensors["model.output_mean"]
+    scale = metadata.get("scale") if {"training", "lags"} & metadata.keys() else None  # written by our own commands
     if not isinstance(scale, Tensor) or scale.shape != mean.shape or not bool((scale > 0.0).all()):
         return
     tensors["model.output_scale"] = scale.to(mean)

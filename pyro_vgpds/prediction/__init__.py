@@ -3,9 +3,9 @@
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
-from pyro_vgpds.prediction.outputs import Latent, Prediction, Reconstruction
+from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 

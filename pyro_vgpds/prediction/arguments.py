@@ -13,13 +13,13 @@ from torch import Tensor
 from pyro_vgpds.checks import is_whole
 from pyro_vgpds.data.reading import is_list, read_times
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.formatting import Default
+from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.types import ArrayLike, DataLike
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ONLY", "SequenceLike", "read_new_data", "read_new_times", "resolve_sequences"]
+__all__ = ["ONLY", "SequenceLike", "read_new_data", "read_new_times", "resolve_sequence", "resolve_sequences"]
 
 ONLY = Default("the only sequence")
 
@@ -27,13 +27,23 @@ ONLY = Default("the only sequence")
 SequenceLike: TypeAlias = "int | Sequence[int | None] | None"
 
 
-def resolve_sequences(sequence: SequenceLike | Default, data: Sequences, num_new: int = 1) -> list[int | None]:
+def resolve_sequences(sequence: SequenceLike, data: Sequences, num_new: int) -> list[int | None]:
     """The training sequence that each of ``num_new`` sequences belongs to, from 0, or None for a new one.
 
     :param sequence: as in :class:`~pyro_vgpds.Posterior`; one that is not a list holds for all.
     :raises TypeError: if an entry is not a whole number or None.
-    :raises ValueError: if there is no such training sequence, the number of entries differs, or the only sequence is
-        asked for and there are several.
+    :raises ValueError: if there is no such training sequence, or the number of entries differs.
+    """
+    given = list(sequence) if isinstance(sequence, (list, tuple)) else [cast("int | None", sequence)] * num_new
+    if len(given) != num_new:
+        raise ValueError(f"sequence has {len(given)} entries, but t has {counted(num_new, 'sequence')}.")
+    return [resolve_sequence(one, data) for one in given]
+
+
+def resolve_sequence(sequence: int | Default | None, data: Sequences) -> int | None:
+    """The same for one sequence.
+
+    :raises ValueError: also if the only sequence is asked for and there are several.
     """
     count = data.num_sequences
     if isinstance(sequence, Default):
@@ -42,16 +52,14 @@ def resolve_sequences(sequence: SequenceLike | Default, data: Sequences, num_new
                 f"sequence is required because there are {count} training sequences: 0 to {count - 1}, or None for a "
                 "new sequence."
             )
-        sequence = 0
-    given = list(sequence) if isinstance(sequence, (list, tuple)) else [cast("int | None", sequence)] * num_new
-    if len(given) != num_new:
-        raise ValueError(f"sequence has {len(given)} entries, but t has {num_new} sequences.")
-    for one in given:
-        if one is not None and not is_whole(one):
-            raise TypeError(f"sequence must be a whole number or None, but got {one!r}.")
-        if one is not None and not -count <= one < count:
-            raise ValueError(f"sequence must be 0 to {count - 1}, or None for a new sequence, but got {one}.")
-    return [None if one is None else int(one) % count for one in given]
+        return 0
+    if sequence is None:
+        return None
+    if not is_whole(sequence):
+        raise TypeError(f"sequence must be a whole number or None, but got {sequence!r}.")
+    if not -count <= sequence < count:
+        raise ValueError(f"sequence must be 0 to {count - 1}, or None for a new sequence, but got {sequence}.")
+    return int(sequence) % count
 
 
 def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:

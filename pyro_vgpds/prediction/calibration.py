@@ -10,14 +10,14 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.prediction.outputs import Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.types import DataLike
 
 __all__ = ["hidden_variance", "residual_variance"]
 
 
-class Predictor(Protocol):
+class Reconstructs(Protocol):
     """The part of :class:`~pyro_vgpds.Posterior` that is used here."""
 
     @property
@@ -31,7 +31,7 @@ class Predictor(Protocol):
     def reconstruct(self, t: DataLike, y: DataLike, *, include_noise: bool, solver: Solver) -> Reconstruction: ...
 
 
-def residual_variance(posterior: Predictor) -> Tensor:
+def residual_variance(posterior: Reconstructs) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
     data = posterior.data
     fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
@@ -43,7 +43,7 @@ def residual_variance(posterior: Predictor) -> Tensor:
 
 
 def hidden_variance(
-    posterior: Predictor, share: float = 0.5, num_sequences: int = 8, *, solver: Solver | None = None
+    posterior: Reconstructs, share: float = 0.5, num_sequences: int = 8, *, solver: Solver | None = None
 ) -> Tensor:
     """Mean squared error of each output where it is hidden, (D,).
 

@@ -18,16 +18,16 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.prediction.reconstruction import Training
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
+from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
 
 
-class Settings(NamedTuple):
-    """What a :class:`FittedModel` was made from, as it was then."""
+class Origin(NamedTuple):
+    """The arguments of a :class:`FittedModel`, and the parameters at that time."""
 
     model: PyroModule
     guide: AutoOpperArchambeau
@@ -38,13 +38,13 @@ class Settings(NamedTuple):
 
 
 class FittedModel:
-    """What all predictions of a trained model share; arguments and errors as in :class:`~pyro_vgpds.Posterior`.
+    """The common part of all predictions of a trained model; arguments as in :class:`~pyro_vgpds.Posterior`.
 
     :ivar bound: the lower bound on log p(Y) after training.
     :ivar training: q(X), p(y given x) and the data.
     :ivar inducing: q(U).
     :ivar correlation: of the residuals; None if the noise is white.
-    :ivar settings: model, guide, and the noise, scale and residual kernel that were given.
+    :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
     """
 
     def __init__(
@@ -69,13 +69,16 @@ class FittedModel:
             q, likelihood, _ = self.training
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
-            self.settings = Settings(model, guide, states, noise, scale, copy.deepcopy(residual))
+            self.origin = Origin(model, guide, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
                 self.training = Training(q, likelihood, data)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
             self.bound = float(expected) - float(kl_divergence(q, q.prior))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
 
     @property
     def q(self) -> OpperArchambeau:
@@ -106,18 +109,18 @@ class FittedModel:
 
     @property
     def inducing_mean(self) -> Tensor:
-        """E[U], (M, D), without the outputs' means."""
+        """E[U] of the scaled outputs, (M, D), without their means."""
         return self.inducing.mean()
 
     def inducing_covariance(self, output: int = 0) -> Tensor:
-        """Cov[u_d] of one output, (M, M). Outputs that were observed in the same frames and share a noise share it.
+        """Cov[u_d] of one scaled output, (M, M). Outputs observed in the same frames that share a noise share it.
 
         :param output: index of the output.
         :raises ValueError: if there is no such output.
         """
         if not -self.num_outputs <= output < self.num_outputs:
             raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output}.")
-        return self.inducing.covariance(output)
+        return self.inducing.covariance(output % self.num_outputs)
 
     def residuals(
         self, inducing: InducingPosterior, t: Tensor, frames: list[tuple[Tensor, Tensor]]
@@ -146,24 +149,26 @@ def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) ->
     """(1,) or (D,), with lags also of the lagged copies."""
     if noise_variance is None:
         return None
-    given = _repeat(positive("noise_variance", noise_variance), data)
-    return check_noise(given, data.num_outputs, "noise_variance").to(data.times.t).reshape(-1)
+    given = positive("noise_variance", noise_variance)
+    if given.shape != (data.num_outputs,):
+        given = check_noise(given, data.num_base_outputs, "noise_variance")
+    return _repeat(given.to(data.times.t).reshape(-1), data)
 
 
 def _read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
     """(D,), with lags also of the lagged copies."""
     if output_scale is None:
         return None
-    scale = _repeat(positive("output_scale", output_scale), data).to(data.times.t)
-    if scale.shape != (data.num_outputs,):
-        raise ValueError(f"output_scale must be ({data.num_outputs},), but its shape is {tuple(scale.shape)}.")
-    return scale
+    scale = positive("output_scale", output_scale).to(data.times.t)
+    if len(scale.shape) != 1 or len(scale) not in (data.num_base_outputs, data.num_outputs):
+        raise ValueError(f"output_scale must be ({data.num_base_outputs},), but its shape is {tuple(scale.shape)}.")
+    return _repeat(scale, data)
 
 
 def _repeat(value: Tensor, data: Sequences) -> Tensor:
     """Numbers of the data's own outputs also for their lagged copies."""
     own = data.num_base_outputs
-    return value.repeat(data.num_outputs // own) if value.shape == (own,) and own > 1 else value
+    return value.repeat(data.num_outputs // own) if len(value) == own else value
 
 
 def _state(module: object) -> dict[str, Tensor]:

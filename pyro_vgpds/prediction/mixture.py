@@ -12,9 +12,9 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.prediction.outputs import Prediction
+from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.results import Outputs
+from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.types import ArrayLike, DataLike
 

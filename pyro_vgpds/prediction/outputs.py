@@ -1,281 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictive distributions of a trained model at some times."""
+"""What all predictions offer, whatever their distribution: moments, intervals, draws, densities, tables and files."""
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterator
-from statistics import NormalDist
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.dates import format_times, to_dates
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.linalg import cholesky
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
-from pyro_vgpds.prediction.residuals import Residuals
-from pyro_vgpds.prediction.results import Outputs
-from pyro_vgpds.types import ArrayLike
+from pyro_vgpds.types import ArrayLike, PathLike
 
-__all__ = ["Latent", "Prediction", "Reconstruction"]
+if TYPE_CHECKING:
+    import pandas
 
-
-class Latent:
-    """The latent path at the times of a prediction, Gaussian.
-
-    :param path: its distribution, event shape (T, Q).
-    :ivar mean: (T, Q).
-    :ivar variance: (T, Q).
-
-    >>> latent = post.forecast([2.6, 2.7], sequence=0).latent
-    >>> latent
-    Latent(2 times, 3 dimensions)
-    >>> latent.covariance.shape
-    torch.Size([3, 2, 2])
-    """
-
-    def __init__(self, path: TorchDistribution) -> None:
-        self.path = path
-        self.mean: Tensor = path.mean
-        self.variance: Tensor = path.variance
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance over the times, (Q, T, T). Large: computed on access."""
-        return self.path.covariance_matrix
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.mean, self.variance))
-
-    def __repr__(self) -> str:
-        frames, latent = self.mean.shape
-        return f"Latent({counted(frames, 'time')}, {counted(latent, 'dimension')})"
+__all__ = ["Outputs"]
 
 
-class Prediction(Outputs):
-    """Outputs at T times, (T, D), in the units of the data. :class:`~pyro_vgpds.Posterior` makes them.
-
-    Nothing of size D is computed before it is needed. Mean and variance are exact moments of the predictive
-    distribution. It is not Gaussian, because the latent path is uncertain and the mapping is nonlinear. ``sample``
-    draws from that distribution; ``interval`` and ``log_prob`` use a Gaussian with the same moments.
+class Outputs(ABC):
+    """A distribution of the outputs at T times, (T, D), in the units of the data.
 
     :param t: the times, (T,).
-    :param path: the latent path there, a distribution of event shape (T, Q).
-    :param inducing: q(U).
-    :param include_noise: predict the outputs; if False, the function without their noise.
-    :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere.
-    :param full_cov: compute the covariance (T, D, D) now, and use it in ``log_prob``.
-    :param residuals: residuals carried to these times. Default: the noise is white.
-    :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
+    :param data: the sequences that it was made from, for the names of the outputs and the dates.
+    :param include_noise: whether it is of the outputs, or of the function without their noise.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
-    >>> ahead.mean.shape, ahead.variance.shape, ahead.latent.mean.shape
-    (torch.Size([2, 5]), torch.Size([2, 5]), torch.Size([2, 3]))
+    >>> ahead.shape, ahead.stddev.shape, ahead.columns
+    ((2, 5), torch.Size([2, 5]), None)
     """
 
-    def __init__(
-        self,
-        t: Tensor,
-        path: TorchDistribution,
-        inducing: InducingPosterior,
-        *,
-        include_noise: bool = True,
-        observed: Tensor | None = None,
-        full_cov: bool = False,
-        residuals: Residuals | None = None,
-    ) -> None:
-        super().__init__(t, inducing.data, include_noise)
-        self.full_cov, self.latent = full_cov, Latent(path)
-        self._path, self._inducing, self._observed, self._residuals = path, inducing, observed, residuals
-        self._covariance: Tensor | None = None
-        if full_cov:
-            self._covariance = self._make_covariance()
+    def __init__(self, t: Tensor, data: Sequences, include_noise: bool) -> None:
+        self.t, self.data, self.include_noise = t, data, include_noise
+        self._moments: tuple[Tensor, Tensor] | None = None
 
-    def with_noise(self, include_noise: bool) -> Prediction:
-        """The same prediction with or without the outputs' noise.
-
-        :param include_noise: with noise or without.
-
-        >>> difference = ahead.variance - ahead.with_noise(False).variance
-        >>> bool((difference - model.noise).abs().max() < 1e-10)
-        True
-        """
-        if include_noise == self.include_noise:
-            return self
-        new = copy.copy(self)
-        new.include_noise, new._moments, new._covariance = include_noise, None, None
-        if self.full_cov:
-            new._covariance = new._make_covariance()
-        return new
-
-    # moments
-
-    def _make_moments(self) -> tuple[Tensor, Tensor]:
-        arrays = self.t.new_empty(self.shape), self.t.new_empty(self.shape)
-        self.write(*arrays)
-        return arrays
-
-    def write(self, mean: Tensor | np.ndarray | None = None, variance: Tensor | np.ndarray | None = None) -> None:
-        """Write the moments into arrays (T, D) block by block, for very large D.
-
-        :param mean: an array for the means: a tensor, a numpy array or a memmap. Default: they are not written.
-        :param variance: an array for the variances.
-        :raises ValueError: if an array has another shape.
-
-        >>> import numpy as np
-        >>> array = np.empty((2, 5), dtype=np.float32)
-        >>> ahead.write(mean=array)
-        """
-        for name, array in (("mean", mean), ("variance", variance)):
-            if array is not None and tuple(array.shape) != self.shape:
-                raise ValueError(
-                    f"{name} must be an array of shape {self.shape}, but its shape is {tuple(array.shape)}."
-                )
-        for rows, index, *moments in self.blocks():
-            for array, block in zip((mean, variance), moments, strict=True):
-                if array is not None:
-                    _put(array, rows, index, block)
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """Rows, indices of outputs (d,), and mean and variance (rows, d), block by block."""
-        with torch.no_grad():
-            for rows, frames in self._inducing.frames(*self.latent):
-                for index, v, mean, variance in self._inducing.moments(frames):
-                    if self.include_noise:
-                        shift, noise = self._noise(index, v)
-                        mean, variance = mean + shift[rows], variance + noise[rows]
-                    if self._observed is not None:
-                        seen = self._observed[rows, index]
-                        known = torch.isfinite(seen)
-                        mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
-                    yield rows, index, mean, variance
-
-    def _noise(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the noise of some outputs, (T, d) each. White noise has mean zero."""
-        variance = self._inducing.noise_of(index).expand(len(self.t), -1)
-        if self._residuals is None:
-            return torch.zeros_like(variance), variance
-        mean, share = self._residuals.moments(index, v)
-        return mean, variance * share
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance of the outputs within each time, (T, D, D). Large: computed on first access."""
-        if self._covariance is None:
-            self._covariance = self._make_covariance()
-        return self._covariance
-
-    def _make_covariance(self) -> Tensor:
-        with torch.no_grad():
-            parts = [self._inducing.covariances(f) for _, f in self._inducing.frames(*self.latent)]
-            full = torch.cat(parts)
-            if self.include_noise:
-                for part in self._inducing.columns():
-                    _, noise = self._noise(part.outputs, part.mean)
-                    full.diagonal(dim1=-2, dim2=-1)[:, part.outputs] += noise
-            if self._observed is not None:
-                hidden = torch.isnan(self._observed).to(full.dtype)
-                full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
-        return full
-
-    # the distribution
-
+    @abstractmethod
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         """Lower and upper ends (T, D) of central intervals, separately for each output.
 
         :param probability: of each interval.
-        :raises ValueError: if ``probability`` is not between 0 and 1.
-
-        >>> lower, upper = ahead.interval(0.95)
-        >>> bool((lower < ahead.mean).all() and (ahead.mean < upper).all())
-        True
         """
-        if not 0.0 < probability < 1.0:
-            raise ValueError(f"probability must be between 0 and 1, but got {probability!r}.")
-        width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.stddev
-        return self.mean - width, self.mean + width
 
+    @abstractmethod
     def sample(self, num_samples: int = 1) -> Tensor:
-        """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time.
+        """Joint draws (num_samples, T, D).
 
         :param num_samples: number of draws.
-        :raises ValueError: if it is not a positive whole number.
-
-        >>> ahead.sample(7).shape
-        torch.Size([7, 2, 5])
         """
-        check_count("num_samples", num_samples)
-        with torch.no_grad():
-            x = self._path.sample((num_samples,))
-            carried = self._residuals if self.include_noise else None
-            y = PosteriorGP(x, self._inducing, self.include_noise and carried is None).sample()
-            if carried is not None:
-                y += carried.sample(num_samples)
-            if self._observed is not None:
-                y = torch.where(torch.isfinite(self._observed), self._observed, y)
-        return y
 
+    @abstractmethod
     def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-density of outputs under Gaussians with these moments, summed; NaN is ignored.
-
-        Outputs are independent, or with ``full_cov`` have their covariance within each time. Numbers that ``fill=True``
-        returned unchanged are ignored, too.
+        """Log-density of outputs, summed; NaN is ignored.
 
         :param y: (T, D).
-        :returns: one number.
-        :raises ValueError: if ``y`` has another shape.
-
-        >>> bool(ahead.log_prob(ahead.mean) > ahead.log_prob(ahead.mean + 1.0))
-        True
         """
-        value = self._checked(y)
-        known = torch.isfinite(value)
-        if self._observed is not None:
-            known &= torch.isnan(self._observed)
-        residual = torch.where(known, value - self.mean, 0.0)
-        if not self.full_cov:
-            terms = residual.square() / self.variance + self.variance.log() + math.log(2.0 * math.pi)
-            return -0.5 * terms[known].sum()
-        # the identity in place of ignored outputs: it adds nothing
-        both = known.unsqueeze(-1) & known.unsqueeze(-2)
-        full = self.covariance * both + torch.diag_embed((~known).to(value.dtype))
-        factor = cholesky(full, "the covariance of the outputs")
-        white = torch.linalg.solve_triangular(factor, residual.unsqueeze(-1), upper=False)
-        logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
-        return -0.5 * (white.square().sum() + logdet + int(known.sum()) * math.log(2.0 * math.pi))
+
+    @abstractmethod
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, (T, D) each."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, D)."""
+        return len(self.t), self.data.num_base_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the outputs, if the data have names."""
+        return None if self.data.columns is None else self.data.columns[: self.shape[1]]
+
+    @property
+    def dates(self) -> np.ndarray | None:
+        """The times as dates, if the data have dates."""
+        origin = self.data.time_origin
+        return None if origin is None else to_dates(self.t.cpu().numpy(), origin)
+
+    def _times(self) -> np.ndarray:
+        """Dates if the data have dates, else numbers."""
+        dates = self.dates
+        return self.t.cpu().numpy() if dates is None else dates
+
+    def __repr__(self) -> str:
+        (times, outputs), dates = self.shape, self.dates
+        first, last = (f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]])[0] for i in (0, -1))
+        of = counted(outputs, "output") + ("" if self.include_noise else " without noise")
+        return f"{type(self).__name__}({counted(times, 'time')} from {first} to {last}, {of})"
+
+    @property
+    def mean(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """(T, D)."""
+        return self._kept()[1]
+
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        if self._moments is None:
+            self._moments = self._make_moments()
+        return self._moments
+
+    @property
+    def stddev(self) -> Tensor:
+        """(T, D)."""
+        return self.variance.sqrt()
+
+    def _checked(self, y: ArrayLike) -> Tensor:
+        value = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        if tuple(value.shape) != self.shape:
+            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
+        return value
+
+    def select(self, rows: slice) -> Outputs:
+        """Some of the T frames, such as those of one of several sequences.
+
+        :param rows: which frames.
+        :raises ValueError: if there is none.
+
+        >>> ahead.select(slice(1, None))
+        Selection(1 time from 2.7 to 2.7, 5 outputs)
+        """
+        return Selection(self, rows)
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Arrays ``t`` (or dates), ``mean``, ``variance``, ``latent_mean`` and ``latent_variance``."""
-        latent = {"latent_mean": self.latent.mean, "latent_variance": self.latent.variance}
-        return super().to_numpy() | {name: value.cpu().numpy() for name, value in latent.items()}
+        """Arrays ``t`` (or dates), ``mean`` and ``variance``.
+
+        >>> sorted(ahead.to_numpy())
+        ['latent_mean', 'latent_variance', 'mean', 't', 'variance']
+        """
+        return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
+
+    def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
+        """A DataFrame of times (or dates) by outputs.
+
+        :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
+        :raises ValueError: if it is another name.
+        :raises ImportError: if pandas is not installed.
+
+        >>> ahead.to_pandas("stddev").index.tolist()
+        [2.6, 2.7]
+        """
+        if what not in ("mean", "variance", "stddev"):
+            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
+        index = pandas.Index(self._times(), name="time")
+        return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
+
+    def to_file(
+        self,
+        path: PathLike | TextIO,
+        interval: float = 0.95,
+        *,
+        sequence: Sequence[str] | None = None,
+        frame_shape: tuple[int, int] | None = None,
+        fps: float | None = None,
+    ) -> None:
+        """Write means and intervals to a csv, npz or video file. A file of the same name is replaced.
+
+        :param path: the file name, whose suffix gives the format, or a text stream for csv.
+        :param interval: probability of the intervals. 0 writes none.
+        :param sequence: name of the sequence of each row, (T,).
+        :param frame_shape: (H, W) of video frames, required for videos.
+        :param fps: frames per second of a video.
+        :raises ValueError: if ``interval`` is not in [0, 1), or the suffix is unknown.
+
+        >>> ahead.to_file("ahead.csv", interval=0.9)
+        >>> from pathlib import Path
+        >>> Path("ahead.csv").read_text()[:28]
+        'time,y0,y0 lower,y0 upper,y1'
+        """
+        ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
+        write_table(
+            path,
+            self._times(),
+            self.mean.cpu().numpy(),
+            stddev=self.stddev.cpu().numpy(),
+            interval=None if ends is None else (ends[0], ends[1]),
+            columns=self.columns,
+            sequence=sequence,
+            frame_shape=frame_shape,
+            fps=fps,
+        )
 
 
-class Reconstruction(Prediction):
-    """A :class:`~pyro_vgpds.Prediction` from partly observed outputs.
+class Selection(Outputs):
+    """Some frames of another prediction; :meth:`Outputs.select` makes them."""
 
-    :ivar bound: the lower bound on log p(training outputs, observed outputs) of the best start.
-    :ivar bounds: the bound of each start, best first.
-    :ivar num_steps: number of natural-gradient steps of the best start.
+    def __init__(self, whole: Outputs, rows: slice) -> None:
+        super().__init__(whole.t[rows], whole.data, whole.include_noise)
+        if not len(self.t):
+            raise ValueError(f"rows must select at least one of the {len(whole.t)} times, but got {rows}.")
+        self.whole, self.rows = whole, rows
 
-    >>> from pyro_vgpds import Solver
-    >>> seen = data.read()[:10].clone()
-    >>> seen[5:, 0] = float("nan")
-    >>> whole = post.reconstruct(data.times.t[:10], seen, solver=Solver(num_starts=2))
-    >>> whole.bound == max(whole.bounds), len(whole.bounds)
-    (True, 2)
-    """
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        return self.whole.mean[self.rows], self.whole.variance[self.rows]
 
-    bound: float
-    bounds: list[float]
-    num_steps: int
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        lower, upper = self.whole.interval(probability)
+        return lower[self.rows], upper[self.rows]
 
+    def sample(self, num_samples: int = 1) -> Tensor:
+        return self.whole.sample(num_samples)[:, self.rows]
 
-def _put(array: Tensor | np.ndarray, rows: slice, index: Tensor, block: Tensor) -> None:
-    if isinstance(array, Tensor):
-        array[rows, index] = block.to(array)
-    else:
-        array[rows, index.cpu().numpy()] = block.cpu().numpy()
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        full = torch.full_like(self.whole.mean, torch.nan)
+        full[self.rows] = self._checked(y)
+        return self.whole.log_prob(full)

@@ -15,12 +15,19 @@ from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
-from pyro_vgpds.prediction.arguments import ONLY, SequenceLike, read_new_data, read_new_times, resolve_sequences
+from pyro_vgpds.prediction.arguments import (
+    ONLY,
+    SequenceLike,
+    read_new_data,
+    read_new_times,
+    resolve_sequence,
+    resolve_sequences,
+)
 from pyro_vgpds.prediction.calibration import hidden_variance, residual_variance
 from pyro_vgpds.prediction.fitted import FittedModel
-from pyro_vgpds.prediction.outputs import Latent, Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
-from pyro_vgpds.prediction.solver import Solver, solve
+from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
@@ -39,8 +46,8 @@ class Posterior(FittedModel):
         the trained one. The model assumes independent noise. If the residuals are correlated, many outputs contain less
         information on the latent path than the model assumes. A larger variance, chosen on held-out sequences, then
         reconstructs better; multiples of :meth:`hidden_variance` are good candidates.
-    :param output_scale: scales (D,) of the outputs to predict with. Default: those of the model. An output with a
-        smaller scale is fitted more closely.
+    :param output_scale: scales (D,) of the outputs to predict with. Default: those of the model. The noise variance in
+        the data's units does not change, so an output with a smaller scale is fitted less closely.
     :param residual: a kernel of time for residuals that are not white: ``Bias() + White()`` for an offset that is
         constant over a sequence, ``Matern32(1.0, 0.3) + White(0.5)`` for one that drifts. It divides the noise variance
         (only its correlations count), separately for each output and sequence, and carries the residuals of observed
@@ -64,9 +71,6 @@ class Posterior(FittedModel):
     >>> abs(post.bound - result.bound) < 1e-6
     True
     """
-
-    def __repr__(self) -> str:
-        return f"Posterior(of {self.data}, bound={self.bound:.6g})"
 
     def residual_variance(self) -> Tensor:
         """Mean squared residual of each output at the training frames, (D,): what q(X) and q(U) do not explain.
@@ -124,7 +128,7 @@ class Posterior(FittedModel):
         >>> lower, upper = ahead.interval(0.95)
         """
         times = read_new_times(t, self.data)
-        (which,) = resolve_sequences(sequence, self.data)
+        which = resolve_sequence(sequence, self.data)
         with torch.no_grad():
             path, rows = self.q.forecast(times, which), training_frames(self.data, which)
             carried = self.residuals(self.inducing, times, [(rows, torch.arange(len(times), device=rows.device))])
@@ -197,7 +201,7 @@ class Posterior(FittedModel):
             raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
         with torch.no_grad():
             joint, solution, bounds = solve(
-                self.training, new, belongs, solver or Solver(), factorised=factorised, free=free, trust=trust
+                self.training, new, belongs, check_solver(solver), factorised=factorised, free=free, trust=trust
             )
             moments = joint.moments(solution)
             inducing = InducingPosterior(self.training.likelihood, *moments, joint.combined, joint.weight)
@@ -246,7 +250,7 @@ class Posterior(FittedModel):
         """
         if self.correlation is not None:
             raise ValueError("as_model draws white noise: use a Posterior without residual.")
-        (which,) = resolve_sequences(sequence, self.data)
+        which = resolve_sequence(sequence, self.data)
 
         def model(t: ArrayLike | Sequences) -> Tensor:
             times = t.times.t if isinstance(t, Sequences) else read_new_times(t, self.data)
@@ -285,7 +289,7 @@ class Posterior(FittedModel):
         >>> bool(post.log_density(data.times.t[:10], own) > post.log_density(data.times.t[:10], noise))
         True
         """
-        new, solver = read_new_data(t, y, self.data), solver or Solver()
+        new, solver = read_new_data(t, y, self.data), check_solver(solver)
         scores, outputs = [], new.read()
         with torch.no_grad():
             for rows in new.times.slices():

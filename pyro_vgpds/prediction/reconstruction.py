@@ -26,11 +26,11 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
-from pyro_vgpds.prediction.starts import Training, nearest_frames, nearest_starts
+from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Joint", "Solution", "Training", "nearest_frames", "nearest_starts"]
+__all__ = ["Joint", "Solution"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration

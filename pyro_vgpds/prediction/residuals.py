@@ -41,11 +41,13 @@ class Correlation:
         """The correlation of a kernel module, at its current parameters.
 
         :raises TypeError: if it is not a kernel of time.
-        :raises ValueError: if a parameter has one value for each latent dimension.
+        :raises ValueError: if a parameter has a prior, or one value for each latent dimension.
         """
         value = kernel() if isinstance(kernel, Kernel) else None
-        if not isinstance(value, KernelValue):
+        if not isinstance(kernel, Kernel) or not isinstance(value, KernelValue):
             raise TypeError(f"residual must be a kernel of time such as Bias() + White(), but got {kernel!r:.80}.")
+        if any(leaf.prior(name) is not None for leaf in kernel.leaves() for name in leaf.parameter_names):
+            raise ValueError(f"residual must have numbers as parameters, not priors, but got {kernel}.")
         if value.diag(t[:1]).numel() != 1:
             raise ValueError(f"residual must have one number for each parameter, but got {kernel}.")
         return cls(value)

@@ -12,9 +12,10 @@ import torch
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.prediction.reconstruction import Joint, Solution, Training, nearest_starts
+from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.starts import Training, nearest_starts
 
-__all__ = ["Solver", "solve"]
+__all__ = ["Solver", "check_solver", "solve"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,16 @@ class Solver:
             raise ValueError(f"natural_rate must be in (0, 1], but got {self.natural_rate!r}.")
         if not 0.0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance must be 0 or more and finite, but got {self.tolerance!r}.")
+
+
+def check_solver(solver: Solver | None) -> Solver:
+    """The settings, or the default ones.
+
+    :raises TypeError: if ``solver`` is something else.
+    """
+    if solver is not None and not isinstance(solver, Solver):
+        raise TypeError(f"solver must be a Solver, such as Solver(num_starts=1), but got {solver!r:.80}.")
+    return solver or Solver()
 
 
 def solve(

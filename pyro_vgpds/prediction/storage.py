@@ -94,19 +94,19 @@ def load_posterior(
 
 def _describe(posterior: Posterior) -> tuple[Json, Tensors]:
     """Header and tensors of everything except the data."""
-    settings = posterior.settings
-    if settings.states[0].keys() != _names(settings.model):
+    origin = posterior.origin
+    if origin.states[0].keys() != _names(origin.model):
         raise ValueError(
             "the model was changed after the posterior was made: parameters were fixed or given priors. "
             "Make a new Posterior and save that."
         )
-    header, tensors = describe_model(settings.model, settings.guide, posterior.data, settings.states)
-    given = {"noise_variance": settings.noise_variance, "output_scale": settings.output_scale}
+    header, tensors = describe_model(origin.model, origin.guide, posterior.data, origin.states)
+    given = {"noise_variance": origin.noise_variance, "output_scale": origin.output_scale}
     tensors |= {f"prediction.{name}": value for name, value in given.items() if value is not None}
     about: Json = {}
-    if settings.residual is not None:
-        about["residual"] = describe_kernel(settings.residual)
-        tensors |= {f"prediction.residual.{name}": value for name, value in settings.residual.state_dict().items()}
+    if origin.residual is not None:
+        about["residual"] = describe_kernel(origin.residual)
+        tensors |= {f"prediction.residual.{name}": value for name, value in origin.residual.state_dict().items()}
     return {**header, "prediction": about}, tensors
 
 

@@ -143,11 +143,11 @@ def test_cmu35(tmp_path, monkeypatch, capsys):
     assert len(mixture.posteriors) == 4
     scale = torch.from_numpy(np.concatenate(small_motion().y).std(0))
     for posterior in mixture.posteriors:
-        model, data = posterior.settings.model, posterior.data
+        model, data = posterior.origin.model, posterior.data
         assert model.num_outputs == 3 * 59  # with those of two lags
         assert data.lags == (-4, 4)
         assert data.num_sequences == 6
-        assert posterior.settings.residual is not None
+        assert posterior.origin.residual is not None
         torch.testing.assert_close(model.output_scale[:59], scale)
 
     def no_training(*args):

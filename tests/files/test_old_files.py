@@ -10,6 +10,7 @@ from problems import GOLDEN
 
 from pyro_vgpds import Posterior, load, load_metadata
 from pyro_vgpds.cli import main
+from pyro_vgpds.files.container import pack, read_file, write_file
 
 ANSWERS = np.load(GOLDEN / "old_answers.npz")
 
@@ -41,3 +42,16 @@ def test_answers_of_the_command_line(tmp_path):
     out = tmp_path / "ahead.csv"
     assert main(["forecast", str(GOLDEN / "old_cli.safetensors"), "--until", "8", "-o", str(out), "-q"]) == 0
     assert out.read_bytes() == (GOLDEN / "old_cli_forecast.csv").read_bytes()
+
+
+def test_a_scale_among_a_users_own_metadata_is_no_scale_of_outputs(tmp_path):
+    """Only files of our own commands hold divided outputs: they also have a record of training, or lags."""
+    header, tensors = read_file(GOLDEN / "old_scaled.safetensors", "model")
+    more = {}
+    header["metadata"] = pack({"scale": torch.tensor([2.0, 3.0, 4.0])}, more)
+    kept = {name: value for name, value in tensors.items() if not name.startswith("metadata.")}
+    content = {key: value for key, value in header.items() if key not in ("format", "kind", "versions")}
+    write_file(tmp_path / "own", "model", content, kept | {f"metadata.{name}": value for name, value in more.items()})
+    model, _, data = load(tmp_path / "own")
+    assert torch.equal(model.output_scale, torch.ones(3))
+    torch.testing.assert_close(data.read(), tensors["data.y"], equal_nan=True)

@@ -93,10 +93,10 @@ def test_noise_scale_and_residuals():
     torch.testing.assert_close(a.mean, b.mean[:, :3])
     torch.testing.assert_close(a.variance, b.variance[:, :3])
     assert a.sample(2).shape == (2, 2, 3)
-    whole = Posterior(*own.settings[:2], own.data, noise_variance=np.tile(noise, 3))
+    whole = Posterior(*own.origin[:2], own.data, noise_variance=np.tile(noise, 3))
     torch.testing.assert_close(whole.noise_variance, own.noise_variance)
     with pytest.raises(ValueError, match=r"output_scale must be \(9,\), but its shape is \(2,\)"):
-        Posterior(*own.settings[:2], own.data, output_scale=[1.0, 2.0])
+        Posterior(*own.origin[:2], own.data, output_scale=[1.0, 2.0])
 
 
 def test_mixtures_may_have_different_lags():
@@ -108,3 +108,28 @@ def test_mixtures_may_have_different_lags():
     other = VGPDS.from_data(shifted, 2, 8)
     with pytest.raises(ValueError, match=r"the same training times, but those of posteriors\[1\] differ"):
         PosteriorMixture([own, Posterior(other, AutoOpperArchambeau(other), shifted)])
+
+
+def test_numbers_of_the_own_outputs_stand_for_their_lagged_copies():
+    base = make_data((12,), outputs=1, missing=0.0)
+    data = base.lagged([-1])
+    model = VGPDS.from_data(data, 1, 6)
+    guide = AutoOpperArchambeau(model)
+    own = Posterior(model, guide, data, noise_variance=[0.3], output_scale=[2.0])
+    both = Posterior(model, guide, data, noise_variance=[0.3, 0.3], output_scale=[2.0, 2.0])
+    assert own.bound == both.bound
+    with pytest.raises(ValueError, match=r"noise_variance must be one number or \(1,\), but its shape is \(3,\)"):
+        Posterior(model, guide, data, noise_variance=[0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match=r"output_scale must be \(1,\), but its shape is \(3,\)"):
+        Posterior(model, guide, data, output_scale=[0.1, 0.2, 0.3])
+
+
+def test_the_last_output_is_one_of_the_own():
+    _, own, wide = make_pair(noise_per_output=True)
+    torch.testing.assert_close(own.inducing_covariance(-1), wide.inducing_covariance(2))
+
+
+@pytest.mark.parametrize("lags", [5, [0], [-1, -1], [1.5], "12"])
+def test_bad_lags(lags):
+    with pytest.raises(ValueError, match="lags must be a list of different whole numbers of frames other than 0"):
+        make_data((12,)).lagged(lags)

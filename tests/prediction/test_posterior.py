@@ -471,3 +471,20 @@ def test_another_scale_to_predict_with():
         Posterior(model, guide, data, output_scale=-scale)
     with pytest.raises(ValueError, match=r"output_scale must be \(5,\), but its shape is \(2,\)"):
         Posterior(model, guide, data, output_scale=scale[:2])
+
+
+def test_a_solver_is_a_solver():
+    posterior, _ = make_posterior()
+    data = posterior.data
+    for call in (posterior.reconstruct, posterior.log_density, posterior.project):
+        with pytest.raises(TypeError, match=r"solver must be a Solver, such as Solver\(num_starts=1\), but got {'num"):
+            call(data.times.t[:3], data.read()[:3], solver={"num_starts": 1})
+
+
+def test_one_sequence_is_no_list():
+    posterior, _ = make_posterior()
+    for call in (posterior.forecast, posterior.generate):
+        with pytest.raises(TypeError, match=r"sequence must be a whole number or None, but got \[0\]"):
+            call([0.1], sequence=[0])
+    with pytest.raises(ValueError, match="rows must select at least one of the 2 times"):
+        posterior.forecast([0.1, 0.2], 0).select(slice(2, None))

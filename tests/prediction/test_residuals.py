@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from problems import make_data, make_model
@@ -175,6 +176,8 @@ def test_bad_input_is_named():
     for bad in (3.0, Bias, ARDRBF(1.0, [1.0, 2.0])):
         with pytest.raises(TypeError, match=r"residual must be a kernel of time such as Bias\(\) \+ White\(\)"):
             Posterior(model, guide, data, residual=bad)
+    with pytest.raises(ValueError, match="residual must have numbers as parameters, not priors"):
+        Posterior(model, guide, data, residual=Bias(dist.LogNormal(0.0, 1.0)) + White())
     with pytest.raises(ValueError, match="residual must have one number for each parameter"):
         Posterior(model, guide, data, residual=Bias([1.0, 2.0]))
     posterior = Posterior(model, guide, data, residual=Bias())
@@ -227,5 +230,5 @@ def test_lags():
     with pytest.raises(ValueError, match=r"y must be one sequence \(T, D\), but its shape is \(3,\)"):
         lagged([1.0, 2.0, 3.0], [1])
     for bad in ([0], [1.5], [True]):
-        with pytest.raises(ValueError, match="lags must be whole numbers of frames other than 0"):
+        with pytest.raises(ValueError, match="lags must be a list of different whole numbers of frames other than 0"):
             lagged(y, bad)
