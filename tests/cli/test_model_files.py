@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,8 +28,6 @@ from pyro_vgpds import (
 from pyro_vgpds.cli import main
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.training.metadata import Metadata
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def walks():
