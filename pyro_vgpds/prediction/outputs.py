@@ -121,7 +121,7 @@ class Outputs(ABC):
         """Some of the T frames, such as those of one of several sequences.
 
         :param rows: which frames.
-        :raises ValueError: if there is none.
+        :raises ValueError: if they select no frame.
 
         >>> ahead.select(slice(1, None))
         Selection(1 time from 2.7 to 2.7, 5 outputs)

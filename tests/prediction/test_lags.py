@@ -95,7 +95,7 @@ def test_noise_scale_and_residuals():
     assert a.sample(2).shape == (2, 2, 3)
     whole = Posterior(*own.origin[:2], own.data, noise_variance=np.tile(noise, 3))
     torch.testing.assert_close(whole.noise_variance, own.noise_variance)
-    with pytest.raises(ValueError, match=r"output_scale must be \(9,\), but its shape is \(2,\)"):
+    with pytest.raises(ValueError, match=r"output_scale must be \(3,\), but its shape is \(2,\)"):
         Posterior(*own.origin[:2], own.data, output_scale=[1.0, 2.0])
 
 
