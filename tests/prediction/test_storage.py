@@ -83,7 +83,7 @@ def test_round_trip(tmp_path, case):
     model, guide, data = load(path)  # the model alone
     assert data.lengths == posterior.data.lengths
     assert torch.equal(guide.lam, posterior.q.lam)
-    assert Posterior(model, guide, data).bound == Posterior(*posterior.settings[:2], posterior.data).bound
+    assert Posterior(model, guide, data).bound == Posterior(*posterior.origin[:2], posterior.data).bound
     small = load_posterior(path, dtype=torch.float32)
     assert small.forecast(T_NEW, 0).mean.dtype == torch.float32
 
@@ -108,7 +108,7 @@ def test_mixtures_round_trip_and_share_their_data(tmp_path):
 
 def test_it_is_the_posterior_of_the_moment_it_was_made(tmp_path):
     posterior = make_posterior()
-    model, guide = posterior.settings[:2]
+    model, guide = posterior.origin[:2]
     fit(model, guide, posterior.data, num_steps=2, progress=False)
     save_posterior(tmp_path / "a", posterior)
     assert load_posterior(tmp_path / "a").bound == posterior.bound
