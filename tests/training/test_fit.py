@@ -326,7 +326,10 @@ def test_missing_guides_and_bad_arguments(problem):
         ({"learning_rate": -1.0}, "learning_rate must be positive and finite, but got -1.0"),
         ({"natural_rate": 1.5}, r"natural_rate must be in \(0, 1\], but got 1.5"),
         ({"warmup": 1.5}, "warmup must be a whole number of at least 0, but got 1.5"),
-        ({"tolerance": -1.0}, "tolerance must be 0 or more, but got -1.0"),
+        ({"tolerance": -1.0}, "tolerance must be finite and 0 or more, but got -1.0"),
+        ({"tolerance": math.inf}, "tolerance must be finite and 0 or more, but got inf"),
+        ({"checkpoint_steps": 5}, "need checkpoint, the file to write, but got checkpoint=None, checkpoint_steps=5"),
+        ({"checkpoint_seconds": 9.0}, "checkpoint_seconds need checkpoint, .* checkpoint_seconds=9.0"),
         ({"num_restarts": -1}, "num_restarts must be a whole number of at least 0, but got -1"),
     ):
         with pytest.raises(ValueError, match=message):
