@@ -312,8 +312,10 @@ def test_two_models_in_one_session_do_not_touch_each_other(problem):
 
 def test_hyperpriors_train(problem):
     model, guide, data = problem
+    assert not guide.has_random_parameters
     model.temporal[0].set("lengthscale", dist.LogNormal(0.0, 1.0))
     result = fit(model, guide, data, num_steps=30)
+    assert guide.has_random_parameters
     assert result.bound > result.history[0].bound
     assert result.bound == result.history[-1].bound  # an estimate: the best of them would be the luckiest
 
