@@ -16,7 +16,7 @@ import torch
 from benchmarks.real import DATA
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, fit
 from pyro_vgpds.kernels import Bias, Matern32, White
-from pyro_vgpds.training.api import Record
+from pyro_vgpds.training.result import Record
 
 
 class OutOfTimeError(Exception):

@@ -35,7 +35,8 @@ from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.training.api import FitResult, fit
+from pyro_vgpds.training.api import fit
+from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.version import __version__
 
 __all__ = [

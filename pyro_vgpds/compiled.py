@@ -6,10 +6,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["open_library", "pool"]
+import torch
+
+__all__ = ["chunks", "open_library", "pool"]
 
 
 def open_library(name: str) -> ctypes.CDLL | None:
@@ -23,6 +26,13 @@ def open_library(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(spec.origin)
     except OSError:
         return None
+
+
+def chunks(count: int, unit: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of ``count`` items in whole units, at most one range for each torch thread."""
+    units = -(-count // unit)
+    threads = max(1, min(torch.get_num_threads(), units))
+    return list(itertools.pairwise(min(count, unit * (units * i // threads)) for i in range(threads + 1)))
 
 
 def pool(threads: int) -> ThreadPoolExecutor:

@@ -21,8 +21,9 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS, Relevance
-from pyro_vgpds.training.api import FitResult, fit
+from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.metadata import Metadata
+from pyro_vgpds.training.result import FitResult
 
 __all__ = ["run_fit"]
 

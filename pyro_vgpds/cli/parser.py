@@ -11,7 +11,7 @@ from pathlib import Path
 import pyro_vgpds
 from pyro_vgpds.cli import describing, fitting, lazy, predicting
 from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed, whole
-from pyro_vgpds.training.api import METHODS
+from pyro_vgpds.training.settings import METHODS
 
 __all__ = ["PROGRAM", "make_parser"]
 

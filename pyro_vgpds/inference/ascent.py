@@ -43,7 +43,7 @@ class Damping:
     """When a step is undone, and when the ascent ends."""
 
     drop: float  #: a step that lowers the bound by more is undone
-    small: Callable[[float], float]  #: the change that counts as none, given the new bound
+    small: Callable[[float], float]  #: the change that counts as small, given the new bound
     patience: float  #: consecutive steps with such a change that end the ascent
     least: float  #: an ascent that needs shorter steps than this is stuck
 

@@ -85,6 +85,15 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
         )
 
+    @property
+    def has_random_parameters(self) -> bool:
+        """Whether the guide has met latent hyperparameters, each with a mean-field Normal of ``AutoNormalMessenger``.
+
+        >>> guide.has_random_parameters
+        False
+        """
+        return any(name.startswith("locs.") for name, _ in self.named_parameters())
+
     def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
         """q(X) at the current parameters, without sampling. Arguments are those of the model.
 

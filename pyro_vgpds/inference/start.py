@@ -19,9 +19,8 @@ from pyro_vgpds.temporal.distributions import TemporalGP
 __all__ = ["Start", "check_start", "choose_scales", "find_start", "start_kernels"]
 
 _NOISE = 0.01  # initial share of noise in the outputs' variance, as in the authors' code
-_SITE_PRECISION = (
-    10.0  # of the latent points as observations, whose posterior under the temporal prior is the first q(X)
-)
+# Precision of the latent points as observations, whose posterior under the temporal prior is the first q(X).
+_SITE_PRECISION = 10.0
 _SCALE_FRAMES = 400  # frames that the choice of temporal lengthscales uses
 
 
@@ -134,10 +133,10 @@ def _set_lengthscales(leaves: list[Kernel], scale: float, like: Tensor) -> None:
 
 
 def _choose(leaf: Kernel, name: str, value: float, like: Tensor) -> None:
-    """Set a parameter that was left open; one that is held stays held, at this value."""
-    held = leaf.is_fixed(name)
+    """Set a parameter that was left open; a fixed one stays fixed, at this value."""
+    fixed = leaf.is_fixed(name)
     leaf.set(name, like.new_tensor(value))
-    if held:
+    if fixed:
         leaf.fix(name)
 
 

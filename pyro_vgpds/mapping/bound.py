@@ -26,7 +26,7 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["Whitened", "collapsed_bound", "guarded", "whiten"]
+__all__ = ["collapsed_bound", "whiten"]
 
 _MAX_ERROR = 0.1  # nats per observation that rounding may add to the bound before it is an error
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
@@ -42,12 +42,11 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     :param groups: the column groups of the centred and scaled outputs.
     :raises NumericalError: if rounding error dominates the bound.
     """
-    A, v, slack = guarded(psi, factor, noise, groups)
+    A, v, slack = _whitened(psi, factor, noise, groups)
     if noise.shape[-1] > 1:
         return _bound_per_output(A, v, slack, noise, groups)
     beta, D, N = 1.0 / noise, groups.columns, groups.rows
-    B = add_diagonal(beta[..., None, None] * A, 1.0)
-    LB = cholesky(B, "B = I + β L⁻¹ Ψ2 L⁻ᵀ")
+    LB, v, slack = _factorised(A, v, slack, psi.psi0, beta, groups)
     log_det = 2.0 * LB.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     cost = D * N * (2.0 * math.pi * noise).log() + D * log_det + beta * groups.square + beta * D * slack
     fit = cost.new_zeros(())
@@ -71,7 +70,7 @@ def _bound_per_output(A: Tensor, v: Tensor, slack: Tensor, noise: Tensor, groups
     return total - groups.log_scale
 
 
-class Whitened(NamedTuple):
+class _Whitened(NamedTuple):
     """The statistics in the basis of L."""
 
     A: Tensor  #: L⁻¹ Ψ2 L⁻ᵀ, (..., C, M, M)
@@ -79,38 +78,48 @@ class Whitened(NamedTuple):
     slack: Tensor  #: ψ0 − tr A, (..., C), never negative except by rounding
 
 
-def guarded(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Whitened:
-    """The whitened statistics, free of rounding errors that would raise the bound.
-
-    L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
-    points than it needs. No pivot of B is less than 1 except by such errors, which training would exploit because
-    log|B| falls with the pivots. Then A, v and the slack are projected: the bound of the projection is that of fewer
-    inducing variables, hence still a bound.
+def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> _Whitened:
+    """The whitened statistics.
 
     :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high.
     """
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
-    slack = psi.psi0 - A.diagonal(dim1=-2, dim2=-1).sum(-1)
+    slack = psi.psi0 - _trace(A)
     if bool((-slack / noise.amin(-1, keepdim=True) > _MAX_ERROR * groups.rows).any()):
         raise NumericalError(
             f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
             "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
         )
-    if noise.shape[-1] > 1 or not _is_rounded(add_diagonal(A.detach() / noise.detach()[..., None, None], 1.0)):
-        return Whitened(A, v, slack)
-    projection = _significant(A.detach())
-    A = projection @ A @ projection
-    parts = [projection[..., which, :, :] @ part for which, part in groups.split(v)]
-    v = torch.cat([part.movedim(-3, -2).flatten(-2) for part in parts], -1)
-    return Whitened(A, v, (psi.psi0 - A.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0))
+    return _Whitened(A, v, slack)
 
 
-def _is_rounded(B: Tensor) -> bool:
-    """Whether a pivot of B is clearly below 1; False for numbers that are not finite, which have their own error."""
-    factor, failed = torch.linalg.cholesky_ex(B)
-    low = bool((factor.diagonal(dim1=-2, dim2=-1).square() < 1.0 - _PIVOT_ERROR).any())
-    return (low or bool(failed.any())) and bool(torch.isfinite(B).all())
+def _factorised(
+    A: Tensor, v: Tensor, slack: Tensor, psi0: Tensor, beta: Tensor, groups: ColumnGroups
+) -> tuple[Tensor, Tensor, Tensor]:
+    """L_B, v and the slack, free of rounding errors that would raise the bound.
+
+    L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
+    points than it needs. No pivot of B is less than 1 except by such errors, which training would exploit because
+    log|B| falls with the pivots. Then A, v and the slack are projected: the bound of the projection is that of fewer
+    inducing variables, hence still a bound.
+    """
+    B = add_diagonal(beta[..., None, None] * A, 1.0)
+    LB, failed = torch.linalg.cholesky_ex(B)
+    low = LB.detach().diagonal(dim1=-2, dim2=-1).square() < 1.0 - _PIVOT_ERROR
+    if not bool(low.any() | failed.any()):
+        return LB, v, slack
+    if bool(torch.isfinite(B).all()):  # otherwise the factorisation below raises the error for that
+        projection = _significant(A.detach())
+        A = projection @ A @ projection
+        parts = [projection[..., which, :, :] @ part for which, part in groups.split(v)]
+        v = torch.cat([part.movedim(-3, -2).flatten(-2) for part in parts], -1)
+        B, slack = add_diagonal(beta[..., None, None] * A, 1.0), (psi0 - _trace(A)).clamp_min(0.0)
+    return cholesky(B, "B = I + β L⁻¹ Ψ2 L⁻ᵀ"), v, slack
+
+
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def _significant(A: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class OutputMoments(NamedTuple):
 class InducingPosterior:
     """q(U) of a mapping, given the moments of the latent points of ``data``.
 
-    U belongs to the scaled outputs. All outputs are in the data's units.
+    U belongs to the scaled outputs. Means, variances and noise of outputs are in the data's units.
 
     :param likelihood: a :class:`~pyro_vgpds.SparseGP` with the mapping's parameters.
     :param mean: of the latent points, (N, Q).

@@ -12,15 +12,14 @@ it.
 
 import ctypes
 import functools
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library, pool
+from pyro_vgpds.compiled import chunks, open_library, pool
 
-_CHUNK = 64  # rows; a multiple of the rows that the kernel processes at once
+_ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
 
 
 @functools.cache
@@ -43,21 +42,13 @@ def available() -> bool:
     return _library() is not None
 
 
-def _chunks(rows: int) -> list[tuple[int, int]]:
-    """Split ``rows`` into at most one contiguous range for each torch thread."""
-    blocks = -(-rows // _CHUNK)
-    threads = max(1, min(torch.get_num_threads(), blocks))
-    edges = [min(rows, _CHUNK * (blocks * i // threads)) for i in range(threads + 1)]
-    return list(itertools.pairwise(edges))
-
-
 def _run(
     name: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
-    chunks: list[tuple[int, int]],
+    ranges: list[tuple[int, int]],
     outputs: Sequence[tuple[Tensor, ...]],
 ) -> None:
-    """Call the C function for every chunk of rows, each with its own tuple of ``outputs``."""
+    """Call the C function for every range of rows, each with its own tuple of ``outputs``."""
     function = getattr(_library(), name)
     a, r, mu, z, mask = inputs
     for x in (*inputs, *outputs[0]):
@@ -71,14 +62,14 @@ def _run(
         or [tuple(x.shape) for x in (a, r, mu, z)] != shapes
         or (mask is not None and mask.shape[1:] != (rows,))
     ):
-        raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), and none empty")
+        raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
     pointers = [None if x is None else x.data_ptr() for x in inputs]
 
-    def call(chunk: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
-        return function(*sizes, *pointers, *chunk, *(x.data_ptr() for x in tensors))
+    def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
+        return function(*sizes, *pointers, *range_, *(x.data_ptr() for x in tensors))
 
-    each = map if len(chunks) == 1 else pool(len(chunks)).map
-    status = list(each(call, chunks, outputs))
+    each = map if len(ranges) == 1 else pool(len(ranges)).map
+    status = list(each(call, ranges, outputs))
     if any(status):
         raise MemoryError("the compiled kernel ran out of memory")
 
@@ -86,9 +77,9 @@ def _run(
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
     """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows if ``mask`` is None."""
     groups = 1 if mask is None else mask.shape[0]
-    chunks = _chunks(len(a))
-    parts = [(a.new_empty(groups, len(z), len(z)),) for _ in chunks]
-    _run("midpoint_forward", (a, r, mu, z, mask), chunks, parts)
+    ranges = chunks(len(a), _ROWS)
+    parts = [(a.new_empty(groups, len(z), len(z)),) for _ in ranges]
+    _run("midpoint_forward", (a, r, mu, z, mask), ranges, parts)
     return functools.reduce(torch.Tensor.add_, (V for (V,) in parts))  # in the order of the rows
 
 
@@ -99,8 +90,8 @@ def backward(
     groups = 1 if mask is None else mask.shape[0]
     if g.shape != (groups, len(z), len(z)):
         raise ValueError("g must have the shape (C, M, M) of the sums")
-    g, chunks = g.contiguous(), _chunks(len(a))
+    g, ranges = g.contiguous(), chunks(len(a), _ROWS)
     grad_a, grad_r, grad_mu = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
-    parts = [(g, grad_a, grad_r, grad_mu, torch.empty_like(z)) for _ in chunks]
-    _run("midpoint_backward", (a, r, mu, z, mask), chunks, parts)
+    parts = [(g, grad_a, grad_r, grad_mu, torch.empty_like(z)) for _ in ranges]
+    _run("midpoint_backward", (a, r, mu, z, mask), ranges, parts)
     return grad_a, grad_r, grad_mu, functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
@@ -14,7 +12,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.bound import collapsed_bound
-from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, observe
+from pyro_vgpds.mapping.psi import MappingValue, expect, observe
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "SparseGP"]
@@ -130,20 +128,8 @@ class SparseGP(Expandable):
         """L, the Cholesky factor of K_MM with its jitter."""
         return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
 
-    def bound(self, value: Tensor, statistics: Callable[[ColumnGroups], Psi]) -> Tensor:
-        """The collapsed bound on the log-density of ``value``.
-
-        :param value: outputs (N, D), NaN if not observed.
-        :param statistics: the Ψ statistics of the rows of column groups.
-        """
-        groups = self.groups(value)
-        return collapsed_bound(statistics(groups), self.inducing_factor(), self.noise, groups)
-
     def log_prob(self, value: Tensor) -> Tensor:
-        def known(groups: ColumnGroups) -> Psi:
-            return observe(self.kernel, self.x, self.inducing, groups.mask, groups.factor)
-
-        return _log_prob(lambda y: self.bound(y, known), value, self.batch_shape)
+        return _log_prob(self, self.x, None, value, self.batch_shape)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
@@ -184,25 +170,29 @@ class CollapsedGP(Expandable):
         super().__init__(batch, likelihood.event_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        gp = self.likelihood
-
-        def expected(groups: ColumnGroups) -> Psi:
-            return expect(gp.kernel, self.x_mean, self.x_variance, gp.inducing, groups.mask, groups.factor)
-
-        return _log_prob(lambda y: gp.bound(y, expected), value, self.batch_shape)
+        return _log_prob(self.likelihood, self.x_mean, self.x_variance, value, self.batch_shape)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself.")
 
 
-def _log_prob(bound: Callable[[Tensor], Tensor], value: Tensor, batch_shape: torch.Size) -> Tensor:
-    """The bound of outputs (N, D), or of each in a batch of them, which have their own column groups."""
+def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, batch_shape: torch.Size) -> Tensor:
+    """The bound of outputs (N, D), or of each in a batch of them, which have their own column groups.
+
+    :param x: the latent points, or the means of their posterior.
+    :param variance: of the latent points; None if they are known.
+    """
     if value.requires_grad:
         raise NotImplementedError("SparseGP has no gradient in y: its data enter as constants.")
     if value.dim() > 2:
-        each = torch.stack([_log_prob(bound, v, batch_shape) for v in value])
-        return each.diagonal() if value.shape[:-2] == batch_shape else each
-    return bound(value).expand(batch_shape)
+        bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
+        return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
+    groups = gp.groups(value)
+    if variance is None:
+        psi = observe(gp.kernel, x, gp.inducing, groups.mask, groups.factor)
+    else:
+        psi = expect(gp.kernel, x, variance, gp.inducing, groups.mask, groups.factor)
+    return collapsed_bound(psi, gp.inducing_factor(), gp.noise, groups).expand(batch_shape)
 
 
 def _common(values: Tensor) -> Tensor:

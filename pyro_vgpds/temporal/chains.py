@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library, pool
+from pyro_vgpds.compiled import chunks, open_library, pool
 
 __all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
@@ -39,13 +38,6 @@ def _library() -> ctypes.CDLL | None:
 def available() -> bool:
     """Whether the compiled loops were built and are not disabled."""
     return _library() is not None
-
-
-def _edges(chains: int) -> list[tuple[int, int]]:
-    """Contiguous ranges of chains in whole groups of lanes, at most one for each torch thread."""
-    groups = -(-chains // _LANES)
-    threads = max(1, min(torch.get_num_threads(), groups))
-    return list(itertools.pairwise(min(chains, _LANES * (groups * i // threads)) for i in range(threads + 1)))
 
 
 def _pattern(a: Tensor) -> Tensor:
@@ -82,8 +74,8 @@ def _run(
     if chains == 0 or int(index.min()) < 0 or int(index.max()) >= len(a):
         raise ValueError(f"index must have an entry from 0 to {len(a) - 1} for each chain, but got {index.tolist()}.")
     outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
-    pattern, edges = _pattern(a), _edges(chains)
-    totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in edges]
+    pattern, ranges = _pattern(a), chunks(chains, _LANES)
+    totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
     padded = (None,) * 3
     fixed = [
         None if x is None else x.data_ptr()
@@ -95,8 +87,8 @@ def _run(
         pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
         return function(task, n, d, *range_, *fixed, *pointers)
 
-    each = map if len(edges) == 1 else pool(len(edges)).map
-    status = list(each(call, edges, totals))
+    each = map if len(ranges) == 1 else pool(len(ranges)).map
+    status = list(each(call, ranges, totals))
     if any(status):
         raise MemoryError("the compiled recursions ran out of memory.")
     if not gradients:

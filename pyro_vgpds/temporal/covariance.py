@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every form of K_t offers, be it dense, diagonal or Markov: the products, factors and posteriors of q(X)."""
+"""The interface of all forms of K_t (dense, diagonal, Markov): the products, factors and posteriors of q(X)."""
 
 from __future__ import annotations
 

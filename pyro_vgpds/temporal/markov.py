@@ -9,7 +9,7 @@ x = f + white noise is the site (η, λ)/(1 + ωλ) on f, and
     s = \frac{\omega}{1 + \omega\lambda} + \frac{s_f}{(1 + \omega\lambda)^2}, \quad
     \log|B| = \log|B_f| + \sum \log(1 + \omega\lambda).
 
-The sequences are one chain, whose state is drawn anew at the first frame of each.
+The sequences are one chain, whose state is drawn again at the first frame of each.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.problem import Problem, copies, put_back
 from pyro_vgpds.training.result import FitResult, Record
 from pyro_vgpds.training.run import Watch, run
-from pyro_vgpds.training.settings import METHODS, Settings
+from pyro_vgpds.training.settings import Settings
 from pyro_vgpds.types import PathLike
 
-__all__ = ["METHODS", "FitResult", "Record", "fit"]
+__all__ = ["fit"]
 
 
 def fit(
@@ -52,7 +52,8 @@ def fit(
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
     :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
     :param data: the training sequences.
-    :param num_steps: maximum number of steps; each is one evaluation of the bound with all gradients.
+    :param num_steps: maximum number of steps; each is one evaluation of the bound with all gradients. L-BFGS may exceed
+        it to finish its last line search.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
         ``SVI`` with ``Collapsed_ELBO`` does.
@@ -85,6 +86,11 @@ def fit(
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
+    if checkpoint is None and (checkpoint_steps is not None or checkpoint_seconds is not None):
+        raise ValueError(
+            "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
+            f"checkpoint=None, checkpoint_steps={checkpoint_steps}, checkpoint_seconds={checkpoint_seconds}."
+        )
     checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
     snapshot = None if resume is None else read_snapshot(resume)
     # A scope of our own: the parameters of other models in the param store have the same names.

@@ -48,17 +48,23 @@ class Checkpoints:
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
         self.seconds = 60.0 if steps is None and seconds is None else seconds
-        self._last = time.monotonic()
+        self._written: int | None = None  # step of the last one
+        self._time = time.monotonic()
 
     def offer(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
         """Write ``snapshot()`` if it is due after this step."""
-        due = self.steps is not None and step % self.steps == 0
-        if due or (self.seconds is not None and time.monotonic() - self._last >= self.seconds):
-            self.write(snapshot())
+        due = self.steps is not None and step - (self._written or 0) >= self.steps
+        if due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds):
+            self._write(step, snapshot())
 
-    def write(self, snapshot: Snapshot) -> None:
+    def finish(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
+        """Write ``snapshot()`` after the last step, unless this step has been written."""
+        if step != self._written:
+            self._write(step, snapshot())
+
+    def _write(self, step: int, snapshot: Snapshot) -> None:
         write_checkpoint(self.path, snapshot)
-        self._last = time.monotonic()
+        self._written, self._time = step, time.monotonic()
 
 
 def write_checkpoint(path: PathLike, content: object) -> None:

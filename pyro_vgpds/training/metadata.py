@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pyro_vgpds.training.api import FitResult, Record
+from pyro_vgpds.training.result import FitResult, pack_records, unpack_records
 
 __all__ = ["Metadata"]
 
@@ -53,11 +53,10 @@ class Metadata:
 
 def _pack(result: FitResult) -> dict[str, object]:
     every = -(-len(result.history) // _HISTORY)
-    history = [[record.step, record.seconds, record.bound] for record in result.history[::every]]
     about = {"bound": result.bound, "stopped": result.stopped, "num_undone": result.num_undone, "method": result.method}
-    return {**about, "history": history}
+    return {**about, "history": pack_records(result.history[::every])}
 
 
 def _unpack(about: Mapping[str, Any]) -> FitResult:
-    history = [Record(int(step), seconds, bound) for step, seconds, bound in about["history"]]
+    history = unpack_records(about["history"])
     return FitResult(about["bound"], history, about["stopped"], about["num_undone"], about["method"])

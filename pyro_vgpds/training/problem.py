@@ -55,7 +55,7 @@ class Problem:
         self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
         self.noise: Tensor | None = getattr(model, "noise_unconstrained", None)
         # With priors on hyperparameters the bound is an estimate from one draw: the best of many is only the luckiest.
-        self.random = any(name.startswith("locs.") for name, _ in guide.named_parameters())
+        self.random = guide.has_random_parameters
         self.best, self.best_bound = Values((), ()), -math.inf
         self._elbo, self._observed = Collapsed_ELBO(), data.num_observed
 

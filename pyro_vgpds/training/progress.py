@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees and does during training: the progress bar and Ctrl-C."""
+"""The progress bar and Ctrl-C."""
 
 from __future__ import annotations
 

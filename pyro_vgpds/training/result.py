@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `fit` returns."""
+"""The result of `fit`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pyro_vgpds.formatting import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FitResult", "Record"]
+__all__ = ["FitResult", "Record", "pack_records", "unpack_records"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,16 @@ class Record:
     step: int  #: 0 is before the first step
     seconds: float  #: since training began
     bound: float  #: in nats
+
+
+def pack_records(records: Iterable[Record]) -> list[list[float]]:
+    """Step, seconds and bound of each record, for a file."""
+    return [[record.step, record.seconds, record.bound] for record in records]
+
+
+def unpack_records(rows: Iterable[Sequence[float]]) -> list[Record]:
+    """The inverse of :func:`pack_records`."""
+    return [Record(int(step), seconds, bound) for step, seconds, bound in rows]
 
 
 @dataclass

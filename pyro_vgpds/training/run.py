@@ -14,14 +14,14 @@ from pyro_vgpds.training.gradient import GradientSteps
 from pyro_vgpds.training.lbfgs import LbfgsSteps
 from pyro_vgpds.training.problem import Problem, Values
 from pyro_vgpds.training.progress import interruptible, progress_bar
-from pyro_vgpds.training.result import FitResult, Record
+from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
 from pyro_vgpds.training.settings import Settings
 
 __all__ = ["Watch", "run"]
 
 
 class State(Protocol):
-    """What the loop reads of an optimiser's state."""
+    """The part of an optimiser's state that the loop reads."""
 
     @property
     def num_undone(self) -> int: ...
@@ -43,7 +43,7 @@ class Steps(Protocol[S]):
 
 @dataclass(frozen=True)
 class Watch:
-    """What happens besides the steps."""
+    """The observers of a run: progress bar, callback and checkpoints."""
 
     label: str  #: of the progress bar
     progress: bool | None  #: show it; None for on a terminal only
@@ -68,41 +68,43 @@ class _Run(Generic[S]):
     def __init__(self, steps: Steps[S], problem: Problem, settings: Settings, watch: Watch) -> None:
         self.steps, self.problem, self.settings, self.watch = steps, problem, settings, watch
         self.history: list[Record] = []
+        self.begin = time.perf_counter()
 
     def result(self, snapshot: Snapshot | None) -> FitResult:
         watch, problem, settings = self.watch, self.problem, self.settings
         show = sys.stderr.isatty() if watch.progress is None else watch.progress
         with (
-            interruptible() as self.interrupted,
-            progress_bar(problem, settings.num_steps, watch.label, show) as self.update,
+            interruptible() as interrupted,
+            progress_bar(problem, settings.num_steps, watch.label, show) as update,
             problem,
         ):
-            self.begin = time.perf_counter()
-            state = self.steps.start() if snapshot is None else self.resumed(snapshot)
-            stopped = self.record(state) if snapshot is None else self.steps.stopped(state)
-            while stopped is None:
+            if snapshot is None:
+                state = self.steps.start()
+                self.record(state, update)
+            else:
+                state = self.resumed(snapshot)
+            stopped = self.steps.stopped(state)
+            while stopped is None and not interrupted():
                 state = self.steps.step(state)
-                stopped = self.record(state)
+                self.record(state, update)
+                stopped = self.steps.stopped(state)
+            if stopped is None or (stopped == "steps" and interrupted()):
+                stopped = "interrupted"
+            if watch.checkpoints is not None:
+                watch.checkpoints.finish(len(self.history) - 1, lambda: self.snapshot(state))
         return FitResult(problem.best_bound, self.history, stopped, state.num_undone, settings.method)
 
-    def record(self, state: S) -> str | None:
-        """Record the bounds that led to a state, and return why training ends there; None if it continues."""
-        watch, bounds, stopped = self.watch, self.steps.bounds(state), self.steps.stopped(state)
-        for left, bound in zip(range(len(bounds) - 1, -1, -1), bounds, strict=True):
-            record = Record(len(self.history), time.perf_counter() - self.begin, bound)
-            self.history.append(record)
-            if watch.checkpoints is not None and not left:
-                watch.checkpoints.offer(record.step, lambda: self.snapshot(state))
-            if watch.callback is not None:
-                watch.callback(record)
-            self.update(record.step, bound)
-            if self.interrupted() and left:
-                return "interrupted"  # the state is that of a later bound: there is nothing to store
-        if self.interrupted() and stopped in (None, "steps"):
-            stopped = "interrupted"
-        if watch.checkpoints is not None and stopped is not None:
-            watch.checkpoints.write(self.snapshot(state))
-        return stopped
+    def record(self, state: S, update: Callable[[int, float], None]) -> None:
+        """Record the bounds that led to a state, all of them before the checkpoint and the callback."""
+        seconds = time.perf_counter() - self.begin
+        new = [Record(step, seconds, bound) for step, bound in enumerate(self.steps.bounds(state), len(self.history))]
+        self.history += new
+        if self.watch.checkpoints is not None:
+            self.watch.checkpoints.offer(len(self.history) - 1, lambda: self.snapshot(state))
+        for record in new:
+            if self.watch.callback is not None:
+                self.watch.callback(record)
+            update(record.step, record.bound)
 
     def snapshot(self, state: S) -> Snapshot:
         current, best = self.problem.values(), self.problem.best
@@ -112,7 +114,7 @@ class _Run(Generic[S]):
             "state": [*current.parameters, *current.sites],
             "best": [*best.parameters, *best.sites],
             "best_bound": self.problem.best_bound,
-            "history": [[record.step, record.seconds, record.bound] for record in self.history],
+            "history": pack_records(self.history),
             "num_undone": state.num_undone,
             "loop": self.steps.stored(state),
         }
@@ -127,7 +129,7 @@ class _Run(Generic[S]):
             problem.best = initial
             raise
         problem.best, problem.best_bound = best, snapshot["best_bound"]
-        self.history = [Record(int(step), seconds, bound) for step, seconds, bound in snapshot["history"]]
+        self.history = unpack_records(snapshot["history"])
         if self.history:
             self.begin -= self.history[-1].seconds
         return state

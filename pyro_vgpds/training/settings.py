@@ -39,8 +39,8 @@ class Settings:
             raise ValueError(f"learning_rate must be positive and finite, but got {self.learning_rate!r}.")
         if not 0.0 < self.natural_rate <= 1.0:
             raise ValueError(f"natural_rate must be in (0, 1], but got {self.natural_rate!r}.")
-        if not self.tolerance >= 0.0:
-            raise ValueError(f"tolerance must be 0 or more, but got {self.tolerance!r}.")
+        if not 0.0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be finite and 0 or more, but got {self.tolerance!r}.")
 
     @property
     def rate(self) -> float:

@@ -122,9 +122,9 @@ def test_rejects_other_tensors():
         native.forward(x[0].float(), *x[1:], mask)
     with pytest.raises(ValueError, match="must be"):
         native.forward(x[0][:5].clone(), *x[1:], mask)
-    with pytest.raises(ValueError, match="none empty"):
+    with pytest.raises(ValueError, match="all of them nonempty"):
         native.forward(*x, torch.zeros(0, 6, dtype=torch.float64))
-    with pytest.raises(ValueError, match="none empty"):
+    with pytest.raises(ValueError, match="all of them nonempty"):
         native.forward(*[t[:0] for t in x[:3]], x[3], None)
     with pytest.raises(ValueError, match="shape"):
         native.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)

@@ -30,7 +30,7 @@ from pyro_vgpds.plotting import (
     plot_training,
     save_animation,
 )
-from pyro_vgpds.training.api import Record
+from pyro_vgpds.training.result import Record
 
 
 @pytest.fixture(autouse=True)

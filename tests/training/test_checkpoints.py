@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FileFormatError, fit
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.training import checkpoints
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
 
@@ -181,6 +183,35 @@ def test_by_time(tmp_path):
     path.unlink()
     fit(*make(), num_steps=5, checkpoint=path, checkpoint_seconds=0.0)
     assert len(read_checkpoint(path)["history"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "written"),
+    [("natural", 4, [4, 8, 10]), ("natural", 5, [5, 10]), ("lbfgs", 3, [3, 10]), ("lbfgs", 50, [10])],
+)
+def test_by_steps(tmp_path, monkeypatch, method, steps, written):
+    """L-BFGS has states after the warm-up of 4 evaluations and at the end. The last state is written once."""
+    seen = []
+    monkeypatch.setattr(checkpoints, "write_checkpoint", lambda path, content: seen.append(content["history"][-1][0]))
+    options = {"method": method, "warmup": 4, "tolerance": 0.0}
+    result = fit(*make(), num_steps=10, checkpoint=tmp_path / "c", checkpoint_steps=steps, **options)
+    assert seen == [*written[:-1], result.num_steps]
+    assert result.num_steps >= 10 if method == "lbfgs" else result.num_steps == 10
+
+
+def test_an_interrupted_chunk_of_lbfgs_is_stored_and_resumed(tmp_path):
+    options = {"num_steps": 40, "method": "lbfgs", "warmup": 4, "tolerance": 0.0}
+    whole = fit(*make(), **options)
+
+    def interrupt(record):
+        if record.step == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = fit(*make(), checkpoint=tmp_path / "c", callback=interrupt, **options)
+    assert stopped.stopped == "interrupted"
+    assert len(read_checkpoint(tmp_path / "c")["history"]) == len(stopped.history) < len(whole.history)
+    resumed = fit(*make(), resume=tmp_path / "c", **options)
+    assert [r.bound for r in resumed.history] == [r.bound for r in whole.history]
 
 
 def test_what_cannot_be_resumed(tmp_path):
