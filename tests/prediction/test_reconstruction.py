@@ -400,7 +400,7 @@ def test_bad_input_is_named():
         posterior.reconstruct(T_NEW, None)
     with pytest.raises(ValueError, match="sequence must be 0 to 3"):
         posterior.reconstruct(T_NEW, y, 9)
-    with pytest.raises(ValueError, match="sequence has 2 entries, but t has 1 sequences"):
+    with pytest.raises(ValueError, match="sequence has 2 entries, but t has 1 sequence"):
         posterior.reconstruct(T_NEW, y, [0, 1])
     with pytest.raises(ValueError, match="t must be finite"):
         posterior.reconstruct(T_NEW + torch.nan, y)
