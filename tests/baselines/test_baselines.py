@@ -38,6 +38,7 @@ def make_problem(seed=0, lengths=(20, 12), outputs=5, missing=0.3):
     return t, gaps, y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("impute", IMPUTERS)
 def test_forms(impute):
     t, y, _ = make_problem()
@@ -59,6 +60,7 @@ def test_forms(impute):
     np.testing.assert_array_equal(complete.numpy(), np.nan_to_num(y[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("impute", IMPUTERS)
 def test_default_dtype_does_not_matter(impute):
     t, y, _ = make_problem()
@@ -266,6 +268,7 @@ def test_gp_twin():
             assert (variance[i].numpy()[s, d] == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("numbers", [1, 1 << 12, 1 << 21])  # one pattern at a time, some, all
 def test_gp_patterns_at_once(monkeypatch, numbers):
     """Outputs with patterns of their own, and others that share one, as if each were computed alone."""

@@ -95,6 +95,7 @@ def film(folder):
 # fit
 
 
+@pytest.mark.long
 def test_fit_prints_a_summary(walks, folder, capsys):
     model = folder / "again.safetensors"
     arguments = ["fit", str(walks.csv), "-o", str(model), "--latent-dim", "2", "--steps", "3", "--num-inducing", "6"]
@@ -268,6 +269,7 @@ def test_frames_of_a_training_sequence(plain, folder):
         np.testing.assert_array_equal(arrays["y"][:, 0], 0.5)
 
 
+@pytest.mark.long
 def test_reconstruct_a_film(film, folder):
     frames = film.video.frames[4:8].copy()
     frames[:, 4:] = np.nan
@@ -384,6 +386,7 @@ def test_plot(walks, tmp_path, what):
     assert os.listdir(tmp_path) == [path.name]
 
 
+@pytest.mark.long
 def test_plot_of_outputs(walks, film, tmp_path):
     out = str(tmp_path / "a.svg")
     assert main(["plot", walks.model, "--what", "forecast", "--until", "2024-03-20", "--sequence", "walk",

@@ -98,6 +98,7 @@ def test_reconstructions_are_those_of_the_posterior(files, name, tmp_path, capsy
         assert list(arrays["columns"]) == ["a", "b", "c"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("what", ["overview", "relevance", "latent", "plane", "fit", "forecast"])
 def test_plot(files, name, what, tmp_path):

@@ -311,7 +311,7 @@ def test_lagged():
     for bad, message in (
         (wide, r"this one has the lags \[-1, 2\] already"),
         (Sequences(T), "this one has times but no outputs"),
-        (data, "lags must be whole numbers of frames other than 0"),
+        (data, "lags must be a list of different whole numbers of frames other than 0"),
     ):
         with pytest.raises(ValueError, match=message):
             bad.lagged([0])

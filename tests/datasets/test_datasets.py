@@ -270,6 +270,7 @@ def test_bad_video(tmp_path):
         datasets.load_clip("dog")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
 def test_films(tmp_path, ending):
     imageio = pytest.importorskip("imageio.v3")
@@ -287,6 +288,7 @@ def test_films(tmp_path, ending):
     assert np.abs(back.frames - grey).mean() < 10
 
 
+@pytest.mark.long
 def test_a_gif_whose_frames_stand_for_unequal_times(tmp_path):
     pytest.importorskip("imageio.v3")
     pytest.importorskip("av")

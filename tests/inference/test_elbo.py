@@ -244,6 +244,7 @@ def hyper_model(data, own=False):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", [False, True])
 def test_hyperpriors(own):
     data = make_data()
@@ -291,6 +292,7 @@ def test_vectorised_particles_are_the_mean_of_single_ones():
     assert together == pytest.approx(sum(single), rel=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [

@@ -134,6 +134,7 @@ def test_predictions_are_in_the_units_of_the_data(missing, options):
     torch.testing.assert_close(given[0].log_prob(draws[1][0] * scale), density, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"factorised": True}, {"trust": 0.3}, {"free": True}])
 def test_reconstructions_are_in_the_units_of_the_data(options):
     own, other, scale, jacobian = pair()

@@ -473,6 +473,7 @@ def test_animated_poses_of_one_limb(tmp_path):
         assert film.n_frames == 3
 
 
+@pytest.mark.long
 def test_films_keep_their_frames(tmp_path):
     frames = np.linspace(-20, 300, 6 * 9 * 12).reshape(6, 9, 12)
     wanted = np.clip(np.round(frames), 0, 255)
@@ -487,6 +488,7 @@ def test_films_keep_their_frames(tmp_path):
     np.testing.assert_allclose(again.frames[:, :9], wanted, atol=30)  # compressed, with loss
 
 
+@pytest.mark.long
 def test_gifs_keep_frames_that_are_as_those_before(tmp_path):
     random = np.random.default_rng(0)
     still = np.repeat(random.integers(0, 256, (4, 8, 8)), 3, axis=0)
@@ -507,6 +509,7 @@ def test_gifs_keep_frames_that_are_as_those_before(tmp_path):
         assert again.fps == pytest.approx(fps)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 @pytest.mark.parametrize("fps", [1 / 3600, 0.3, 12.5, 30000 / 1001])
 def test_films_keep_their_rate(tmp_path, suffix, fps):

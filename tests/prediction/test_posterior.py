@@ -121,6 +121,7 @@ MAPPINGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize(("missing", "noise"), [(0.0, 0.07), (0.3, 0.07), (0.3, [0.05, 0.2, 0.1, 0.02, 0.4])])
 def test_moments_against_monte_carlo(mapping, missing, noise):
@@ -202,6 +203,7 @@ def test_given_the_path_outputs_are_gaussian_over_time():
         PosteriorGP(x, posterior.inducing, include_noise=False).log_prob(value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sequence", [None, 1])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_generated_sequences_and_predictive(sequence, parallel):

@@ -151,6 +151,7 @@ def test_trust_is_a_larger_noise_of_the_new_frames(noise, hidden):
     assert bound == pytest.approx(float(total) - kl, rel=1e-7)
 
 
+@pytest.mark.long
 def test_trust_leaves_more_to_the_times(trained):
     posterior, t, y = trained
     times = (t[0][3:8] + t[0][4:9]) / 2
@@ -281,6 +282,7 @@ def test_frames_without_data_are_interpolated_by_the_rest(trained):
     assert (result.mean[-3:] - y[0][-3:]).square().mean().sqrt() < 0.3
 
 
+@pytest.mark.long
 def test_more_starts_never_bound_less(trained):
     posterior, t, y = trained
     seen = y[-1].clone()

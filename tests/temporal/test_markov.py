@@ -147,6 +147,7 @@ def test_frames_of_the_same_time_share_what_is_smooth(route):
     torch.testing.assert_close(x.var(0), q.variance, rtol=0.05, atol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("lam", [1e-6, 1e8, None])
 @pytest.mark.parametrize("scale", [0.1, 10.0, 3000.0])

@@ -43,6 +43,7 @@ def test_new_frames_without_sites(kind, natural, route):
     close(q.variance[~new], q_old.variance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["matern12", "usual", "trend", "quasiperiodic"])
 def test_forecast(kind, route, monkeypatch):
     kernel, times = make_kernels()[kind], make_times((20, 1, 15))
@@ -67,6 +68,7 @@ def test_forecast(kind, route, monkeypatch):
             torch.testing.assert_close(draws.var(0), dense.forecast(new, 2).variance, rtol=0.15, atol=0.01)
 
 
+@pytest.mark.long
 def test_prediction_is_the_same(route):
     results = []
     for structure in ("dense", "markov"):

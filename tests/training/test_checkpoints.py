@@ -111,6 +111,7 @@ def test_a_run_that_is_stuck_stays_so(tmp_path, monkeypatch):
     assert resumed.history == whole.history
 
 
+@pytest.mark.long
 def test_lbfgs_that_has_converged_in_the_warm_up_is_resumed_after_it(tmp_path):
     options = {"method": "lbfgs", "warmup": 100, "tolerance": 0.2}
     whole = fit(*make(), num_steps=150, **options)
