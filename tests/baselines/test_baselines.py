@@ -368,6 +368,7 @@ def test_periodic_clips(name, period, data_home):
     assert metrics.mae(truth, cycle) < metrics.mae(truth, mean)
 
 
+@pytest.mark.long
 def test_arrays_in_any_memory_order():
     rng = np.random.default_rng(0)
     y = np.where(rng.random((12, 9)) < 0.2, np.nan, rng.standard_normal((12, 9)))

@@ -143,6 +143,7 @@ def test_options_of_fit(folder, plain):
     assert load_metadata(path)["training"]["method"] == "lbfgs"
 
 
+@pytest.mark.long
 def test_checkpoint_and_resume(folder, plain, capsys):
     check = folder / "run.checkpoint"
     both = ["fit", str(plain.npz), "--num-inducing", "6", "--latent-dim", "2", "--checkpoint", str(check), "--resume"]
@@ -376,6 +377,7 @@ def test_info(walks, film, plain, capsys):
     assert ", in seconds" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["overview", "training", "relevance", "latent", "plane", "fit"])
 def test_plot(walks, tmp_path, what):
     path = tmp_path / f"{what}.png"

@@ -83,6 +83,7 @@ def test_forecasts_are_those_of_the_posterior(files, name, capsys):
     assert np.abs(got[:, 3]).max() > 5  # in the units of the data
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_reconstructions_are_those_of_the_posterior(files, name, tmp_path, capsys):
     t, y = walks()

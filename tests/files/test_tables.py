@@ -60,6 +60,7 @@ def test_dates():
     assert stream.getvalue().splitlines()[1].startswith("2024-03-07T12:00:00,")
 
 
+@pytest.mark.long
 def test_videos(tmp_path):
     frames = np.random.default_rng(0).uniform(0, 255, (3, 12))
     write_table(tmp_path / "a.gif", np.arange(3.0), frames, frame_shape=(3, 4), fps=5.0)

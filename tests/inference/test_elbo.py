@@ -345,6 +345,7 @@ def test_nuts():
     assert out["y"].shape == (8, 6, 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("random", [False, True])
 def test_predictive_draws_from_the_prior(parallel, random):

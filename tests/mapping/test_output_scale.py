@@ -51,6 +51,7 @@ def pair(missing=0.0, **options):
     return *posts, model.output_scale, jacobian
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 @pytest.mark.parametrize(
     "options", [{}, {"noise_per_output": True}, {"static_dim": 1}, {"constant": True}], ids=lambda o: "".join(o)
@@ -106,6 +107,7 @@ def test_samples_are_in_the_units_of_the_data():
     torch.testing.assert_close(y.var((0, 1)) / scale.square(), torch.full((2,), 1.5), rtol=0.05, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"noise_per_output": True}])
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_predictions_are_in_the_units_of_the_data(missing, options):

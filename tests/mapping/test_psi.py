@@ -105,6 +105,7 @@ def test_a_point_q_gives_the_kernel_itself(name):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["leaf 0", "leaf 2", "all"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients(name, masked):

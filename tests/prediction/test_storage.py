@@ -68,6 +68,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_round_trip(tmp_path, case):
     posterior = make_posterior(**CASES[case])
@@ -88,6 +89,7 @@ def test_round_trip(tmp_path, case):
     assert small.forecast(T_NEW, 0).mean.dtype == torch.float32
 
 
+@pytest.mark.long
 def test_mixtures_round_trip_and_share_their_data(tmp_path):
     parts = [make_posterior(), make_posterior(seed=1, settings={"noise_variance": NOISE})]
     parts.append(make_posterior(lags=(-1, 2), seed=2))

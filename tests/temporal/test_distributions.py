@@ -184,6 +184,7 @@ def test_natural_parameters(kind):
     assert torch.autograd.gradcheck(outputs, (eta, lam, *kernel.parameters()), eps=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_and_densities_have_gradients(kind):
     times = make_times((3, 2))

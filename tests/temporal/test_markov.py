@@ -86,6 +86,7 @@ def test_draws_are_those_of_the_cholesky_factor(kind, route):
         close(ours, dense)
 
 
+@pytest.mark.long
 def test_samples_have_the_moments(route):
     prior = both(make_kernels()["usual"], make_times((4, 1, 3)))[1]
     q = OpperArchambeau(prior, torch.randn(8, Q), 5 * torch.rand(8, Q))

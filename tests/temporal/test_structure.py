@@ -58,6 +58,7 @@ def test_errors():
             kl_divergence(q, other)
 
 
+@pytest.mark.long
 def test_training_is_the_same(route):
     histories = []
     for structure in ("dense", "markov"):
