@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 
+from pyro_vgpds.kernels.ard import ARDRBF
 from pyro_vgpds.kernels.base import Kernel, Product
+from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.values import KernelValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
@@ -30,11 +32,17 @@ def check_temporal(kernel: object) -> None:
 
 
 def check_mapping(kernel: object) -> None:
-    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms."""
+    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms.
+
+    :raises ValueError: if a variance is a vector.
+    """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"mapping must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {_HOW}")
     if isinstance(kernel, Product):
         raise TypeError(f"mapping is a product of kernels ({kernel}), which has no analytic Psi statistics. {_HOW}")
+    for leaf in kernel.leaves():
+        if isinstance(leaf, (ARDRBF, Bias, White)) and leaf.event_dim("variance"):
+            raise ValueError(f"in the mapping a variance must be one number, but got {leaf}.")
     value = kernel()
     parts = value.parts if isinstance(value, SumValue) else [value]
     for part, module in zip(parts, kernel if isinstance(value, SumValue) else [kernel], strict=True):

@@ -270,3 +270,11 @@ def test_a_shared_parameter_stays_one_number():
     kernel = ARDRBF().per_dimension(3)
     assert kernel.variance.shape == ()
     assert kernel.weight.shape == (3,)
+
+
+@pytest.mark.parametrize("extra", [Bias([1.0, 2.0]), White([1.0, 2.0]), ARDRBF().set("variance", [1.0, 2.0])])
+def test_a_variance_of_the_mapping_is_one_number(extra):
+    with pytest.raises(
+        ValueError, match=r"a variance must be one number, but got .*\(variance=\[1, 2\]"
+    ):
+        VGPDS(RBF(), ARDRBF() + extra, torch.zeros(3, 2), 0.1, torch.zeros(2))
