@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import TorchDistribution, constraints
 
 __all__ = ["Expandable"]
 
@@ -15,7 +15,10 @@ D = TypeVar("D", bound="Expandable")
 
 
 class Expandable(TorchDistribution):
-    """A distribution whose batch shape is independent of the shapes of its tensors."""
+    """A distribution of real matrices whose batch shape is independent of the shapes of its tensors."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.independent(constraints.real, 2)
 
     def expand(self: D, batch_shape: Iterable[int], _instance: object = None) -> D:
         new = object.__new__(type(self))

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 from torch.linalg import solve_triangular
 
@@ -223,9 +222,6 @@ class PosteriorGP(Expandable):
     :param inducing: an :class:`InducingPosterior`.
     :param include_noise: add the noise; without it the draws are of the function.
     """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.independent(constraints.real, 2)
 
     def __init__(self, x: Tensor, inducing: InducingPosterior, include_noise: bool = True) -> None:
         self.x, self.inducing, self.include_noise = x, inducing, include_noise

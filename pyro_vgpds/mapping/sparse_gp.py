@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
@@ -55,8 +55,6 @@ class SparseGP(Expandable):
     True
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
     def __init__(
@@ -160,9 +158,6 @@ class CollapsedGP(Expandable):
     >>> bool(likelihood.integrate(q).log_prob(data.y) < likelihood.log_prob(data.y))
     True
     """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.independent(constraints.real, 2)
 
     def __init__(self, likelihood: SparseGP, posterior: TorchDistribution) -> None:
         self.likelihood, self.x_mean, self.x_variance = likelihood, posterior.mean, posterior.variance

@@ -55,8 +55,6 @@ class TemporalGP(Expandable):
     (torch.Size([5, 4, 2]), torch.Size([2, 4, 4]))
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
     def __init__(
@@ -144,7 +142,6 @@ class OpperArchambeau(Expandable):
     """
 
     arg_constraints = {"mean_bar": constraints.real, "lam": constraints.nonnegative}
-    support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
     def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:

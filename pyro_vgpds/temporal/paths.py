@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from pyro.distributions import MultivariateNormal, constraints
+from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from pyro_vgpds.expandable import Expandable
@@ -25,8 +25,6 @@ class GaussianPath(Expandable):
     :param draw: draws minus the mean, ``shape`` + (T, Q), for a shape. Default: by a Cholesky factor of the covariance.
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
     def __init__(

@@ -274,7 +274,5 @@ def test_a_shared_parameter_stays_one_number():
 
 @pytest.mark.parametrize("extra", [Bias([1.0, 2.0]), White([1.0, 2.0]), ARDRBF().set("variance", [1.0, 2.0])])
 def test_a_variance_of_the_mapping_is_one_number(extra):
-    with pytest.raises(
-        ValueError, match=r"a variance must be one number, but got .*\(variance=\[1, 2\]"
-    ):
+    with pytest.raises(ValueError, match=r"a variance must be one number, but got .*\(variance=\[1, 2\]"):
         VGPDS(RBF(), ARDRBF() + extra, torch.zeros(3, 2), 0.1, torch.zeros(2))
