@@ -71,7 +71,7 @@ def _describe(posterior: Posterior) -> dict[str, Any]:
             f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
             for leaf in model.temporal.leaves()
             for name in leaf.parameter_names
-            if name in ("lengthscale", "period") and leaf.prior(name) is None
+            if name in leaf.time_parameters and leaf.prior(name) is None
         }
     relevance = relevance_of(posterior)
     facts["relevance"] = relevance.value.tolist()

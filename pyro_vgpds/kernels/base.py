@@ -42,6 +42,8 @@ class Kernel(ParameterModule):
 
     #: parameters in which the bound has many local maxima, such as a period: training moves them slowly
     slow_parameters: ClassVar[frozenset[str]] = frozenset()
+    #: parameters that are durations, in the unit of the times
+    time_parameters: ClassVar[frozenset[str]] = frozenset()
     #: parameters that are always one number, never one for each latent dimension
     shared_parameters: ClassVar[frozenset[str]] = frozenset()
     #: names of constructor arguments that are no parameters, such as an order; each is also an attribute

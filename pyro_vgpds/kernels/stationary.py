@@ -115,6 +115,8 @@ class ScaledKernel(Kernel):
     #: the class of its value
     value_class: ClassVar[type[ScaledValue]]
 
+    time_parameters = frozenset({"lengthscale"})
+
     def __init__(self, variance: ParameterLike = 1.0, lengthscale: ParameterLike | None = None) -> None:
         super().__init__()
         self.add_parameter("variance", variance)
@@ -202,7 +204,7 @@ class Periodic(Kernel):
     >>> drifting = Periodic(period=24.0) * RBF(lengthscale=100.0)  # a cycle that changes slowly
     """
 
-    slow_parameters = frozenset({"period"})
+    slow_parameters = time_parameters = frozenset({"period"})  # the lengthscale is relative to the period
 
     def __init__(
         self, variance: ParameterLike = 1.0, lengthscale: ParameterLike = 1.0, period: ParameterLike | None = None

@@ -276,3 +276,9 @@ def test_a_shared_parameter_stays_one_number():
 def test_a_variance_of_the_mapping_is_one_number(extra):
     with pytest.raises(ValueError, match=r"a variance must be one number, but got .*\(variance=\[1, 2\]"):
         VGPDS(RBF(), ARDRBF() + extra, torch.zeros(3, 2), 0.1, torch.zeros(2))
+
+
+def test_parameters_that_are_durations():
+    """A lengthscale of the periodic kernel is relative to its period, and no duration."""
+    kernel = Periodic() * Matern32() + White() + Linear()
+    assert [sorted(leaf.time_parameters) for leaf in kernel.leaves()] == [["period"], ["lengthscale"], [], []]
