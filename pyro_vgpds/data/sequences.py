@@ -23,7 +23,7 @@ from pyro_vgpds.types import DataLike
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ColumnGroups", "Sequences", "is_list", "read_times"]
+__all__ = ["Sequences"]
 
 _BLOCK = 1 << 19  # numbers of Y that are read at once
 

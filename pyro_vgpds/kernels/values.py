@@ -101,11 +101,7 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         total = self._total("psi2", mean, variance, z, mask)
         for first, second in itertools.combinations(self.parts, 2):
-            cross = cross_psi2(first, second)
-            if cross is None:
-                names = " and ".join(type(part).__name__ for part in (first, second))
-                raise TypeError(f"the cross term of {names} in a sum is not registered; see register_psi2.")
-            term = cross(mean, variance, z, mask)
+            term = cross_psi2(first, second)(mean, variance, z, mask)
             total = total + term + term.mT
         return total
 

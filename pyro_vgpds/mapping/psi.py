@@ -163,8 +163,11 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     return register
 
 
-def cross_psi2(first: object, second: object) -> Callable[..., Tensor] | None:
-    """``f(mean, variance, z, mask)`` for the cross term of two kernel values, or None if none is registered."""
+def cross_psi2(first: object, second: object) -> Callable[..., Tensor]:
+    """``f(mean, variance, z, mask)`` for the cross term of two kernel values.
+
+    :raises TypeError: if none is registered.
+    """
     for a, b, turned in ((first, second, False), (second, first, True)):
         for kind_a in type(a).__mro__:
             for kind_b in type(b).__mro__:
@@ -172,7 +175,11 @@ def cross_psi2(first: object, second: object) -> Callable[..., Tensor] | None:
                     if turned:
                         return lambda *args, f=found, a=a, b=b: f(a, b, *args).mT
                     return lambda *args, f=found, a=a, b=b: f(a, b, *args)
-    return None
+    names = " and ".join(type(value).__name__ for value in (first, second))
+    raise TypeError(
+        f"the cross term of {names} in a sum is not registered. See pyro_vgpds.mapping.register_psi2 (docs: 'A mapping "
+        "kernel')."
+    )
 
 
 def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
