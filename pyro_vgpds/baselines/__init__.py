@@ -10,17 +10,20 @@ unchanged. A forecast is an imputation of rows that are all NaN.
 
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
 from pyro_vgpds.baselines.gp import gp_interpolation
+from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_system
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
 from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
 from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpolation
 
 __all__ = [
+    "LinearDynamicalSystem",
     "MapGPLVM",
     "column_mean",
     "estimate_period",
     "gp_interpolation",
     "last_value",
+    "linear_dynamical_system",
     "linear_interpolation",
     "nearest_neighbour",
     "pca",

@@ -18,16 +18,19 @@ __all__ = ["Gaps", "around", "patterns"]
 class Gaps:
     """Times and outputs of sequences, with the mask of observed entries.
 
+    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
+    :param y: outputs (N, D) with NaN, or a list of them.
+    :param hidden_columns: whether a column may have no observed value.
     :raises ValueError: as :class:`~pyro_vgpds.Sequences`, and if a column was never observed.
     """
 
-    def __init__(self, t: DataLike | Sequences, y: DataLike | None = None) -> None:
+    def __init__(self, t: DataLike | Sequences, y: DataLike | None = None, hidden_columns: bool = False) -> None:
         if isinstance(t, Sequences) and y is not None:
             raise ValueError("pass either Sequences alone, or t and y, not both.")
         data = t if isinstance(t, Sequences) else Sequences(t, y)
         if data.num_outputs == 0:
             raise ValueError("y is required: these data have times only, so there is nothing to impute.")
-        if bool((data.output_counts == 0).any()):
+        if not hidden_columns and bool((data.output_counts == 0).any()):
             column = int((data.output_counts == 0).nonzero()[0])
             raise ValueError(f"column {column} of y was never observed and cannot be imputed: drop it.")
         self.y = data.read().to("cpu", torch.float64)  #: (N, D)

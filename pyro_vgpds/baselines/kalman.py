@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact smoothing of linear Gaussian state-space models, for all sequences at once and any missing entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Grid", "Smoothed", "smooth"]
+
+_MOST = 200_000  # number of steps, above which times are more likely wrong than sparse
+
+
+class Grid:
+    """Frames on grids of equal time steps, one for each sequence, padded to the length T of the longest.
+
+    The interval between two frames is rounded to a whole number of steps, at least one. An interval of k steps contains
+    k - 1 steps without a frame.
+
+    :raises ValueError: if the grids together have more than 200,000 steps.
+    """
+
+    def __init__(self, t: Tensor, rows: list[slice], step: float) -> None:
+        places = []
+        for part in rows:
+            intervals = (t[part].diff() / step).round().clamp_min(1.0)
+            places.append(torch.cat([torch.zeros_like(t[:1]), intervals.cumsum(0)]))
+        longest = max(float(place[-1]) for place in places) + 1
+        if longest * len(rows) > _MOST:
+            raise ValueError(
+                f"the times span {len(rows)} x {longest:.0f} steps of {step:g}, more than {_MOST}: split the sequences "
+                "at their longest gaps."
+            )
+        self.place = torch.cat(places).long()  #: (N,) step of each frame
+        self.sequence = torch.cat([torch.full((len(p),), i) for i, p in enumerate(places)])  #: (N,)
+        self.shape = (len(rows), int(longest))  #: S, T
+        ends = torch.tensor([int(place[-1]) for place in places])
+        self.within = torch.arange(self.shape[1] - 1) < ends.unsqueeze(-1)  #: (S, T - 1): transitions in a sequence
+
+    def put(self, values: Tensor, empty: float = 0.0) -> Tensor:
+        """Values of the frames (N, ...) as (S, T, ...), ``empty`` at steps without a frame."""
+        grid = values.new_full((*self.shape, *values.shape[1:]), empty)
+        grid[self.sequence, self.place] = values
+        return grid
+
+    def take(self, grid: Tensor) -> Tensor:
+        """The values (N, ...) of (S, T, ...) at the frames."""
+        return grid[self.sequence, self.place]
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Posterior moments of the states z, given all observations of their sequence."""
+
+    mean: Tensor  #: (S, T, K)
+    covariance: Tensor  #: (S, T, K, K)
+    cross: Tensor  #: (S, T - 1, K, K), Cov(z_{n+1}, z_n)
+    evidence: Tensor  #: log of the integral of p(z) Π exp(b_nᵀz_n − ½ z_nᵀW_n z_n)
+
+
+def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -> Smoothed:
+    """Kalman filter and Rauch-Tung-Striebel smoother of z_1 ~ N(m0, V0), z_{n+1} = A z_n + N(0, Q).
+
+    The likelihood of step n is exp(bᵀz − ½ zᵀWz) up to a constant: W = CᵀR⁻¹C and b = CᵀR⁻¹(y − d) of the observed
+    entries, zero without any. With P = LLᵀ the predicted covariance and HHᵀ = I + LᵀWL, the filtered covariance is
+    V = (P⁻¹ + W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b; only their recursion is sequential.
+
+    :param a: (K, K).
+    :param q: (K, K), positive definite.
+    :param m0: (K,).
+    :param v0: (K, K), positive definite.
+    :param w: (S, T, K, K), positive semidefinite.
+    :param b: (S, T, K).
+    """
+    size, eye = w.shape[0], torch.eye(len(a)).to(a)
+    a_, q_ = a.expand(size, -1, -1), q.expand(size, -1, -1)
+    predicted, roots, cores, halves = v0.expand(size, -1, -1), [], [], []
+    for here in w.unbind(1):
+        root = torch.linalg.cholesky_ex(predicted)[0]
+        core = torch.linalg.cholesky_ex(torch.baddbmm(eye, root.mT, here @ root))[0]
+        half = torch.linalg.solve_triangular(core, root.mT, upper=False)
+        roots.append(root)
+        cores.append(core)
+        halves.append(half)
+        half = half @ a_.mT
+        predicted = torch.baddbmm(q_, half.mT, half)
+    root, half = torch.stack(roots, 1), torch.stack(halves, 1)
+    logdet = 2.0 * torch.stack(cores, 1).diagonal(dim1=-2, dim2=-1).log().sum()
+    v = half.mT @ half
+    # means before the observation: m_{n+1} = A (I − V W) m_n + A V b
+    move, b = a @ (eye - v @ w), b.unsqueeze(-1)
+    before = [m0.expand(size, -1).unsqueeze(-1)]
+    for move_n, push in zip(move[:, :-1].unbind(1), (a @ v @ b)[:, :-1].unbind(1), strict=True):
+        before.append(torch.baddbmm(push, move_n, before[-1]))
+    m = torch.stack(before, 1)
+    wm = w @ m
+    shift = half @ (b - wm)  # X (b − W m)
+    evidence = 0.5 * (shift.square().sum() - logdet - (m * (wm - 2.0 * b)).sum())
+    m = m + half.mT @ shift
+    # backwards, with the gain J = V Aᵀ P⁻¹: z_n given z_{n+1} is J z_{n+1} + N((I − J A) m, (I − J A) V)
+    gain = torch.cholesky_solve(a @ v[:, :-1], root[:, 1:]).mT
+    rest = eye - gain @ a
+    own = rest @ m[:, :-1]
+    spread = rest @ v[:, :-1] @ rest.mT + gain @ q @ gain.mT  # symmetric form of (I − J A) V
+    means, covariances = [m[:, -1]], [v[:, -1]]
+    for gain_n, own_n, spread_n in zip(*(x.flip(1).unbind(1) for x in (gain, own, spread)), strict=True):
+        means.append(torch.baddbmm(own_n, gain_n, means[-1]))
+        covariances.append(torch.baddbmm(spread_n, gain_n @ covariances[-1], gain_n.mT))
+    mean, covariance = torch.stack(means[::-1], 1).squeeze(-1), torch.stack(covariances[::-1], 1)
+    return Smoothed(mean, covariance, covariance[:, 1:] @ gain.mT, evidence)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linear dynamical system against the joint Gaussian of all states and outputs, built explicitly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Sequences
+from pyro_vgpds.baselines import LinearDynamicalSystem, linear_dynamical_system
+from pyro_vgpds.baselines.lds import _bounded
+
+
+def make_system(seed=0, states=3, outputs=4):
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    def covariance():
+        root = draw(states, states)
+        return root @ root.mT + 0.1 * torch.eye(states)
+
+    a = draw(states, states)
+    return LinearDynamicalSystem(
+        transition=0.9 * a / torch.linalg.eigvals(a).abs().max(),
+        transition_noise=covariance(),
+        loadings=draw(outputs, states),
+        offset=draw(outputs),
+        noise=0.1 + draw(outputs).square(),
+        initial_mean=draw(states),
+        initial_covariance=covariance(),
+        step=torch.tensor(1.0),
+        objective=torch.zeros(0),
+    )
+
+
+def dense(system, places, y):
+    """Predictive means and variances of y (n, D) at integer times, and the log-likelihood, from the joint Gaussian."""
+    a, c = system.transition, system.loadings
+    n, k = int(places[-1]) + 1, len(a)
+    # z = solve(lower, noises): z_1 = m0 + e_1, z_{n+1} - A z_n = e_{n+1}
+    lower = torch.eye(n * k)
+    for i in range(1, n):
+        lower[i * k : (i + 1) * k, (i - 1) * k : i * k] = -a
+    noise = torch.block_diag(system.initial_covariance, *[system.transition_noise] * (n - 1))
+    inverse = torch.linalg.inv(lower)
+    mean_z = inverse @ torch.cat([system.initial_mean, torch.zeros((n - 1) * k)])
+    cov_z = inverse @ noise @ inverse.mT
+    look = torch.zeros(len(places) * len(c), n * k)
+    for i, place in enumerate(places):
+        look[i * len(c) : (i + 1) * len(c), place * k : (place + 1) * k] = c
+    mean = look @ mean_z + system.offset.repeat(len(places))
+    cov = look @ cov_z @ look.mT + torch.diag(system.noise.repeat(len(places)))
+    seen = ~torch.isnan(y).flatten()
+    block, cross = cov[seen][:, seen], cov[:, seen]
+    rest = (y.flatten() - mean)[seen]
+    filled = mean + cross @ torch.linalg.solve(block, rest)
+    variance = cov.diagonal() - (cross * torch.linalg.solve(block, cross.mT).mT).sum(1)
+    log_likelihood = torch.distributions.MultivariateNormal(mean[seen], block).log_prob(y.flatten()[seen])
+    return filled.reshape(y.shape), variance.reshape(y.shape), float(log_likelihood)
+
+
+def make_gaps(system, seed=0, lengths=(8, 5)):
+    rng = np.random.default_rng(seed)
+    times, parts = [], []
+    for n in lengths:
+        times.append(np.cumsum(rng.choice([1, 1, 1, 3], n)).astype(float))
+        part = rng.standard_normal((n, len(system.offset))) * 2
+        part[rng.random(part.shape) < 0.3] = np.nan
+        part[2] = np.nan
+        parts.append(torch.tensor(part))
+    parts[1][:, 1] = np.nan
+    return times, parts
+
+
+def test_smoother_is_the_joint_gaussian():
+    system = make_system()
+    times, parts = make_gaps(system)
+    means, variances = system.fill(times, parts, return_variance=True)
+    for t, y, mean, variance in zip(times, parts, means, variances, strict=True):
+        expected, spread, _ = dense(system, (t - t[0]).astype(int), y)
+        seen = ~torch.isnan(y)
+        torch.testing.assert_close(mean, torch.where(seen, y, expected), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(variance, torch.where(seen, 0.0, spread), rtol=1e-9, atol=1e-9)
+
+
+def test_fit_ascends_the_likelihood_of_the_joint_gaussian():
+    rng = np.random.default_rng(3)
+    times, parts = [], []
+    for n in (30, 18):
+        t = np.cumsum(rng.choice([1, 1, 1, 2], n)).astype(float)
+        y = np.stack([np.sin(0.4 * t), np.cos(0.4 * t), np.sin(0.4 * t + 1)], 1) + 0.1 * rng.standard_normal((n, 3))
+        y[rng.random(y.shape) < 0.2] = np.nan
+        times.append(t)
+        parts.append(torch.tensor(y))
+    fits = [LinearDynamicalSystem.fit(times, parts, 2, num_steps=s, tolerance=0.0) for s in (1, 3, 40)]
+    gains = fits[-1].objective.diff()
+    assert len(gains) == 39
+    assert float(gains.min()) > -1e-7
+    torch.testing.assert_close(fits[1].objective, fits[2].objective[:3])  # the same steps
+    places = [(t - t[0]).astype(int) for t in times]
+    likelihoods = [sum(dense(fit, p, y)[2] for p, y in zip(places, parts, strict=True)) for fit in fits]
+    assert likelihoods[0] < likelihoods[1] < likelihoods[2]
+    # the objective is the likelihood of scaled data plus the logarithm of the prior, which is O(1)
+    scale = torch.cat(parts).sub(torch.cat(parts).nanmean(0)).square().nanmean(0).sqrt()
+    shift = float((~torch.cat(parts).isnan()).to(scale).sum(0) @ scale.log())
+    assert abs(likelihoods[2] + shift - float(fits[2].objective[-1])) < 30
+
+
+def test_the_m_step_is_a_maximum():
+    """A perturbation of any parameter after convergence does not increase the penalised likelihood."""
+    g = torch.Generator().manual_seed(0)
+    t = torch.arange(20.0)
+    y = torch.stack([torch.sin(0.3 * t), torch.cos(0.3 * t)], 1) + 0.5 * torch.randn(20, 2, generator=g)
+    y[4, 1] = y[9, 0] = torch.nan
+    y = (y - y.nanmean(0)) / (y - y.nanmean(0)).square().nanmean(0).sqrt()  # in the units of the priors
+    system = LinearDynamicalSystem.fit(t, y, 2, num_steps=500, tolerance=1e-9)
+
+    def objective(s):
+        eye = torch.eye(2)
+        a, q, m, v, c, r = s.transition, s.transition_noise, s.initial_mean, s.initial_covariance, s.loadings, s.noise
+        prior = q.logdet() + torch.trace(torch.linalg.inv(q) @ (1e-4 * eye + 1e-2 * a @ a.mT))
+        prior += v.logdet() + torch.trace(torch.linalg.inv(v) @ (eye + m[:, None] * m))
+        prior += (r.log() + (1e-2 + 1e-2 * c.square().sum(1)) / r).sum()
+        return dense(s, list(range(20)), y)[2] - 0.5 * float(prior)
+
+    best = objective(system)
+    assert abs(best - float(system.objective[-1])) < 1e-6
+    for name in ("transition", "loadings", "offset", "initial_mean", "noise"):
+        value = getattr(system, name)
+        for direction in (-1.0, 1.0):
+            moved = value + direction * 1e-3 * value.abs().clamp_min(0.1) * torch.rand(value.shape, generator=g)
+            assert objective(replace(system, **{name: moved})) < best + 1e-5, name
+    for name in ("transition_noise", "initial_covariance"):
+        for factor in (0.99, 1.01):
+            assert objective(replace(system, **{name: factor * getattr(system, name)})) < best + 1e-5, name
+
+
+def test_forecasts_a_rotation_and_bridges_lost_frames():
+    t = np.arange(120.0)
+    clean = np.stack([np.sin(t / 4), np.cos(t / 4), 3 + np.sin(t / 4 + 1)], 1)
+    y = clean + 0.01 * np.random.default_rng(0).standard_normal(clean.shape)
+    y[100:] = np.nan
+    kept = np.r_[0:40, 52:120]  # a gap in time, without frames
+    filled, variance = linear_dynamical_system(t[kept], y[kept], num_states=2, return_variance=True)
+    np.testing.assert_allclose(filled.numpy()[-20:], clean[-20:], atol=0.1)
+    assert bool((variance[-1] > variance[-19]).all())
+    assert bool((variance[:40] == 0).all())
+    one = linear_dynamical_system(t, np.where(t < 100, y[:, 0], np.nan)[:, None], num_states=2)  # more states than outputs
+    np.testing.assert_allclose(one.numpy()[100:110, 0], clean[100:110, 0], atol=0.3)
+
+
+def test_trained_parameters_fill_other_sequences_and_survive_saving(tmp_path):
+    t = np.arange(80.0)
+    y = np.stack([np.sin(t / 4), np.cos(t / 4), np.sin(t / 4 + 1)], 1)
+    system = LinearDynamicalSystem.fit([t, t + 5], [y, -y], num_states=2)
+    new = y[10:40].copy()
+    new[:, 2] = np.nan  # hidden in all frames
+    filled = system.fill(t[:30], new)
+    np.testing.assert_allclose(filled.numpy(), y[10:40], atol=0.05)
+    torch.save(asdict(system), tmp_path / "system.pt")
+    same = LinearDynamicalSystem(**torch.load(tmp_path / "system.pt"))
+    torch.testing.assert_close(same.fill(Sequences(t[:30], new)), filled, rtol=0, atol=0)
+
+
+def test_long_forecasts_stay_bounded():
+    t = np.arange(300.0)
+    y = np.stack([1.02**t, 1.01**t], 1)[:60]
+    filled = linear_dynamical_system(t, np.concatenate([y, np.full((240, 2), np.nan)]), num_states=2)
+    assert bool((filled.abs() < 100).all())
+    for a in (torch.tensor([[1.1, 1.0], [0.0, 1.1]]), torch.tensor([[1.2, 0.3], [0.0, 0.5]])):
+        values = torch.linalg.eigvals(_bounded(a)).abs()
+        assert float(values.max()) == pytest.approx(0.9999, abs=1e-6)
+    torch.testing.assert_close(values.min(), torch.tensor(0.5))  # only eigenvalues above one change
+
+
+def test_refuses():
+    t, y = np.arange(6.0), np.random.default_rng(0).standard_normal((6, 2))
+    with pytest.raises(ValueError, match="num_states must be at most 4"):
+        linear_dynamical_system(t, y, num_states=5)
+    with pytest.raises(ValueError, match="num_states"):
+        linear_dynamical_system(t, y, num_states=0)
+    with pytest.raises(ValueError, match="num_steps"):
+        linear_dynamical_system(t, y, num_steps=0)
+    with pytest.raises(ValueError, match="split the sequences at their longest gaps"):
+        linear_dynamical_system(np.r_[t, 1e6], np.r_[y, y[:1]])
+    with pytest.raises(ValueError, match="y has 3 columns, but the system was trained on 2"):
+        LinearDynamicalSystem.fit(t, y).fill(t, np.zeros((6, 3)))
