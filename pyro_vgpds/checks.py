@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-__all__ = ["check_count", "check_noise", "is_whole", "positive", "undefined"]
+__all__ = ["check_count", "check_noise", "check_probability", "is_whole", "positive", "undefined"]
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -31,6 +31,12 @@ def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:
     if value.dim() > 1 or (value.dim() == 1 and len(value) != num_outputs):
         raise ValueError(f"{name} must be one number or ({num_outputs},), but its shape is {tuple(value.shape)}.")
     return value
+
+
+def check_probability(value: float, name: str = "probability") -> None:
+    """Raise a ValueError if ``value`` is not strictly between 0 and 1."""
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} must be between 0 and 1, but got {value!r}.")
 
 
 def positive(name: str, value: object) -> Tensor:

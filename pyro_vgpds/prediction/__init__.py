@@ -2,7 +2,9 @@
 """Prediction with trained models: forecasts, imputation, reconstruction, generation and scores."""
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
+from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
+from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
@@ -11,6 +13,7 @@ from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
     "BayesClassifier",
+    "GaussianPrediction",
     "Latent",
     "MixturePrediction",
     "Outputs",
@@ -19,6 +22,7 @@ __all__ = [
     "Prediction",
     "Reconstruction",
     "Solver",
+    "condition",
     "load_posterior",
     "save_posterior",
 ]

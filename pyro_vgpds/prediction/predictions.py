@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
@@ -194,8 +194,7 @@ class Prediction(Outputs):
         >>> bool((lower < ahead.mean).all() and (ahead.mean < upper).all())
         True
         """
-        if not 0.0 < probability < 1.0:
-            raise ValueError(f"probability must be between 0 and 1, but got {probability!r}.")
+        check_probability(probability)
         width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.stddev
         return self.mean - width, self.mean + width
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A baseline with the methods of a posterior, so that both can be compared and combined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.parts import base_outputs, make_like, split_outputs
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.prediction.arguments import (
+    ONLY,
+    SequenceLike,
+    read_new_data,
+    read_new_times,
+    resolve_sequence,
+    resolve_sequences,
+)
+from pyro_vgpds.prediction.moments import GaussianPrediction
+from pyro_vgpds.formatting import Default
+from pyro_vgpds.types import ArrayLike, DataLike
+
+__all__ = ["BaselinePosterior", "Imputer"]
+
+#: sequences with NaN to means and variances (N, D); the variances may be None
+Imputer: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor | None]]
+
+
+class BaselinePosterior:
+    """An imputer with the methods of :class:`~pyro_vgpds.Posterior`: a forecast imputes frames without outputs.
+
+    :param imputer: a function of sequences that returns means and variances (N, D).
+    :param data: the training sequences.
+    :param variance: variances of the outputs (D,), for imputers without variances. Default: those of the data.
+
+    >>> from pyro_vgpds.baselines import BaselinePosterior, linear_interpolation
+    >>> line = BaselinePosterior(lambda data: (torch.cat(linear_interpolation(data)), None), data)
+    >>> line.forecast([2.6, 2.7], sequence=0)
+    GaussianPrediction(2 times from 2.6 to 2.7, 5 outputs)
+    """
+
+    def __init__(self, imputer: Imputer, data: Sequences, variance: Tensor | None = None) -> None:
+        self.imputer, self.data = imputer, data
+        own = data.output_variances[: data.num_base_outputs] if variance is None else variance
+        self.variance = own.to(data.times.t)
+
+    @property
+    def num_outputs(self) -> int:
+        """D, the number of outputs."""
+        return self.data.num_base_outputs
+
+    def impute(self, *, fill: bool = True) -> GaussianPrediction:
+        """Outputs at the training frames, (N, D). Observed numbers are returned unchanged.
+
+        :param fill: for the same arguments as in :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`.
+        """
+        t, y = split_outputs(self.data)
+        return self._predict(self.data.times.t, t, y, [torch.arange(self.data.num_frames)])
+
+    def forecast(self, t: ArrayLike, sequence: int | Default | None = ONLY) -> GaussianPrediction:
+        """Outputs at new times, (T, D). Arguments as in :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
+        times, which = read_new_times(t, self.data), resolve_sequence(sequence, self.data)
+        hidden = times.new_full((len(times), self.num_outputs), torch.nan)
+        return self._with_new(times, [times], [hidden], [which])
+
+    def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> GaussianPrediction:
+        """Hidden outputs of partly observed frames. Arguments as in :meth:`Posterior.reconstruct
+        <pyro_vgpds.Posterior.reconstruct>`.
+        """
+        new = read_new_data(t, y, self.data)
+        belongs = resolve_sequences(sequence, self.data, new.num_sequences)
+        return self._with_new(new.times.t, *split_outputs(new), belongs)
+
+    def _with_new(
+        self, times: Tensor, t_new: list[Tensor], y_new: list[Tensor], belongs: Sequence[int | None]
+    ) -> GaussianPrediction:
+        """Predictions at new frames: those of a training sequence are sorted into it."""
+        t, y = split_outputs(self.data)
+        where: list[tuple[int, Tensor]] = []  # sequence and frames in it, of each new part
+        for times_new, part, which in zip(t_new, y_new, belongs, strict=True):
+            if which is None:
+                t, y, which = [*t, times_new[:0]], [*y, part[:0]], len(t)
+            old = t[which]
+            t[which], place = torch.cat([old, times_new]).unique(return_inverse=True)
+            merged = part.new_full((len(t[which]), part.shape[1]), torch.nan)
+            merged[place[: len(old)]] = y[which]
+            fresh = place[len(old) :]
+            merged[fresh] = torch.where(part.isfinite(), part, merged[fresh])
+            y[which] = merged
+            where = [(s, place[: len(old)][frames] if s == which else frames) for s, frames in where]
+            where.append((which, fresh))
+        starts = torch.tensor([0, *(len(part) for part in t)]).cumsum(0)
+        return self._predict(times, t, y, [starts[s] + frames for s, frames in where])
+
+    def _predict(
+        self, times: Tensor, t: Sequence[Tensor], y: Sequence[Tensor], rows: Sequence[Tensor]
+    ) -> GaussianPrediction:
+        mean, variance = self.imputer(make_like(self.data, t, y))
+        if variance is None:
+            hidden = torch.cat(list(y)).isnan()
+            variance = hidden * self.variance
+        at = torch.cat(list(rows))
+        return GaussianPrediction(times, self.data, mean.to(times)[at], variance.to(times)[at])

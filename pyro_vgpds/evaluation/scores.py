@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of held-out predictions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.evaluation.splits import HeldOut, Predictor, Split
+from pyro_vgpds.evaluation.table import Value
+
+__all__ = ["relative_error", "score", "score_predictor"]
+
+_LEVELS = (0.80, 0.95)
+
+
+def relative_error(held_out: HeldOut, scale: Tensor) -> float:
+    """Root mean squared error in units of each output's scale (D,)."""
+    return float(((held_out.mean - held_out.truth) / scale.to(held_out.mean)[held_out.output]).square().mean().sqrt())
+
+
+def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
+    """Errors, the mean negative log-density of Gaussians, and the percentages inside central intervals.
+
+    :param scale: standard deviations of the outputs, (D,), the units of ``nrmse``.
+    """
+    error = held_out.mean - held_out.truth
+    z = error.abs() / held_out.variance.sqrt()
+    density = 0.5 * (z.square() + held_out.variance.log() + math.log(2.0 * math.pi))
+    inside = {
+        f"in {100 * level:.0f} %": 100.0 * float((torch.special.erf(z / math.sqrt(2.0)) <= level).double().mean())
+        for level in _LEVELS
+    }
+    return {
+        "rmse": float(error.square().mean().sqrt()),
+        "nrmse": relative_error(held_out, scale),
+        "mae": float(error.abs().mean()),
+        "nlpd": float(density.mean()),
+        **inside,
+    }
+
+
+def score_predictor(predictor: Predictor, split: Split, scale: Tensor) -> dict[str, Value]:
+    """The scores of a predictor, with its own intervals.
+
+    :param scale: as in :func:`score`.
+    """
+    found = split.outputs(predictor)
+    mean, variance = (torch.cat([getattr(part, name) for part in found]) for name in ("mean", "variance"))
+    scores = score(split.select(mean, variance), scale)
+    truth = torch.cat(split.truth)
+    known = truth.isfinite()
+    for level in _LEVELS:
+        ends = [part.interval(level) for part in found]
+        lower, upper = (torch.cat([end[side] for end in ends]) for side in (0, 1))
+        scores[f"in {100 * level:.0f} %"] = 100.0 * float(((lower <= truth) & (truth <= upper))[known].double().mean())
+    return scores

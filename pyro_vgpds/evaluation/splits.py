@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Held-out parts of data, of the kind that a model is to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
+from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.types import ArrayLike, DataLike
+
+__all__ = ["TASKS", "HeldOut", "Predictor", "Split", "check_task", "hold_out"]
+
+TASKS = ("impute", "reconstruct", "forecast")
+
+
+class Predictor(Protocol):
+    """Everything that predicts: :class:`~pyro_vgpds.Posterior`, mixtures, ensembles, and baselines."""
+
+    def impute(self, *, fill: bool = True) -> Outputs: ...
+
+    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Outputs: ...
+
+    def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Outputs: ...
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Hidden numbers and their predictions, one entry each."""
+
+    truth: Tensor  #: (n,)
+    mean: Tensor  #: (n,)
+    variance: Tensor  #: (n,)
+    output: Tensor  #: (n,), index of the output
+    ahead: Tensor  #: (n,), number of frames since the last training frame of a forecast; 0 for other tasks
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training data, and frames of which some entries are hidden.
+
+    >>> from pyro_vgpds.evaluation import hold_out
+    >>> split = hold_out(data, "forecast", horizon=4)
+    >>> split
+    Split(forecast: 40 hidden entries, trained on Sequences(2 sequences, 40 frames, 5 outputs))
+    >>> split.predict(Posterior(*fitted(split.train))).mean.shape
+    torch.Size([40])
+    """
+
+    task: str  #: "impute", "reconstruct" or "forecast"
+    train: Sequences
+    t: list[Tensor]  #: times of the frames to predict, for each sequence
+    y: list[Tensor]  #: what is observed there, (T, D) each, NaN if hidden
+    truth: list[Tensor]  #: the hidden numbers, (T, D) each, NaN if they were never known
+    sequence: list[int | None]  #: the training sequence that they belong to
+
+    def __repr__(self) -> str:
+        hidden = sum(int(part.isfinite().sum()) for part in self.truth)
+        return f"Split({self.task}: {hidden} hidden entries, trained on {self.train})"
+
+    def outputs(self, predictor: Predictor) -> list[Outputs]:
+        """The predictions of all frames; several sequences may be in one of them, in their order."""
+        if self.task == "impute":
+            return [predictor.impute(fill=False)]
+        if self.task == "forecast":
+            return [predictor.forecast(t, s) for t, s in zip(self.t, self.sequence, strict=True)]
+        return [predictor.reconstruct(self.t, self.y, self.sequence)]
+
+    def predict(self, predictor: Predictor) -> HeldOut:
+        """The hidden numbers and their predictions."""
+        found = self.outputs(predictor)
+        return self.select(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
+
+    def select(self, mean: Tensor, variance: Tensor) -> HeldOut:
+        """The hidden entries of predictions (T, D) of all frames."""
+        truth = torch.cat(self.truth)
+        at = truth.isfinite()
+        frame = torch.cat([torch.arange(1, 1 + len(t)) for t in self.t]) * (self.task == "forecast")
+        rows, columns = at.nonzero(as_tuple=True)
+        return HeldOut(truth[at], mean[at], variance[at], columns, frame.to(rows)[rows])
+
+
+def check_task(task: str) -> None:
+    """:raises ValueError: if it is not one of the tasks."""
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(map(repr, TASKS))}, but got {task!r}.")
+
+
+def hold_out(
+    data: Sequences,
+    task: str,
+    *,
+    share: float = 0.1,
+    horizon: int | None = None,
+    skip: int = 0,
+    pattern: str | None = None,
+    seed: int = 0,
+) -> Split:
+    """Hide a part of the data.
+
+    ``"impute"`` hides observed entries: gaps like those that the data have, or random entries if nothing is missing.
+    ``"reconstruct"`` holds out whole sequences, or spans of frames of a single one, and hides half of their columns.
+    ``"forecast"`` removes the last frames of every sequence.
+
+    :param data: the sequences.
+    :param task: what to predict.
+    :param share: share of the observed entries or frames to hold out.
+    :param horizon: number of frames at the end of a sequence. Default: an eighth of the median sequence.
+    :param skip: number of frames at the end that are not used at all, for earlier origins of a forecast.
+    :param pattern: ``"entries"``, ``"blocks"`` (some frames by half of the columns), ``"spans"`` (some whole frames) or
+        ``"missing"`` (like the gaps of the data), for ``"impute"``. Default: ``"missing"`` if something is missing,
+        else ``"entries"``.
+    :param seed: of the random choice.
+    :raises ValueError: if an argument is out of its range, or there are too few frames.
+
+    >>> from pyro_vgpds.evaluation import hold_out
+    >>> hold_out(data, "impute", share=0.2, pattern="blocks").train
+    Sequences(2 sequences, 48 frames, 5 outputs, 20.8 % missing)
+    """
+    check_task(task)
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
+    if pattern not in (None, "entries", "blocks", "spans", "missing"):
+        raise ValueError(f"pattern must be 'entries', 'blocks', 'spans' or 'missing', but got {pattern!r}.")
+    rng = np.random.default_rng(seed)
+    if task == "forecast":
+        return _ends(data, horizon, skip)
+    return _sequences(data, share, rng) if task == "reconstruct" else _entries(data, share, pattern, rng)
+
+
+def _entries(data: Sequences, share: float, pattern: str | None, rng: np.random.Generator) -> Split:
+    y = base_outputs(data)
+    masks = [part.isfinite().cpu().numpy() for part in y.split(data.lengths)]
+    pattern = ("missing" if bool(y.isnan().any()) else "entries") if pattern is None else pattern
+    if pattern == "missing":
+        hidden = hide_like_missing(masks, share, rng)
+    else:
+        hide = {"entries": hide_entries, "blocks": hide_blocks, "spans": hide_spans}[pattern]
+        hidden = [hide(seen, share, rng) for seen in masks]
+    hidden = keep_enough(masks, hidden)
+    if not any(part.any() for part in hidden):
+        hidden = keep_enough(masks, [hide_entries(seen, max(share, 0.2), rng) for seen in masks])
+    gone = torch.from_numpy(np.concatenate(hidden)).to(y.device)
+    if not bool(gone.any()):
+        raise ValueError(f"data must have more observed entries to hold out some of them, but it is {data}.")
+    train = with_outputs(data, y.masked_fill(gone, torch.nan))
+    t, seen_parts = split_outputs(train)
+    truth = y.masked_fill(~gone, torch.nan).split(data.lengths)
+    return Split("impute", train, t, seen_parts, list(truth), list(range(data.num_sequences)))
+
+
+def hide_spans(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Whole frames, in spans, until the share of the frames is reached; the first and the last frame stay."""
+    frames = len(seen)
+    length = min(8, max(1, frames // 8))
+    hidden = np.zeros(frames, dtype=bool)
+    for _ in range(10 * frames):
+        if hidden.mean() >= share or frames < length + 3:
+            break
+        start = rng.integers(1, frames - length)
+        hidden[start : start + length] = True
+    return hidden[:, None] & seen
+
+
+def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
+    t, y = split_outputs(data)
+    lengths = [int(part.isfinite().any(1).nonzero()[-1:].sum()) + 1 for part in y]  # to the last observed frame
+    if horizon is None:
+        horizon = max(1, int(np.median(lengths)) // 8)
+    check_count("horizon", horizon)
+    check_count("skip", skip, 0)
+    keep = [n - skip - horizon for n in lengths]
+    if max(keep) < 3:
+        raise ValueError(
+            f"horizon={horizon} and skip={skip} must leave 3 training frames, but the longest sequence has "
+            f"{max(lengths)} frames."
+        )
+    train = take_frames(data, [slice(0, n if n >= 3 else None) for n in keep])
+    ends = [(i, slice(n, n + horizon)) for i, n in enumerate(keep) if n >= 3]
+    truth = [y[i][rows] for i, rows in ends]
+    hidden = [torch.full_like(part, torch.nan) for part in truth]
+    return Split("forecast", train, [t[i][rows] for i, rows in ends], hidden, truth, [i for i, _ in ends])
+
+
+def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split:
+    t, y = split_outputs(data)
+    count = data.num_sequences
+    if count >= 4:
+        out = np.sort(rng.permutation(count)[: max(1, min(count // 2, round(2 * share * count)))]).tolist()
+        train = take_frames(data, [slice(0, 0 if i in out else n) for i, n in enumerate(data.lengths)])
+        parts, belongs = [(t[i], y[i]) for i in out], [None] * len(out)
+    else:
+        spans = [hide_spans(np.ones((n, 1), dtype=bool), 2 * share, rng)[:, 0] for n in data.lengths]
+        train = take_frames(data, [torch.from_numpy(~span) for span in spans])
+        parts = [(t[i][span], y[i][span]) for i, span in enumerate(map(torch.from_numpy, spans)) if bool(span.any())]
+        belongs = [i for i, span in enumerate(spans) if span.any()]  # type: ignore[misc]
+    if not parts:
+        raise ValueError(f"data must have more frames to hold out some of them, but it is {data}.")
+    seen, truth = [], []
+    for k, (_, part) in enumerate(parts):
+        hidden = torch.zeros_like(part, dtype=torch.bool)
+        # a sensor that fails on the way, or one that was never there
+        first = len(part) // 2 if count >= 4 and k % 2 else 0
+        hidden[first:, torch.from_numpy(choose_columns(part.shape[1], rng)).to(part.device)] = True
+        seen.append(part.masked_fill(hidden, torch.nan))
+        truth.append(part.masked_fill(~hidden, torch.nan))
+    return Split("reconstruct", train, [times for times, _ in parts], seen, truth, list(belongs))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-validation and backtests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.scores import score, score_predictor
+from pyro_vgpds.evaluation.splits import HeldOut, Predictor, check_task, hold_out
+from pyro_vgpds.evaluation.table import Table, Value
+
+__all__ = ["Conditional", "backtest", "cross_validate"]
+
+
+def cross_validate(
+    model_factory: Callable[[Sequences], Predictor],
+    data: Sequences,
+    task: str = "impute",
+    *,
+    num_folds: int = 3,
+    share: float = 0.1,
+    horizon: int | None = None,
+    pattern: str | None = None,
+    seed: int = 0,
+) -> Table:
+    """Train on a part of the data and predict the rest, several times.
+
+    :param model_factory: trains on sequences and returns a predictor, such as a :class:`~pyro_vgpds.Posterior`.
+    :param data: all sequences.
+    :param task: what is held out, see :func:`hold_out`. The folds of ``"forecast"`` are rolling origins; those of the
+        other tasks are random parts of the data.
+    :param num_folds: number of times.
+    :param share: as in :func:`hold_out`.
+    :param horizon: as in :func:`hold_out`.
+    :param pattern: as in :func:`hold_out`.
+    :param seed: of the random parts.
+    :returns: one row for each fold: errors in the units of the data and of standard deviations, the negative
+        log-density, the percentage inside the intervals, and the seconds of training.
+    :raises ValueError: if an argument is out of its range, or the data are too short.
+
+    >>> from pyro_vgpds.evaluation import cross_validate
+    >>> table = cross_validate(lambda part: Posterior(*fitted(part)), data, "forecast", num_folds=2, horizon=3)
+    >>> table.columns[:4], len(table)
+    (['fold', 'hidden', 'rmse', 'nrmse'], 2)
+    """
+    check_task(task)
+    check_count("num_folds", num_folds)
+    scale = data.output_scales[: data.num_base_outputs]
+    first = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed)
+    step = max(len(t) for t in first.t) if task == "forecast" else 0
+    rows: list[dict[str, Value]] = []
+    for fold in range(num_folds):
+        split = hold_out(
+            data, task, share=share, horizon=horizon, pattern=pattern, seed=seed + fold, skip=fold * step
+        )
+        start = perf_counter()
+        predictor = model_factory(split.train)
+        seconds = perf_counter() - start
+        hidden = sum(int(part.isfinite().sum()) for part in split.truth)
+        rows.append(
+            {"fold": fold, "hidden": hidden, **score_predictor(predictor, split, scale), "seconds": seconds}
+        )
+    return Table(rows)
+
+
+class Conditional(Predictor, Protocol):
+    """A predictor that can be conditioned on other data without training."""
+
+    @property
+    def data(self) -> Sequences: ...
+
+    def condition(self, data: Sequences) -> Predictor: ...
+
+
+def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step: int | None = None) -> Table:
+    """Forecasts from earlier origins, by a model whose hyperparameters are not trained again.
+
+    The sequences are cut at each origin, the model is conditioned on what comes before, and the next frames are
+    predicted. The hyperparameters have seen all data, so errors are a little optimistic; :func:`cross_validate` with
+    ``task="forecast"`` trains again at each origin.
+
+    :param posterior: a :class:`~pyro_vgpds.Posterior`, a mixture or an ensemble.
+    :param horizon: number of frames to predict.
+    :param num_origins: number of origins.
+    :param step: number of frames between two origins. Default: ``horizon``.
+    :returns: one row for each origin and number of frames ahead.
+    :raises ValueError: if the sequences are too short.
+
+    >>> from pyro_vgpds.evaluation import backtest
+    >>> backtest(post, horizon=3, num_origins=2).columns[:4]
+    ['origin', 'ahead', 'rmse', 'nrmse']
+    """
+    check_count("horizon", horizon)
+    check_count("num_origins", num_origins)
+    data = posterior.data
+    scale = data.output_scales[: data.num_base_outputs]
+    step = horizon if step is None else step
+    check_count("step", step)
+    rows: list[dict[str, Value]] = []
+    for origin in reversed(range(num_origins)):
+        split = hold_out(data, "forecast", horizon=horizon, skip=origin * step)
+        found = split.predict(posterior.condition(split.train))
+        for ahead in range(1, horizon + 1):
+            part = _at(found, found.ahead == ahead)
+            rows.append({"origin": -origin * step - horizon, "ahead": ahead, **score(part, scale)})
+    return Table(rows)
+
+
+def _at(found: HeldOut, which: Tensor) -> HeldOut:
+    return HeldOut(*(getattr(found, name)[which] for name in ("truth", "mean", "variance", "output", "ahead")))
