@@ -19,8 +19,8 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
-from pyro_vgpds.inference.start import Start, check_start, find_start, start_kernels
-from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Kernel, White
+from pyro_vgpds.inference.start import Sizes, Start, check_start, find_start, start_kernels
+from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.kernels.check import check_mapping, check_temporal
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -30,6 +30,7 @@ from pyro_vgpds.temporal.structure import check_structure
 
 __all__ = ["VGPDS", "Relevance"]
 
+_LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would have an unbounded likelihood
 _INTEGRATE: Any = {"integrate": "x"}  # a mark for Collapsed_ELBO; every other algorithm ignores it
 
 
@@ -51,6 +52,7 @@ class VGPDS(ParameterModule):
     :param output_mean: m, (D,); fixed.
     :param output_scale: s, (D,); fixed. ``noise`` and the variance of ``mapping`` are in units of the scaled outputs.
         Default: ones.
+    :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.
     :param structure: ``"dense"`` or ``"markov"`` forces how the temporal prior is computed. Default:
@@ -85,6 +87,7 @@ class VGPDS(ParameterModule):
         output_mean: Tensor,
         *,
         output_scale: Tensor | None = None,
+        least_noise: float = 0.0,
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
@@ -105,6 +108,8 @@ class VGPDS(ParameterModule):
             raise ValueError(
                 f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
+        if not (isinstance(least_noise, numbers.Real) and 0.0 <= least_noise < math.inf):
+            raise ValueError(f"least_noise must be a finite number >= 0, but got {least_noise!r}.")
         if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
             raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")
         for name, kernel in (("temporal", temporal), ("mapping", mapping)):
@@ -122,6 +127,7 @@ class VGPDS(ParameterModule):
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
         self.register_buffer("output_scale", output_scale.to(output_mean))
+        self.least_noise = least_noise
         self.set_noise(noise)
         self.start: Start | None = None
 
@@ -141,14 +147,14 @@ class VGPDS(ParameterModule):
     def from_data(
         cls,
         data: Sequences,
-        latent_dim: int,
+        latent_dim: int | None = None,
         num_inducing: int | None = None,
         temporal: Kernel | None = None,
         mapping: Kernel | None = None,
         *,
-        static_dim: int = 0,
-        noise_per_output: bool = False,
-        scale_outputs: bool = False,
+        static_dim: int | None = None,
+        noise_per_output: bool = True,
+        scale_outputs: bool = True,
         jitter: float | None = None,
         structure: str | None = None,
     ) -> VGPDS:
@@ -157,18 +163,21 @@ class VGPDS(ParameterModule):
         The latent path starts at the whitened principal components of the observed outputs. The inducing inputs are its
         k-means centres (drawn with torch's global generator: ``pyro.set_rng_seed`` makes them reproducible). Variances
         and noise come from the data. Temporal lengthscales and periods that the kernels leave open are those under
-        which the principal components are most likely.
+        which the principal components are most likely, for each latent dimension.
 
         :param data: the training sequences.
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
-        :param num_inducing: number of inducing inputs, M. Default: 100, or the number of frames if that is smaller.
-        :param temporal: k_x. Default: ``RBF() + White(1e-2) + Bias(0.1)`` with the variance of the RBF fixed at 1, as
-            it is redundant with the weights of the mapping.
+            Default: 20, or less for few outputs or frames.
+        :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
+        :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``, a noisy oscillator with
+            parameters of its own for each latent dimension. The variances of its first two factors are fixed at 1, as
+            they are redundant with the weights of the mapping.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension
-            then has temporal parameters of its own. Often a higher bound and better reconstruction.
-        :param noise_per_output: one noise variance for each output; the cost of a step then grows with D.
+            then has temporal parameters of its own. Default: a fifth of Q, less for few sequences, 0 for up to three.
+        :param noise_per_output: one noise variance for each output; the cost of a step then grows with D. If False, one
+            for all, as in the paper.
         :param scale_outputs: divide the outputs by their standard deviations within the model, which then counts all of
             them alike. Predictions and the bound stay in the data's units.
         :param jitter: as for :class:`VGPDS`.
@@ -181,15 +190,18 @@ class VGPDS(ParameterModule):
         >>> walks.inducing.shape, walks.noise.shape, walks.output_mean.shape
         (torch.Size([10, 2]), torch.Size([]), torch.Size([5]))
         """
-        check_start(data, latent_dim, num_inducing, static_dim, noise_per_output)
-        num_inducing = min(100, data.num_frames) if num_inducing is None else num_inducing
+        sizes = Sizes(latent_dim, num_inducing, static_dim)
+        check_start(data, sizes)
+        latent_dim, num_inducing, static_dim = sizes.chosen(data)
+        oscillator = Matern32().fix("variance") * Cosine().fix("variance") + White(1e-2) + Bias(0.1)
         model = cls(
-            RBF().fix("variance") + White(1e-2) + Bias(0.1) if temporal is None else temporal,
+            oscillator if temporal is None else temporal,
             ARDRBF() if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0,
             output_mean=data.output_means,
             output_scale=data.output_scales if scale_outputs else None,
+            least_noise=_LEAST_NOISE if noise_per_output else 0.0,
             jitter=jitter,
             structure=structure,
         ).to(dtype=data.dtype, device=data.device)
@@ -197,7 +209,7 @@ class VGPDS(ParameterModule):
             start = find_start(data, latent_dim, static_dim, model.output_mean, model.output_scale)
             model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
             model.set_noise(start.noise(noise_per_output))
-            start_kernels(start, model.temporal, model.mapping, mapping is None, static_dim)
+            start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
         model.start = start
         return model
 
@@ -258,7 +270,7 @@ class VGPDS(ParameterModule):
         :param kernel: the value of ``mapping``, if it was read before. Default: ``mapping()``.
         """
         kernel = self.mapping() if kernel is None else kernel
-        inducing, noise = self.inducing, self.noise
+        inducing, noise = self.inducing, self.noise + self.least_noise
         return SparseGP(
             x, kernel, inducing=inducing, noise=noise if self.event_dim("noise") else noise.unsqueeze(-1),
             mean=self.output_mean, scale=self.output_scale, data=data, jitter=self.jitter,

@@ -48,19 +48,23 @@ def hide_like_missing(masks: list[np.ndarray], share: float, rng: np.random.Gene
 
     :param masks: which entries are observed, (n, D) for each sequence.
     """
-    hidden = [_extend_ends(seen) for seen in masks]
     wanted = share * sum(int(seen.sum()) for seen in masks)
+    ends, runs = (sum(map(count, masks)) for count in (_count_ends, _count_gaps))
+    hidden = [_extend_ends(seen) for seen in masks]
     total = sum(int(part.sum()) for part in hidden)
-    if total > wanted:  # gaps at the ends alone are enough: extend those of some sequences and columns only
-        keep = wanted / total
-        return [part & (rng.random(part.shape[1]) < max(keep, 0.05)) if keep < 0.5 else part for part in hidden]
+    allowed = wanted * ends / max(1, runs)  # gaps at the ends may be few but long
+    if total > allowed:
+        chance = max(allowed / total, 1e-3)
+        hidden = [part & (rng.random(part.shape[1]) < chance) for part in hidden]
+        total = sum(int(part.sum()) for part in hidden)
     gaps = [~seen & ~_at_ends(seen) for seen in masks]
     sources = [gap for gap in gaps if gap.any()]
     if not sources:
         return hidden
     windows = []
     for i, seen in enumerate(masks):
-        source = gaps[i] if gaps[i].any() and (len(sources) == 1 or rng.random() < 0.5) else sources[rng.integers(len(sources))]
+        own = gaps[i].any() and (len(sources) == 1 or rng.random() < 0.5)
+        source = gaps[i] if own else sources[rng.integers(len(sources))]
         moved = _moved(source, len(seen), rng) & seen & ~hidden[i]
         width = max(4, 2 * _typical_length(source))
         windows += [(i, start, moved[start : start + width]) for start in range(0, len(seen), width)]
@@ -78,6 +82,16 @@ def _moved(gap: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray
     repeats = -(-length // len(gap))
     moved: np.ndarray = np.roll(np.tile(gap, (repeats, 1))[:length], rng.integers(1, max(2, length)), axis=0)
     return moved
+
+
+def _count_gaps(seen: np.ndarray) -> int:
+    """The number of runs of missing entries in columns."""
+    return int((np.diff(np.pad(~seen, ((1, 0), (0, 0))).astype(np.int8), axis=0) == 1).sum())
+
+
+def _count_ends(seen: np.ndarray) -> int:
+    """The number of those that touch an end."""
+    return int((~seen[0] & seen.any(0)).sum() + (~seen[-1] & seen.any(0)).sum())
 
 
 def _typical_length(gap: np.ndarray) -> int:
@@ -102,7 +116,8 @@ def _extend_ends(seen: np.ndarray) -> np.ndarray:
     leading = (~np.logical_or.accumulate(seen, axis=0)).sum(0)
     trailing = (~np.logical_or.accumulate(seen[::-1], axis=0)).sum(0)
     most = np.where(count > 0, count // 2, 0)
-    leading, trailing = (np.where(count > 0, np.minimum(gap, most // ((leading > 0) + (trailing > 0)).clip(1)), 0) for gap in (leading, trailing))
+    most = most // ((leading > 0).astype(int) + (trailing > 0)).clip(1)
+    leading, trailing = (np.minimum(gap, most) for gap in (leading, trailing))
     hidden: np.ndarray = seen & ((rank <= leading) | (rank > count - trailing))
     return hidden
 

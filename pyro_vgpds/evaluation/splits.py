@@ -15,22 +15,35 @@ from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
-from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["TASKS", "HeldOut", "Predictor", "Split", "check_task", "hold_out"]
+__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "hold_out"]
 
 TASKS = ("impute", "reconstruct", "forecast")
+
+
+class Predicted(Protocol):
+    """The part of :class:`~pyro_vgpds.prediction.Outputs` that scores need."""
+
+    @property
+    def mean(self) -> Tensor: ...
+
+    @property
+    def variance(self) -> Tensor: ...
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]: ...
 
 
 class Predictor(Protocol):
     """Everything that predicts: :class:`~pyro_vgpds.Posterior`, mixtures, ensembles, and baselines."""
 
-    def impute(self, *, fill: bool = True) -> Outputs: ...
+    def impute(self, *, fill: bool = True) -> Predicted: ...
 
-    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Outputs: ...
+    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Predicted: ...
 
-    def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Outputs: ...
+    def reconstruct(
+        self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None
+    ) -> Predicted: ...
 
 
 @dataclass(frozen=True)
@@ -62,12 +75,13 @@ class Split:
     y: list[Tensor]  #: what is observed there, (T, D) each, NaN if hidden
     truth: list[Tensor]  #: the hidden numbers, (T, D) each, NaN if they were never known
     sequence: list[int | None]  #: the training sequence that they belong to
+    kept: list[int]  #: for each training sequence its index in the data before the split
 
     def __repr__(self) -> str:
         hidden = sum(int(part.isfinite().sum()) for part in self.truth)
         return f"Split({self.task}: {hidden} hidden entries, trained on {self.train})"
 
-    def outputs(self, predictor: Predictor) -> list[Outputs]:
+    def outputs(self, predictor: Predictor) -> list[Predicted]:
         """The predictions of all frames; several sequences may be in one of them, in their order."""
         if self.task == "impute":
             return [predictor.impute(fill=False)]
@@ -152,10 +166,10 @@ def _entries(data: Sequences, share: float, pattern: str | None, rng: np.random.
     gone = torch.from_numpy(np.concatenate(hidden)).to(y.device)
     if not bool(gone.any()):
         raise ValueError(f"data must have more observed entries to hold out some of them, but it is {data}.")
-    train = with_outputs(data, y.masked_fill(gone, torch.nan))
+    train, everything = with_outputs(data, y.masked_fill(gone, torch.nan)), range(data.num_sequences)
     t, seen_parts = split_outputs(train)
     truth = y.masked_fill(~gone, torch.nan).split(data.lengths)
-    return Split("impute", train, t, seen_parts, list(truth), list(range(data.num_sequences)))
+    return Split("impute", train, t, seen_parts, list(truth), list(everything), list(everything))
 
 
 def hide_spans(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -186,9 +200,9 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
         )
     train = take_frames(data, [slice(0, n if n >= 3 else None) for n in keep])
     ends = [(i, slice(n, n + horizon)) for i, n in enumerate(keep) if n >= 3]
-    truth = [y[i][rows] for i, rows in ends]
+    truth, everything = [y[i][rows] for i, rows in ends], list(range(data.num_sequences))
     hidden = [torch.full_like(part, torch.nan) for part in truth]
-    return Split("forecast", train, [t[i][rows] for i, rows in ends], hidden, truth, [i for i, _ in ends])
+    return Split("forecast", train, [t[i][rows] for i, rows in ends], hidden, truth, [i for i, _ in ends], everything)
 
 
 def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split:
@@ -198,7 +212,9 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
         out = np.sort(rng.permutation(count)[: max(1, min(count // 2, round(2 * share * count)))]).tolist()
         train = take_frames(data, [slice(0, 0 if i in out else n) for i, n in enumerate(data.lengths)])
         parts, belongs = [(t[i], y[i]) for i in out], [None] * len(out)
+        kept = [i for i in range(count) if i not in out]
     else:
+        kept = list(range(count))
         spans = [hide_spans(np.ones((n, 1), dtype=bool), 2 * share, rng)[:, 0] for n in data.lengths]
         train = take_frames(data, [torch.from_numpy(~span) for span in spans])
         parts = [(t[i][span], y[i][span]) for i, span in enumerate(map(torch.from_numpy, spans)) if bool(span.any())]
@@ -213,4 +229,4 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
         hidden[first:, torch.from_numpy(choose_columns(part.shape[1], rng)).to(part.device)] = True
         seen.append(part.masked_fill(hidden, torch.nan))
         truth.append(part.masked_fill(~hidden, torch.nan))
-    return Split("reconstruct", train, [times for times, _ in parts], seen, truth, list(belongs))
+    return Split("reconstruct", train, [times for times, _ in parts], seen, truth, list(belongs), kept)

@@ -22,7 +22,7 @@ Json: TypeAlias = dict[str, Any]
 _KERNELS: dict[str, type[Kernel]] = {
     name: getattr(kernels, name)
     for name in (
-        "ARDRBF", "ARDLinear", "Bias", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52", "Periodic", "RBF",
+        "ARDRBF", "ARDLinear", "Bias", "Cosine", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52", "Periodic", "RBF",
         "White",
     )
 }  # fmt: skip

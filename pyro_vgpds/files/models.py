@@ -125,6 +125,7 @@ def describe_model(
             "mapping": describe_kernel(model.mapping),
             "noise": describe_parameter(model, "noise"),
             "jitter": model.jitter,
+            "least_noise": model.least_noise,
             "structure": model.structure,
             "latent_dim": model.latent_dim,
             "num_inducing": model.num_inducing,
@@ -148,6 +149,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
         output_mean=state["output_mean"],
         output_scale=state["output_scale"],
         jitter=about["jitter"],
+        least_noise=about.get("least_noise", 0.0),
         structure=about.get("structure"),  # not in older files
     )
     model.load_state_dict(state)

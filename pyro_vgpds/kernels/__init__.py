@@ -9,7 +9,7 @@ from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.parse import parse_kernel
 from pyro_vgpds.kernels.pyro_gp import from_pyro
 from pyro_vgpds.kernels.statespace import StateSpace
-from pyro_vgpds.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, StationaryValue
+from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic, StationaryValue
 from pyro_vgpds.kernels.values import KernelValue, lift
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ARDLinearValue",
     "ARDRBFValue",
     "Bias",
+    "Cosine",
     "Kernel",
     "KernelValue",
     "Linear",

@@ -10,7 +10,7 @@ from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
-from pyro_vgpds.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic
 
 __all__ = ["parse_kernel"]
 
@@ -22,6 +22,7 @@ _KERNELS: dict[str, Callable[[], Kernel]] = {
     "matern32": Matern32,
     "matern52": Matern52,
     "periodic": Periodic,
+    "cosine": Cosine,
     "linear": Linear,
     "white": lambda: White(1e-2),
     "bias": lambda: Bias(0.1),
@@ -33,7 +34,7 @@ _DEEPEST = 20  # nested brackets
 def parse_kernel(text: str) -> Kernel:
     """The kernel of time that ``text`` describes.
 
-    Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``linear``, ``white`` and
+    Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``cosine``, ``linear``, ``white`` and
     ``bias``, in upper or lower case; ``+``, ``*`` and brackets combine them. A name may have parameters, which are
     initial values or, with ``fixed``, never change:
     ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``. Other parameters have the defaults of

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.statespace import block_diagonal, matrix
 
-__all__ = ["PeriodicStates"]
+__all__ = ["CosineStates", "PeriodicStates"]
 
 _OMITTED = 1e-12  # largest share of the variance in the omitted harmonics
 _MOST = 64  # harmonics; a kernel that needs more has a lengthscale below a tenth, and is faster in dense form
@@ -82,3 +82,30 @@ class PeriodicStates:
     def process_noise(self, dt: Tensor) -> Tensor:
         size = 2 * self.harmonics + 1
         return dt.new_zeros(len(dt), size, size)
+
+
+class CosineStates:
+    """Mixin of the cosine kernel's value: one rotating pair of states."""
+
+    variance: Tensor
+    period: Tensor
+    state_dim = 2
+
+    def design_matrix(self) -> Tensor:
+        rate = 2.0 * math.pi / self.period
+        zero = torch.zeros_like(rate)
+        return matrix([[zero, -rate], [rate, zero]])
+
+    def stationary_covariance(self) -> Tensor:
+        return torch.diag_embed(self.variance.unsqueeze(-1).expand(*self.variance.shape, 2))
+
+    def observation_model(self, t: Tensor) -> Tensor:
+        return t.new_tensor([1.0, 0.0]).expand(len(t), -1)
+
+    def transition_matrix(self, dt: Tensor) -> Tensor:
+        angle = 2.0 * math.pi * dt / self.period.unsqueeze(-1)
+        c, s = angle.cos(), angle.sin()
+        return matrix([[c, -s], [s, c]])
+
+    def process_noise(self, dt: Tensor) -> Tensor:
+        return dt.new_zeros(len(dt), 2, 2)

@@ -12,12 +12,13 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.matern_states import MaternStates
-from pyro_vgpds.kernels.periodic_states import PeriodicStates
+from pyro_vgpds.kernels.periodic_states import CosineStates, PeriodicStates
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.parameters import ParameterLike
 
 __all__ = [
     "RBF",
+    "Cosine",
     "Matern12",
     "Matern32",
     "Matern52",
@@ -107,6 +108,14 @@ class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
     def correlation(self, d: Tensor) -> Tensor:
         turn = torch.sin(math.pi * d / lift(self.period, d))
         return torch.exp(-2.0 * (turn / lift(self.lengthscale, d)).square())
+
+
+class CosineValue(CosineStates, StationaryValue):  # type: ignore[override]
+    def __init__(self, variance: Tensor, period: Tensor) -> None:
+        self.variance, self.period = variance, period
+
+    def correlation(self, d: Tensor) -> Tensor:
+        return torch.cos(2.0 * math.pi * d / lift(self.period, d))
 
 
 class ScaledKernel(Kernel):
@@ -216,3 +225,33 @@ class Periodic(Kernel):
 
     def forward(self) -> PeriodicValue:
         return PeriodicValue(self.read("variance"), self.read("lengthscale"), self.read("period"))
+
+
+class Cosine(Kernel):
+    r"""A single oscillation: :math:`\sigma^2 \cos(2\pi d / p)`. Its paths are sinusoids of one period.
+
+    Times a Matérn kernel it is a noisy oscillator, whose amplitude and phase drift. With a period for each latent
+    dimension, this is a prior for motion and other data of several rhythms; a period far beyond the data leaves the
+    Matérn kernel alone.
+
+    :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
+    :param period: :math:`p`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :raises ValueError: if a parameter is not positive and finite.
+
+    >>> import torch
+    >>> from pyro_vgpds.kernels import Cosine, Matern32
+    >>> Cosine(period=4.0)().gram(torch.tensor([0.0, 1.0, 2.0]).double())[0, 0].round(decimals=6).tolist()
+    [1.0, 0.0, -1.0]
+    >>> (Matern32() * Cosine())().state_dim  # an oscillator
+    4
+    """
+
+    slow_parameters = time_parameters = frozenset({"period"})
+
+    def __init__(self, variance: ParameterLike = 1.0, period: ParameterLike | None = None) -> None:
+        super().__init__()
+        self.add_parameter("variance", variance)
+        self.add_parameter("period", period, default=1.0)
+
+    def forward(self) -> CosineValue:
+        return CosineValue(self.read("variance"), self.read("period"))

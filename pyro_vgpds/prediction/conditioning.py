@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,16 +13,20 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.natural import least_lam
-from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.training.api import fit
 
 __all__ = ["condition", "continue_training"]
 
+P = TypeVar("P", bound=FittedModel)
+
+_STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of new frames starts at the prior
+
 
 def condition(
-    posterior: Posterior, data: Sequences, sequences: Sequence[int | None] | None = None, *, num_steps: int = 30
-) -> Posterior:
+    posterior: P, data: Sequences, sequences: Sequence[int | None] | None = None, *, num_steps: int = 30
+) -> P:
     """The posterior of other data at the same hyperparameters, as if the model had been trained before.
 
     q(X) starts from the sites of the same frames in the training data and moves by natural gradient steps. A new
@@ -43,13 +48,13 @@ def condition(
 
 
 def continue_training(
-    posterior: Posterior,
+    posterior: P,
     data: Sequences,
     sequences: Sequence[int | None] | None = None,
     *,
     num_steps: int,
     learn: bool = True,
-) -> Posterior:
+) -> P:
     """As :func:`condition`, with hyperparameters that are trained further unless ``learn`` is False."""
     origin = posterior.origin
     belongs = list(range(data.num_sequences)) if sequences is None else list(sequences)
@@ -69,18 +74,20 @@ def continue_training(
     learned = [p for p in model.parameters() if p.requires_grad]
     guide = AutoOpperArchambeau(model, **_sites(posterior, model, data, belongs))
     for parameter in learned:
-        parameter.requires_grad_(learn)
-    fit(model, guide, data, num_steps, warmup=0, tolerance=1e-6 if learn else 1e-5, progress=False)
+        parameter.requires_grad_(False)
+    fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
     for parameter in learned:
         parameter.requires_grad_(True)
-    return Posterior(
+    if learn:
+        fit(model, guide, data, num_steps, warmup=0, progress=False)
+    return type(posterior)(
         model, guide, data, noise_variance=origin.noise_variance, output_scale=origin.output_scale,
         residual=origin.residual,
     )  # fmt: skip
 
 
 def _sites(
-    posterior: Posterior, model: torch.nn.Module, data: Sequences, belongs: Sequence[int | None]
+    posterior: FittedModel, model: torch.nn.Module, data: Sequences, belongs: Sequence[int | None]
 ) -> dict[str, Tensor]:
     """``mean_bar`` and ``lam`` for the new data, from η and λ of the same frames."""
     with torch.no_grad():

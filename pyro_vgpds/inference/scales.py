@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporal lengthscales and periods under which the principal components are most likely."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
+from pyro_vgpds.temporal.distributions import TemporalGP
+
+__all__ = ["choose_scales", "dominant_period"]
+
+_FRAMES = 240  # frames that the search uses
+_NOISE = 0.05  # white noise of the points, as a share of their variance
+_FAR = 20.0  # a period of this many spans is no oscillation within the data
+
+
+def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> None:
+    """Set the lengthscales and periods that ``kernel`` leaves open to those under which the points are most likely.
+
+    The points x (N, Q) are unit-variance paths with a share (Q,) of the outputs' variance. Each latent dimension gets a
+    lengthscale of its own, and a period of its own if the kernel is a cosine; a periodic kernel has one period for all.
+    The search uses the first frames of the longest sequences and a grid from the typical step to the span of the times.
+    """
+    open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
+    if not open_leaves or max(times.lengths) < 3:
+        return
+    head, points = _head(times, x, _FRAMES)
+    step, span = _range(head)
+    scaled = [leaf for leaf in open_leaves if "lengthscale" in leaf.unset]
+    turning = [leaf for leaf in open_leaves if "period" in leaf.unset and isinstance(leaf, Cosine)]
+    for leaf in open_leaves:
+        if "period" in leaf.unset and leaf not in turning:
+            _choose(leaf, "period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
+    tried, values = [], []
+    for period in [_FAR * span, *_grid(3.0 * step, 1.5 * span, 24)] if turning else [math.inf]:
+        for leaf in turning:
+            leaf.set("period", x.new_tensor(period))
+        # an oscillation that fades within a third of its period is none
+        scales = [s for s in _grid(step, 4.0 * span, 12) if s > period / 3.0 or period > span * 2.0]
+        for scale in scales if scaled else [1.0]:
+            for leaf in scaled:
+                leaf.set("lengthscale", x.new_tensor(scale))
+            tried.append((scale, period))
+            values.append(_evidence(kernel, head, points))
+    best = torch.stack(values).argmax(0).tolist()
+    for leaf in scaled:
+        _choose(leaf, "lengthscale", x.new_tensor([tried[b][0] for b in best]))
+    for leaf in turning:
+        _choose(leaf, "period", x.new_tensor([tried[b][1] for b in best]))
+    for leaf in open_leaves:
+        leaf.unset.clear()
+
+
+def _choose(leaf: Kernel, name: str, value: Tensor) -> None:
+    """Set a parameter that was left open; a fixed one stays fixed, at this value."""
+    fixed = leaf.is_fixed(name)
+    leaf.set(name, value)
+    if fixed:
+        leaf.fix(name)
+
+
+def _range(times: Times) -> tuple[float, float]:
+    """The typical step and the longest span of the times."""
+    parts = [times.t[rows] for rows in times.slices()]
+    return float(torch.cat([part.diff() for part in parts]).median()), float(max(part[-1] - part[0] for part in parts))
+
+
+def _grid(first: float, last: float, count: int) -> list[float]:
+    return torch.logspace(math.log10(first), math.log10(max(last, 2.0 * first)), count, dtype=torch.float64).tolist()
+
+
+def _evidence(kernel: Kernel, times: Times, x: Tensor) -> Tensor:
+    """Log-likelihood (Q,) of the points as observations of the prior with more noise, up to a constant."""
+    square, logdet = TemporalGP(_PlusNoise(kernel(), _NOISE), times, x.shape[1]).covariance.whiten(x)
+    return -(square + logdet)
+
+
+class _PlusNoise(KernelValue):
+    """A kernel value with more white noise."""
+
+    def __init__(self, value: KernelValue, noise: float) -> None:
+        self.value, self.noise = value, noise
+
+    def gram(self, t: Tensor, other: Tensor | None = None) -> Tensor:
+        return self.value.gram(t, other) + self.noise * torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
+
+
+def _head(times: Times, x: Tensor, most: int) -> tuple[Times, Tensor]:
+    """The first frames of the longest sequences, at most ``most`` in all."""
+    rows, lengths, left = [], [], most
+    for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
+        take = min(left, part.stop - part.start)
+        if take < 2:
+            break
+        rows.append(torch.arange(part.start, part.start + take, device=x.device))
+        lengths.append(take)
+        left -= take
+    index = torch.cat(rows)
+    return Times(times.t[index], lengths), x[index]
+
+
+def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
+    """The period of the sinusoid that fits the components of the longest sequence best (least squares)."""
+    rows = times.slices()[0]
+    t, y = times.t[rows] - times.t[rows][0], x[rows] - x[rows].mean(0)
+    frequencies = torch.linspace(1.0 / span, 0.5 / step, max(8, min(2000, 4 * len(t))), dtype=t.dtype, device=t.device)
+    angle = 2.0 * math.pi * frequencies.unsqueeze(-1) * t
+    basis = torch.stack([angle.cos(), angle.sin()], -1)  # (F, n, 2)
+    normal = basis.mT @ basis + 1e-6 * len(t) * torch.eye(2, dtype=t.dtype, device=t.device)
+    explained = basis.mT @ y
+    power = (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))
+    return float(1.0 / frequencies[power.argmax()])

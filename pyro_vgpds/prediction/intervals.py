@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration of intervals on held-out predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.evaluation.splits import HeldOut
+
+__all__ = ["Calibration", "calibrate_intervals"]
+
+LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
+_PSEUDO = 30.0  # held-out entries that the average of all outputs counts for, for the factor of one output
+_LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How wide intervals must be in units of the predicted standard deviation.
+
+    >>> import torch
+    >>> from pyro_vgpds.prediction import Calibration
+    >>> Calibration.none(2).width(0.95)
+    1.959963984540054
+    """
+
+    factor: Tensor  #: (D,), of the standard deviation of each output
+    widths: Tensor  #: half widths of central intervals of the probabilities ``LEVELS``, in corrected standard deviations
+
+    @classmethod
+    def none(cls, num_outputs: int) -> Calibration:
+        """Gaussian intervals with the predicted standard deviations."""
+        widths = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
+        return cls(torch.ones(num_outputs, dtype=torch.float64), widths)
+
+    def width(self, probability: float) -> float:
+        """Half width of central intervals, in corrected standard deviations, interpolated between ``LEVELS``."""
+        at = _gaussian(probability)
+        x = [0.0, *(_gaussian(level) for level in LEVELS)]
+        y = [0.0, *self.widths.tolist()]
+        if at >= x[-1]:
+            return y[-1] * at / x[-1]
+        i = next(i for i in range(1, len(x)) if at <= x[i])
+        return y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])
+
+
+def _gaussian(probability: float) -> float:
+    return NormalDist().inv_cdf(0.5 + 0.5 * probability)
+
+
+def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
+    """The calibration under which held-out numbers lie in their intervals as often as promised.
+
+    The standard deviation of an output is corrected by the root mean square of its held-out errors in units of the
+    predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction.
+
+    :param held_out: hidden numbers and their predictions.
+    :param num_outputs: D.
+    """
+    z2 = (held_out.mean - held_out.truth).square() / held_out.variance.clamp_min(1e-300)
+    z2 = z2.to("cpu", torch.float64).clamp_max(_limit(z2))
+    output = held_out.output.cpu()
+    count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones_like(z2))
+    total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, z2)
+    factor = ((total + _PSEUDO * z2.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
+    z = (z2.sqrt() / factor[output]).sort().values
+    n = len(z)
+    widths = [_gaussian(level) for level in LEVELS]
+    if n >= _LEAST:
+        ranks = torch.tensor([min(level * (n + 1), n) for level in LEVELS], dtype=torch.float64)
+        low = ranks.floor().long().clamp(1, n)
+        share = (ranks - low).clamp(0.0, 1.0)
+        found = (1.0 - share) * z[low - 1] + share * z[(low + 1).clamp_max(n) - 1]
+        widths = found.cummax(0).values.tolist()
+    return Calibration(factor, torch.tensor(widths, dtype=torch.float64))
+
+
+def _limit(z2: Tensor) -> float:
+    """Squared errors are cut here: a few huge ones must not decide the width of all intervals."""
+    return 100.0 * max(float(z2.median()), 1e-12)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model with all choices made: kernels, sizes, lags, training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import pyro
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel
+from pyro_vgpds.model import VGPDS
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.training.api import fit
+
+__all__ = ["Configuration"]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All choices about a model and its training, as plain values.
+
+    >>> from pyro_vgpds.selection import Configuration
+    >>> Configuration("small", latent_dim=2, num_inducing=10, num_steps=20).fit(data).q.mean.shape
+    torch.Size([48, 2])
+    """
+
+    name: str
+    mapping: str = "rbf"  #: "rbf", "linear" or "sum" of both
+    temporal: str | None = None  #: as in the command line. Default: that of ``VGPDS.from_data``
+    latent_dim: int | None = None
+    num_inducing: int | None = None
+    static_dim: int | None = None
+    lags: tuple[int, ...] = ()
+    num_steps: int = 120
+
+    def fit(self, data: Sequences, seed: int = 0) -> Posterior:
+        """Train on sequences.
+
+        :param data: the training sequences, without lags.
+        :param seed: of the initial values.
+        """
+        data = data.lagged(self.lags) if self.lags else data
+        with pyro.get_param_store().scope():
+            pyro.set_rng_seed(seed)
+            model = VGPDS.from_data(data, self.latent_dim, self.num_inducing, None, self.kernel(), static_dim=self.static_dim)
+            guide = AutoOpperArchambeau(model)
+            fit(model, guide, data, self.num_steps, progress=False)
+            return Posterior(model, guide, data)
+
+    def kernel(self) -> Kernel | None:
+        """The mapping kernel; None for the default."""
+        if self.mapping == "linear":
+            return ARDLinear()
+        return ARDRBF() + ARDLinear() if self.mapping == "sum" else None
+
+    def settings(self) -> dict[str, object]:
+        """The choices as a dictionary."""
+        return asdict(self)
