@@ -90,9 +90,10 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
     logdet = 2.0 * torch.stack(cores, 1).diagonal(dim1=-2, dim2=-1).log().sum()
     v = half.mT @ half
     # means before the observation: m_{n+1} = A (I − V W) m_n + A V b
-    move, b = a @ (eye - v @ w), b.unsqueeze(-1)
+    av, b = (v @ a.mT).mT, b.unsqueeze(-1)
+    move = a - av @ w
     before = [m0.expand(size, -1).unsqueeze(-1)]
-    for move_n, push in zip(move[:, :-1].unbind(1), (a @ v @ b)[:, :-1].unbind(1), strict=True):
+    for move_n, push in zip(move[:, :-1].unbind(1), (av @ b)[:, :-1].unbind(1), strict=True):
         before.append(torch.baddbmm(push, move_n, before[-1]))
     m = torch.stack(before, 1)
     wm = w @ m
@@ -100,7 +101,7 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
     evidence = 0.5 * (shift.square().sum() - logdet - (m * (wm - 2.0 * b)).sum())
     m = m + half.mT @ shift
     # backwards, with the gain J = V Aᵀ P⁻¹: z_n given z_{n+1} is J z_{n+1} + N((I − J A) m, (I − J A) V)
-    gain = torch.cholesky_solve(a @ v[:, :-1], root[:, 1:]).mT
+    gain = torch.cholesky_solve(av[:, :-1], root[:, 1:]).mT
     rest = eye - gain @ a
     own = rest @ m[:, :-1]
     spread = rest @ v[:, :-1] @ rest.mT + gain @ q @ gain.mT  # symmetric form of (I − J A) V

@@ -23,6 +23,7 @@ _RIDGE = 1e-2  # precision of the entries of A (relative to Q) and of C (relativ
 _STATE_NOISE = 1e-4  # one pseudo-observation of the transition noise, with this variance
 _OUTPUT_NOISE = 1e-2  # one pseudo-observation of the noise of each output, with this variance
 _LEAST_NOISE = 1e-6  # lower limit of R
+_SHIFT = 1e-4  # ridge of the initial fixed point
 _RADIUS = 0.9999  # of the eigenvalues of A that exceeded one
 
 
@@ -79,7 +80,7 @@ class LinearDynamicalSystem:
     initial_mean: Tensor  #: m0 (K,)
     initial_covariance: Tensor  #: V0 (K, K)
     step: Tensor  #: time of one transition ()
-    objective: Tensor  #: log-likelihood plus log-prior, before each EM step (steps,)
+    objective: Tensor  #: log-likelihood of scaled data plus log-prior, initially and after each EM step
 
     @classmethod
     def fit(
@@ -122,10 +123,11 @@ class LinearDynamicalSystem:
             problem = _Problem(gaps, Grid(gaps.t, gaps.rows, float(step)), gaps.means, spread)
             system = problem.maximise(problem.components(num_states), step, problem.adjacent())
             objective: list[float] = []
-            while len(objective) < num_steps:
+            while True:
                 states, log_likelihood = problem.states(system)
                 objective.append(log_likelihood + _log_prior(system))
-                if len(objective) > 1 and objective[-1] - objective[-2] < tolerance * float(problem.mask.sum()):
+                gain = objective[-1] - objective[-2] if len(objective) > 1 else math.inf
+                if len(objective) > num_steps or gain < tolerance * float(problem.mask.sum()):
                     break
                 system = problem.maximise(states, step, problem.grid.within)
             return replace(
@@ -195,16 +197,29 @@ class _Problem:
         return states, float(constant + states.evidence)
 
     def components(self, num_states: int) -> Smoothed:
-        """Initial states: principal components of the interpolated frames, then of their changes, of unit variance."""
-        parts = []
+        """Initial states: principal components of the interpolated frames, then of their changes, of unit variance.
+
+        They are shifted to the fixed point z of their regression z_{n+1} = A z_n + c, because the states of the model
+        decay to zero: EM moves slowly from the mean of the frames to the centre of an oscillation.
+        """
+        parts, some = [], self.gaps.seen.any(1)
         for rows, times, _, seen in self.gaps.sequences():
             parts.append(torch.where(seen.any(0), line_between(times, self.y[rows], seen), 0.0))
         changes = torch.cat([torch.cat([part.diff(dim=0), torch.zeros_like(part[:1])]) for part in parts])
-        scores = _scores(torch.cat(parts), num_states)
+        scores = _scores(torch.cat(parts), some, num_states)
         if scores.shape[1] < num_states:
-            scores = torch.cat([scores, _scores(changes, num_states - scores.shape[1])], 1)
+            scores = torch.cat([scores, _scores(changes, some, num_states - scores.shape[1])], 1)
         frames, steps = self.grid.put(scores, torch.nan), torch.arange(self.grid.shape[1]).to(scores)
         mean = torch.stack([line_between(steps, part, ~part.isnan()) for part in frames])
+        late, early = mean[:, 1:][self.adjacent()], mean[:, :-1][self.adjacent()]
+        if len(late) > num_states:
+            eye = torch.eye(num_states).to(mean)
+            middle = early.mean(0)
+            square = (early - middle).mT @ (early - middle) + _RIDGE * eye
+            a = torch.linalg.solve(square, (late - late.mean(0)).mT @ (early - middle), left=False)
+            rest = eye - a
+            drift = late.mean(0) - a @ middle
+            mean = mean - torch.linalg.solve(rest.mT @ rest + _SHIFT * eye, rest.mT @ drift)
         nothing = mean.new_zeros(*mean.shape, num_states)
         return Smoothed(mean, nothing, nothing[:, 1:], mean.new_zeros(()))
 
@@ -270,10 +285,12 @@ def _bounded(a: Tensor) -> Tensor:
     return torch.linalg.solve(vectors, vectors * values, left=False).real
 
 
-def _scores(y: Tensor, number: int) -> Tensor:
-    """At most ``number`` principal components of y (N, D), with variance one."""
-    u, s, _ = torch.linalg.svd(y - y.mean(0), full_matrices=False)
-    return u[:, :number] * len(u) ** 0.5 * (s[:number] > 0)
+def _scores(y: Tensor, some: Tensor, number: int) -> Tensor:
+    """At most ``number`` principal components of y (N, D) that have variance one over the frames ``some``."""
+    centred = y - y[some].mean(0)
+    _, s, v = torch.linalg.svd(centred[some], full_matrices=False)
+    s, v = s[:number], v[:number]
+    return centred @ (v / s.clamp_min(1e-9 * s.max().clamp_min(1e-300)).unsqueeze(-1)).mT * int(some.sum()) ** 0.5
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:
