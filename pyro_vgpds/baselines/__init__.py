@@ -15,11 +15,13 @@ from pyro_vgpds.baselines.neighbours import nearest_neighbour
 from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
 from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpolation
+from pyro_vgpds.baselines.spline import cubic_spline
 
 __all__ = [
     "LinearDynamicalSystem",
     "MapGPLVM",
     "column_mean",
+    "cubic_spline",
     "estimate_period",
     "gp_interpolation",
     "last_value",
