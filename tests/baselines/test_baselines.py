@@ -22,6 +22,7 @@ IMPUTERS = [
     baselines.pca,
     baselines.ppca,
     lambda t, y=None: baselines.linear_dynamical_system(t, y, num_steps=5),
+    baselines.ridge_regression,
     baselines.gp_interpolation,
     lambda t, y=None: baselines.repeat_cycle(t, y, 2.0),
 ]
