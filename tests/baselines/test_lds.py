@@ -210,8 +210,12 @@ def test_long_forecasts_stay_bounded():
 
 def test_refuses():
     t, y = np.arange(6.0), np.random.default_rng(0).standard_normal((6, 2))
-    with pytest.raises(ValueError, match="num_states must be at most 4"):
+    with pytest.raises(
+        ValueError, match="6, the number of observed frames, and 4, twice the number of outputs, but got 5"
+    ):
         linear_dynamical_system(t, y, num_states=5)
+    with pytest.raises(ValueError, match="num_states must be at most 3, the number of observed frames"):
+        linear_dynamical_system(t, np.where(t[:, None] < 3, y, np.nan), num_states=4)
     with pytest.raises(ValueError, match="num_states"):
         linear_dynamical_system(t, y, num_states=0)
     with pytest.raises(ValueError, match="num_steps"):
