@@ -4,24 +4,30 @@
 Imputers are functions ``f(t, y)`` of times t (N,) and outputs y (N, D), of lists with one entry per sequence, or of one
 :class:`~pyro_vgpds.Sequences`. They return a float64 tensor (N, D), or a list of them, without NaN. Observed values are
 unchanged. A forecast is an imputation of rows that are all NaN.
-:func:`nearest_neighbour` does not use times: it is ``f(train, test)`` and returns ``test`` without NaN.
+:func:`nearest_neighbour` and :func:`kernel_ridge` do not use times: they are ``f(train, test)`` and return ``test``
+without NaN. :class:`LinearDynamicalSystem` keeps what it learnt and can fill other sequences.
 :class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
 from pyro_vgpds.baselines.gp import gp_interpolation
+from pyro_vgpds.baselines.kernel_ridge import kernel_ridge
 from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_system
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
 from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
+from pyro_vgpds.baselines.regression import ridge_regression
 from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpolation
+from pyro_vgpds.baselines.spline import cubic_spline
 
 __all__ = [
     "LinearDynamicalSystem",
     "MapGPLVM",
     "column_mean",
+    "cubic_spline",
     "estimate_period",
     "gp_interpolation",
+    "kernel_ridge",
     "last_value",
     "linear_dynamical_system",
     "linear_interpolation",
@@ -29,4 +35,5 @@ __all__ = [
     "pca",
     "ppca",
     "repeat_cycle",
+    "ridge_regression",
 ]

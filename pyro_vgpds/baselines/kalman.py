@@ -65,7 +65,7 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
 
     The likelihood of step n is exp(bᵀz − ½ zᵀWz) up to a constant: W = CᵀR⁻¹C and b = CᵀR⁻¹(y − d) of the observed
     entries, zero without any. With P = LLᵀ the predicted covariance and HHᵀ = I + LᵀWL, the filtered covariance is
-    V = (P⁻¹ + W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b; only their recursion is sequential.
+    V = (P⁻¹ + W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b.
 
     :param a: (K, K).
     :param q: (K, K), positive definite.
@@ -76,37 +76,34 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
     """
     size, eye = w.shape[0], torch.eye(len(a)).to(a)
     a_, q_ = a.expand(size, -1, -1), q.expand(size, -1, -1)
-    predicted, roots, cores, halves = v0.expand(size, -1, -1), [], [], []
+    predicted, steps = v0.expand(size, -1, -1), []
     for here in w.unbind(1):
         root = torch.linalg.cholesky_ex(predicted)[0]
-        core = torch.linalg.cholesky_ex(torch.baddbmm(eye, root.mT, here @ root))[0]
+        core = torch.linalg.cholesky_ex(torch.baddbmm(eye, root.mT, torch.bmm(here, root)))[0]
         half = torch.linalg.solve_triangular(core, root.mT, upper=False)
-        roots.append(root)
-        cores.append(core)
-        halves.append(half)
-        half = half @ a_.mT
-        predicted = torch.baddbmm(q_, half.mT, half)
-    root, half = torch.stack(roots, 1), torch.stack(halves, 1)
-    logdet = 2.0 * torch.stack(cores, 1).diagonal(dim1=-2, dim2=-1).log().sum()
-    v = half.mT @ half
+        av = torch.bmm(a_, torch.bmm(half.mT, half))
+        steps.append((root, core.diagonal(dim1=-2, dim2=-1), half, av))
+        predicted = torch.baddbmm(q_, av, a_.mT)
+    root, core, half, av = (torch.stack(part, 1) for part in zip(*steps, strict=True))
     # means before the observation: m_{n+1} = A (I − V W) m_n + A V b
-    move, b = a @ (eye - v @ w), b.unsqueeze(-1)
+    b = b.unsqueeze(-1)
     before = [m0.expand(size, -1).unsqueeze(-1)]
-    for move_n, push in zip(move[:, :-1].unbind(1), (a @ v @ b)[:, :-1].unbind(1), strict=True):
-        before.append(torch.baddbmm(push, move_n, before[-1]))
+    for move, push in zip((a - av @ w)[:, :-1].unbind(1), (av @ b)[:, :-1].unbind(1), strict=True):
+        before.append(torch.baddbmm(push, move, before[-1]))
     m = torch.stack(before, 1)
     wm = w @ m
     shift = half @ (b - wm)  # X (b − W m)
-    evidence = 0.5 * (shift.square().sum() - logdet - (m * (wm - 2.0 * b)).sum())
+    evidence = 0.5 * (shift.square() - 2.0 * core.log().unsqueeze(-1) - m * (wm - 2.0 * b)).sum()
     m = m + half.mT @ shift
-    # backwards, with the gain J = V Aᵀ P⁻¹: z_n given z_{n+1} is J z_{n+1} + N((I − J A) m, (I − J A) V)
-    gain = torch.cholesky_solve(a @ v[:, :-1], root[:, 1:]).mT
-    rest = eye - gain @ a
-    own = rest @ m[:, :-1]
-    spread = rest @ v[:, :-1] @ rest.mT + gain @ q @ gain.mT  # symmetric form of (I − J A) V
-    means, covariances = [m[:, -1]], [v[:, -1]]
+    # backwards, with the gain J = V Aᵀ P⁻¹: z_n given z_{n+1} is N(m + J (z_{n+1} − A m), V − J A V)
+    gain = torch.cholesky_solve(av[:, :-1], root[:, 1:]).mT
+    own = m[:, :-1] - gain @ (a @ m[:, :-1])
+    spread = half[:, :-1].mT @ half[:, :-1] - gain @ av[:, :-1]
+    means, covariances, crosses = [m[:, -1]], [half[:, -1].mT @ half[:, -1]], []
     for gain_n, own_n, spread_n in zip(*(x.flip(1).unbind(1) for x in (gain, own, spread)), strict=True):
         means.append(torch.baddbmm(own_n, gain_n, means[-1]))
-        covariances.append(torch.baddbmm(spread_n, gain_n @ covariances[-1], gain_n.mT))
+        crosses.append(torch.bmm(gain_n, covariances[-1]))
+        covariances.append(torch.baddbmm(spread_n, crosses[-1], gain_n.mT))
     mean, covariance = torch.stack(means[::-1], 1).squeeze(-1), torch.stack(covariances[::-1], 1)
-    return Smoothed(mean, covariance, covariance[:, 1:] @ gain.mT, evidence)
+    cross = torch.stack(crosses[::-1], 1).mT if crosses else covariance[:, 1:]
+    return Smoothed(mean, covariance, cross, evidence)

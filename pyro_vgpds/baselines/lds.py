@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, patterns
 from pyro_vgpds.baselines.kalman import Grid, Smoothed, smooth
+from pyro_vgpds.baselines.pca import pairs
 from pyro_vgpds.baselines.simple import line_between
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
@@ -23,6 +24,7 @@ _RIDGE = 1e-2  # precision of the entries of A (relative to Q) and of C (relativ
 _STATE_NOISE = 1e-4  # one pseudo-observation of the transition noise, with this variance
 _OUTPUT_NOISE = 1e-2  # one pseudo-observation of the noise of each output, with this variance
 _LEAST_NOISE = 1e-6  # lower limit of R
+_SHIFT = 1e-4  # ridge of the initial fixed point
 _RADIUS = 0.9999  # of the eigenvalues of A that exceeded one
 
 
@@ -63,6 +65,7 @@ class LinearDynamicalSystem:
     least one, so a lost frame or a forecast is a state without observation.
 
     >>> from dataclasses import asdict
+    >>> import torch
     >>> from pyro_vgpds.baselines import LinearDynamicalSystem
     >>> system = LinearDynamicalSystem.fit(data, num_states=3, num_steps=5)
     >>> system.loadings.shape
@@ -79,7 +82,7 @@ class LinearDynamicalSystem:
     initial_mean: Tensor  #: m0 (K,)
     initial_covariance: Tensor  #: V0 (K, K)
     step: Tensor  #: time of one transition ()
-    objective: Tensor  #: log-likelihood plus log-prior, before each EM step (steps,)
+    objective: Tensor  #: log-likelihood of scaled data plus log-prior, initially and after each EM step
 
     @classmethod
     def fit(
@@ -99,7 +102,8 @@ class LinearDynamicalSystem:
 
         :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
         :param y: outputs (N, D) with NaN, or a list of them.
-        :param num_states: dimension K of the state, at most 2 D. Default: the least of 30, D and N / 10.
+        :param num_states: dimension K of the state, at most N and 2 D. Default: the least of 30, D and N / 10. Frames
+            without observations do not count in N.
         :param num_steps: maximum number of EM steps.
         :param tolerance: stop if a step increases the objective by less than this per observed entry.
         :raises ValueError: as ``Sequences``; if a column was never observed, ``num_states`` is out of range, or an
@@ -107,13 +111,13 @@ class LinearDynamicalSystem:
         """
         gaps = Gaps(t, y)
         check_count("num_steps", num_steps)
-        n, outputs = gaps.y.shape
-        most = min(n, 2 * outputs)
+        n, outputs = int(gaps.seen.any(1).sum()), gaps.y.shape[1]
         if num_states is None:
             num_states = max(1, min(30, outputs, n // 10))
         check_count("num_states", num_states)
-        if num_states > most:
-            raise ValueError(f"num_states must be at most {most}, the smaller of N and 2 D, but got {num_states}.")
+        if num_states > min(n, 2 * outputs):
+            limits = f"{n}, the number of observed frames, and {2 * outputs}, twice the number of outputs"
+            raise ValueError(f"num_states must be at most {limits}, but got {num_states}.")
         with torch.no_grad():
             spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
             spread = torch.where(spread > 0, spread, 1.0)
@@ -122,10 +126,11 @@ class LinearDynamicalSystem:
             problem = _Problem(gaps, Grid(gaps.t, gaps.rows, float(step)), gaps.means, spread)
             system = problem.maximise(problem.components(num_states), step, problem.adjacent())
             objective: list[float] = []
-            while len(objective) < num_steps:
+            while True:
                 states, log_likelihood = problem.states(system)
                 objective.append(log_likelihood + _log_prior(system))
-                if len(objective) > 1 and objective[-1] - objective[-2] < tolerance * float(problem.mask.sum()):
+                gain = objective[-1] - objective[-2] if len(objective) > 1 else math.inf
+                if len(objective) > num_steps or gain < tolerance * float(problem.mask.sum()):
                     break
                 system = problem.maximise(states, step, problem.grid.within)
             return replace(
@@ -163,7 +168,7 @@ class LinearDynamicalSystem:
             filled = gaps.fill(grid.take(states.mean) @ self.loadings.mT + self.offset)
             if not return_variance:
                 return filled
-            variances = grid.take(states.covariance).flatten(1) @ _pairs(self.loadings).mT + self.noise
+            variances = grid.take(states.covariance).flatten(1) @ pairs(self.loadings).mT + self.noise
             return filled, gaps.shape(torch.where(gaps.seen, 0.0, variances))
 
 
@@ -180,7 +185,7 @@ class _Problem:
     def states(self, system: LinearDynamicalSystem) -> tuple[Smoothed, float]:
         """The posterior of the states, and the log-likelihood."""
         k, weighted = len(system.transition), system.loadings / system.noise.sqrt().unsqueeze(-1)
-        w = (self.frames.to(self.y) @ _pairs(weighted)).unflatten(-1, (k, k))[self.frame_of]
+        w = (self.frames.to(self.y) @ pairs(weighted)).unflatten(-1, (k, k))[self.frame_of]
         rest = self.mask * (self.y - system.offset) / system.noise.sqrt()
         states = smooth(
             system.transition,
@@ -190,21 +195,26 @@ class _Problem:
             self.grid.put(w),
             self.grid.put(rest @ weighted),
         )
-        logs = (2.0 * math.pi * system.noise).log()
-        constant = -0.5 * (rest.square().sum() + (self.mask @ logs).sum())
+        constant = -0.5 * (rest.square() + self.mask * (2.0 * math.pi * system.noise).log()).sum()
         return states, float(constant + states.evidence)
 
     def components(self, num_states: int) -> Smoothed:
-        """Initial states: principal components of the interpolated frames, then of their changes, of unit variance."""
-        parts = []
+        """Initial states: principal components of the interpolated frames, then of their changes, of unit variance.
+
+        They are shifted to the fixed point z of their regression z_{n+1} = A z_n + c, because the states of the model
+        decay to zero: EM moves slowly from the mean of the frames to the centre of an oscillation.
+        """
+        parts, some = [], self.gaps.seen.any(1)
         for rows, times, _, seen in self.gaps.sequences():
             parts.append(torch.where(seen.any(0), line_between(times, self.y[rows], seen), 0.0))
         changes = torch.cat([torch.cat([part.diff(dim=0), torch.zeros_like(part[:1])]) for part in parts])
-        scores = _scores(torch.cat(parts), num_states)
+        scores = _scores(torch.cat(parts), some, num_states)
         if scores.shape[1] < num_states:
-            scores = torch.cat([scores, _scores(changes, num_states - scores.shape[1])], 1)
+            scores = torch.cat([scores, _scores(changes, some, num_states - scores.shape[1])], 1)
         frames, steps = self.grid.put(scores, torch.nan), torch.arange(self.grid.shape[1]).to(scores)
         mean = torch.stack([line_between(steps, part, ~part.isnan()) for part in frames])
+        adjacent = self.adjacent()
+        mean = mean - _fixed_point(mean[:, :-1][adjacent], mean[:, 1:][adjacent])
         nothing = mean.new_zeros(*mean.shape, num_states)
         return Smoothed(mean, nothing, nothing[:, 1:], mean.new_zeros(()))
 
@@ -225,8 +235,8 @@ class _Problem:
         a = torch.linalg.solve(early, both, left=False)
         q = (late - a @ both.mT + _STATE_NOISE * torch.eye(k).to(mean)) / (int(within.sum()) + 1)
         # the first states, and one more with E[z] = 0 and E[zzᵀ] = I
-        first, count = mean[:, 0].sum(0), len(mean) + 1
-        m0 = first / count
+        count = len(mean) + 1
+        m0 = mean[:, 0].sum(0) / count
         v0 = (square[:, 0].sum(0) + torch.eye(k).to(mean)) / count - _outer(m0, m0)
         # each output regressed on (z, 1), over the frames in which it is observed
         points = torch.nn.functional.pad(self.grid.take(mean), (0, 1), value=1.0)  # (N, K + 1)
@@ -244,13 +254,8 @@ class _Problem:
 
 def _log_prior(system: LinearDynamicalSystem) -> float:
     """Logarithm of the conjugate priors, up to a constant. In the M step they act as a few additional observations."""
-    a, q, m, v, r = (
-        system.transition,
-        system.transition_noise,
-        system.initial_mean,
-        system.initial_covariance,
-        system.noise,
-    )
+    a, q, r = system.transition, system.transition_noise, system.noise
+    m, v = system.initial_mean, system.initial_covariance
     eye = torch.eye(len(a)).to(a)
     transition = q.logdet() + torch.linalg.solve(q, _STATE_NOISE * eye + _RIDGE * a @ a.mT).trace()
     initial = v.logdet() + torch.linalg.solve(v, eye + _outer(m, m)).trace()
@@ -270,16 +275,24 @@ def _bounded(a: Tensor) -> Tensor:
     return torch.linalg.solve(vectors, vectors * values, left=False).real
 
 
-def _scores(y: Tensor, number: int) -> Tensor:
-    """At most ``number`` principal components of y (N, D), with variance one."""
-    u, s, _ = torch.linalg.svd(y - y.mean(0), full_matrices=False)
-    return u[:, :number] * len(u) ** 0.5 * (s[:number] > 0)
+def _fixed_point(early: Tensor, late: Tensor) -> Tensor:
+    """The fixed point (K,) of the regression of states on the states before them, (n, K) each; shrunk towards zero."""
+    if len(early) <= early.shape[1]:
+        return early.new_zeros(early.shape[1])
+    eye, middle = torch.eye(early.shape[1]).to(early), early.mean(0)
+    centred = early - middle
+    a = torch.linalg.solve(centred.mT @ centred + _RIDGE * eye, late.mT @ centred, left=False)
+    rest = eye - a
+    return torch.linalg.solve(rest.mT @ rest + _SHIFT * eye, rest.mT @ (late.mean(0) - a @ middle))
+
+
+def _scores(y: Tensor, some: Tensor, number: int) -> Tensor:
+    """At most ``number`` principal components of y (N, D) that have variance one over the frames ``some``."""
+    centred = y - y[some].mean(0)
+    _, s, v = torch.linalg.svd(centred[some], full_matrices=False)
+    s, v = s[:number], v[:number]
+    return centred @ (v / s.clamp_min(1e-9 * s.max().clamp_min(1e-300)).unsqueeze(-1)).mT * int(some.sum()) ** 0.5
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:
     return x.unsqueeze(-1) * y.unsqueeze(-2)
-
-
-def _pairs(w: Tensor) -> Tensor:
-    """Products of the entries of each row (K,), as (D, K²)."""
-    return _outer(w, w).flatten(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["nearest_neighbour"]
+__all__ = ["is_list", "nearest_neighbour", "read_frames"]
 
 
 def nearest_neighbour(
@@ -34,14 +34,14 @@ def nearest_neighbour(
     >>> nearest_neighbour([[0.0, 5.0], [10.0, 7.0]], [[9.0, float("nan")]]).tolist()
     [[9.0, 7.0]]
     """
-    frames = _frames("train", train.read() if isinstance(train, Sequences) else train)
+    frames = read_frames("train", train.read() if isinstance(train, Sequences) else train)
     if not bool(torch.isfinite(frames).all()):
         raise ValueError("train must be finite: impute missing values first, for example by linear_interpolation.")
     if not 1 <= k <= len(frames):
         raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k}.")
-    if _is_list(test):
-        return [_fill(frames, _frames("test", part), k, scaled) for part in test]
-    return _fill(frames, _frames("test", test), k, scaled)
+    if is_list(test):
+        return [_fill(frames, read_frames("test", part), k, scaled) for part in test]
+    return _fill(frames, read_frames("test", test), k, scaled)
 
 
 def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
@@ -67,13 +67,15 @@ def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
     return filled
 
 
-def _is_list(value: DataLike) -> TypeGuard[Sequence[ArrayLike]]:
+def is_list(value: DataLike) -> TypeGuard[Sequence[ArrayLike]]:
+    """Whether ``value`` is a list with one (N, D) for each sequence."""
     return isinstance(value, (list, tuple)) and len(value) > 0 and np.ndim(value[0]) == 2
 
 
-def _frames(name: str, value: DataLike) -> Tensor:
-    if _is_list(value):
-        parts = [_frames(f"{name}[{i}]", part) for i, part in enumerate(value)]
+def read_frames(name: str, value: DataLike) -> Tensor:
+    """Frames as float64 (N, D) on the CPU; those of several sequences are joined. ``name`` is for error messages."""
+    if is_list(value):
+        parts = [read_frames(f"{name}[{i}]", part) for i, part in enumerate(value)]
         if len({part.shape[1] for part in parts}) > 1:
             widths = [part.shape[1] for part in parts]
             raise ValueError(f"all sequences of {name} must have the same number of columns, but got {widths}.")

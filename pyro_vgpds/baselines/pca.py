@@ -13,7 +13,7 @@ from pyro_vgpds.baselines.gaps import Gaps, patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["pca", "ppca"]
+__all__ = ["pairs", "pca", "ppca"]
 
 _HELD_OUT = 0.1  # fraction of the observed entries that is held out to choose the number of components
 _COLUMNS = 500  # maximal number of columns used for this choice
@@ -142,7 +142,7 @@ def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: fl
     eye = torch.eye(number, dtype=y.dtype)
     fitted = mean.expand_as(y)
     for _ in range(num_iterations):
-        precision = eye + (frame_masks @ _pairs(loadings)).unflatten(-1, (number, number)) / noise
+        precision = eye + (frame_masks @ pairs(loadings)).unflatten(-1, (number, number)) / noise
         covariance = torch.linalg.inv(precision)[frame_of]  # (N, Q, Q)
         x = (covariance @ ((mask * (data - mean)) @ loadings).unsqueeze(-1)).squeeze(-1) / noise
         # (x, 1) and the expectation of its outer product
@@ -156,7 +156,7 @@ def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: fl
         solution = torch.cholesky_solve(right, torch.linalg.cholesky(normal)[column_of]).squeeze(-1)
         loadings, mean = solution[:, :number], solution[:, number]
         new = x @ loadings.mT + mean
-        uncertainty = ((column_masks @ covariance.flatten(1))[column_of] * _pairs(loadings)).sum()
+        uncertainty = ((column_masks @ covariance.flatten(1))[column_of] * pairs(loadings)).sum()
         residual = (mask * (data - new)).square().sum() + uncertainty
         noise = max(float(residual / mask.sum()), 1e-9 * spread, 1e-300)
         moved = (new - fitted).square().mean().sqrt()
@@ -166,6 +166,6 @@ def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: fl
     return fitted
 
 
-def _pairs(w: Tensor) -> Tensor:
-    """Products of the entries of each row (Q,), as (..., Q²)."""
+def pairs(w: Tensor) -> Tensor:
+    """Products of the entries of each row (Q,), as (n, Q²)."""
     return (w.unsqueeze(-1) * w.unsqueeze(-2)).flatten(1)

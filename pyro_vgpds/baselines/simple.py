@@ -12,7 +12,7 @@ from pyro_vgpds.baselines.gaps import Gaps, around
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["column_mean", "last_value", "line_between", "linear_interpolation"]
+__all__ = ["by_sequence", "column_mean", "last_value", "line_between", "linear_interpolation"]
 
 
 def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
@@ -41,7 +41,7 @@ def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | l
     >>> last_value([0.0, 1.0, 2.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
     [1.0, 1.0, 5.0]
     """
-    return _by_sequence(Gaps(t, y), lambda _, part, seen: part.gather(0, around(seen)[0]))
+    return by_sequence(Gaps(t, y), lambda _, part, seen: part.gather(0, around(seen)[0]))
 
 
 def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
@@ -54,10 +54,10 @@ def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> 
     >>> linear_interpolation([0.0, 1.0, 4.0], [[1.0], [float("nan")], [5.0]]).flatten().tolist()
     [1.0, 2.0, 5.0]
     """
-    return _by_sequence(Gaps(t, y), line_between)
+    return by_sequence(Gaps(t, y), line_between)
 
 
-def _by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor | list[Tensor]:
+def by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor | list[Tensor]:
     """Each sequence filled by ``impute(t, y, seen)``; columns without observations in it get their overall mean."""
     parts = [torch.where(seen.any(0), impute(t, y, seen), gaps.means) for _, t, y, seen in gaps.sequences()]
     return gaps.fill(torch.cat(parts))

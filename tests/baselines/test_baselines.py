@@ -18,8 +18,11 @@ IMPUTERS = [
     baselines.column_mean,
     baselines.last_value,
     baselines.linear_interpolation,
+    baselines.cubic_spline,
     baselines.pca,
     baselines.ppca,
+    lambda t, y=None: baselines.linear_dynamical_system(t, y, num_steps=5),
+    baselines.ridge_regression,
     baselines.gp_interpolation,
     lambda t, y=None: baselines.repeat_cycle(t, y, 2.0),
 ]
@@ -107,6 +110,24 @@ def test_simple_twins():
             np.testing.assert_allclose(
                 filled[baselines.column_mean][s][:, d], np.where(seen, column, mean[d]), rtol=1e-12
             )
+
+
+def test_spline_twin():
+    interpolate = pytest.importorskip("scipy.interpolate")
+    t, y, _ = make_problem()
+    y[0][:, 0] = y[0][:, 1] = y[1][:, 3] = np.nan  # columns with one, two and three observations
+    y[0][3, 0] = y[0][2, 1] = y[0][9, 1] = y[1][2, 3] = y[1][5, 3] = y[1][9, 3] = 1.5
+    for times, part, filled in zip(t, y, baselines.cubic_spline(t, y), strict=True):
+        for d in range(5):
+            seen = ~np.isnan(part[:, d])
+            if seen.sum() == 0:
+                expected = np.nanmean(np.concatenate(y)[:, d])
+            elif seen.sum() == 1:
+                expected = part[seen, d]
+            else:
+                spline = interpolate.CubicSpline(times[seen], part[seen, d], bc_type="natural")
+                expected = spline(times.clip(times[seen][0], times[seen][-1]))
+            np.testing.assert_allclose(filled[:, d].numpy() - expected, 0.0, atol=1e-12)
 
 
 def test_repeat_cycle_twin():

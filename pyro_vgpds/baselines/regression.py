@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regression of hidden entries on the observed entries of the same and of neighbouring frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.baselines.simple import line_between
+from pyro_vgpds.checks import is_whole
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.types import DataLike
+
+__all__ = ["check_lags", "ridge_regression", "windows"]
+
+_LAGS: tuple[tuple[int, ...], ...] = ((-2, -1, 1, 2), (-1, 1), ())  # defaults: the first that is small enough
+_ENTRIES = 400  # entries of a window with the default lags
+_MOST = 2000  # entries of a window that are possible: matrices have this size
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_SWEEPS = 5
+_HELD_OUT = 0.1  # fraction of the observed entries, if the missing entries are no model for held-out ones
+
+
+def ridge_regression(
+    t: DataLike | Sequences,
+    y: DataLike | None = None,
+    lags: Sequence[int] | None = None,
+    penalty: float | None = None,
+    return_variance: bool = False,
+) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+    """Fill by linear regression on all observed entries of the same frame and of neighbouring frames.
+
+    The frames in a window around each frame are one Gaussian vector. Its covariance is estimated by EM, initialised by
+    linear interpolation, with a prior that counts as ``penalty`` N frames of independent outputs with their own
+    variances. Hidden entries get their conditional means. Times are used only for the order of frames. If nothing is
+    observed in the window, the result is the mean.
+
+    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
+    :param y: outputs (N, D) with NaN, or a list of them.
+    :param lags: neighbours in the window, as differences of frame numbers other than 0. D (1 + number of lags) is at
+        most 2000. Default: (-2, -1, 1, 2), or (-1, 1), or none, so that this number is at most 400 if possible.
+    :param penalty: positive. Default: the best of 10⁻⁴, 10⁻³, ..., 1 for held-out observed entries, in the pattern of
+        the missing entries shifted by half of each sequence.
+    :param return_variance: also return the predictive variances, zero for observed entries.
+    :returns: float64 (N, D) without NaN, or a list of them; with ``return_variance`` a pair of those.
+    :raises ValueError: as ``Sequences``; if a column was never observed, lags are not distinct and different from 0,
+        ``penalty`` is not positive, or the window has more than 2000 entries.
+
+    >>> import numpy as np
+    >>> from pyro_vgpds.baselines import ridge_regression
+    >>> y = np.outer(np.sin(np.arange(40.0)), [1.0, 2.0, 3.0])
+    >>> y[4, 1] = np.nan
+    >>> round(ridge_regression(np.arange(40.0), y)[4, 1].item(), 2)  # twice the sine of 4
+    -1.51
+    """
+    gaps = Gaps(t, y)
+    num_outputs = gaps.y.shape[1]
+    if lags is None:
+        lags = next((lags for lags in _LAGS if num_outputs * (1 + len(lags)) <= _ENTRIES), ())
+    check_lags(lags)
+    if num_outputs * (1 + len(lags)) > _MOST:
+        raise ValueError(
+            f"{num_outputs} outputs with {len(lags)} lags are windows of {num_outputs * (1 + len(lags))} entries, more "
+            f"than {_MOST}: use fewer lags, or ppca for many outputs."
+        )
+    if penalty is not None and not penalty > 0:
+        raise ValueError(f"penalty must be positive, but got {penalty}.")
+    spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
+    spread = torch.where(spread > 0, spread, 1.0)
+    scaled = (gaps.y - gaps.means) / spread
+    if penalty is None:
+        penalty = _choose(gaps, scaled, lags)
+    mean, variance = _em(gaps, scaled, gaps.seen, lags, penalty)
+    filled = gaps.fill(mean * spread + gaps.means)
+    return (filled, gaps.shape(variance * spread.square())) if return_variance else filled
+
+
+def check_lags(lags: Sequence[int]) -> None:
+    """Raise a ValueError if lags are not distinct integers other than 0."""
+    if not all(is_whole(lag) for lag in lags) or 0 in lags or len(set(lags)) < len(lags):
+        raise ValueError(f"lags must be distinct whole numbers other than 0, but got {tuple(lags)}.")
+
+
+def windows(parts: Sequence[Tensor], lags: Sequence[int]) -> Tensor:
+    """Each frame of sequences (n, D), followed by its neighbours: (N, D (1 + lags)), NaN beyond the ends."""
+    joined = []
+    for part in parts:
+        row = torch.arange(len(part)).unsqueeze(-1) + torch.tensor([0, *lags])
+        inside = ((row >= 0) & (row < len(part))).unsqueeze(-1)
+        joined.append(torch.where(inside, part[row.clamp(0, len(part) - 1)], torch.nan).flatten(1))
+    return torch.cat(joined)
+
+
+def _choose(gaps: Gaps, y: Tensor, lags: Sequence[int]) -> float:
+    hidden = torch.cat([(~seen).roll(len(seen) // 2, 0) for _, _, _, seen in gaps.sequences()]) & gaps.seen
+    if not bool(hidden.any()):
+        generator = torch.Generator().manual_seed(0)
+        hidden = gaps.seen & (torch.rand(y.shape, generator=generator, dtype=y.dtype) < _HELD_OUT)
+    hidden &= (gaps.seen & ~hidden).any(0)  # never hide all of a column
+    if not bool(hidden.any()) or bool(gaps.seen.all()):
+        return _PENALTIES[-1]
+    seen = gaps.seen & ~hidden
+    errors = [float((_em(gaps, y, seen, lags, p)[0] - y)[hidden].square().mean()) for p in _PENALTIES]
+    return _PENALTIES[errors.index(min(errors))]
+
+
+def _em(gaps: Gaps, y: Tensor, seen: Tensor, lags: Sequence[int], penalty: float) -> tuple[Tensor, Tensor]:
+    """Conditional means and variances (N, D) of the entries that are not ``seen``, after EM for the covariance.
+
+    With K the inverse of the covariance, the missing entries m of a window given the observed entries x_o have the
+    covariance K_mm⁻¹ and the mean −K_mm⁻¹ K_mo x_o: the matrices have the size of the missing part.
+    """
+    n, num_outputs = y.shape
+    lines = []
+    for rows in gaps.rows:
+        line = line_between(gaps.t[rows], y[rows], seen[rows])
+        lines.append(torch.where(seen[rows].any(0), line, 0.0))
+    given = windows([torch.where(seen, y, torch.nan)[rows] for rows in gaps.rows], lags)
+    masks, pattern_of = patterns(~given.isnan())
+    given = given.nan_to_num(0.0)
+    groups = [((pattern_of == p).nonzero(), (~mask).nonzero().squeeze(-1)) for p, mask in enumerate(masks)]
+    filled = windows(lines, lags).nan_to_num(0.0)
+    variances, eye = torch.zeros_like(given), torch.eye(given.shape[1]).to(y)
+    square = filled.mT @ filled
+    for _ in range(_SWEEPS):
+        covariance = (square / n + penalty * eye) / (1.0 + penalty)
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance + 1e-9 * eye))
+        pull = given @ precision
+        uncertainty = torch.zeros_like(square)
+        for frames, missing in groups:
+            pairs = (missing.unsqueeze(-1), missing)
+            block = torch.cholesky_inverse(torch.linalg.cholesky_ex(precision[pairs])[0])
+            filled[frames, missing] = -pull[frames, missing] @ block
+            variances[frames, missing] = block.diagonal()
+            uncertainty[pairs] += len(frames) * block
+        square = filled.mT @ filled + uncertainty
+    return filled[:, :num_outputs], variances[:, :num_outputs]
