@@ -29,11 +29,13 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.classifier import BayesClassifier
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
+from pyro_vgpds.selection.api import auto
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.result import FitResult
@@ -44,6 +46,7 @@ __all__ = [
     "AutoOpperArchambeau",
     "BayesClassifier",
     "Collapsed_ELBO",
+    "Ensemble",
     "FileFormatError",
     "FitResult",
     "NaturalGradient",
@@ -57,6 +60,7 @@ __all__ = [
     "SparseGP",
     "TemporalGP",
     "__version__",
+    "auto",
     "fit",
     "kernels",
     "lagged",

@@ -16,11 +16,13 @@ from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_sys
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
 from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
+from pyro_vgpds.baselines.predictor import BaselinePosterior
 from pyro_vgpds.baselines.regression import ridge_regression
 from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpolation
 from pyro_vgpds.baselines.spline import cubic_spline
 
 __all__ = [
+    "BaselinePosterior",
     "LinearDynamicalSystem",
     "MapGPLVM",
     "column_mean",

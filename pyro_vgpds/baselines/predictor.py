@@ -9,8 +9,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.parts import base_outputs, make_like, split_outputs
+from pyro_vgpds.data.parts import make_like, split_outputs
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import Default
 from pyro_vgpds.prediction.arguments import (
     ONLY,
     SequenceLike,
@@ -20,7 +21,6 @@ from pyro_vgpds.prediction.arguments import (
     resolve_sequences,
 )
 from pyro_vgpds.prediction.moments import GaussianPrediction
-from pyro_vgpds.formatting import Default
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["BaselinePosterior", "Imputer"]
@@ -51,6 +51,14 @@ class BaselinePosterior:
     def num_outputs(self) -> int:
         """D, the number of outputs."""
         return self.data.num_base_outputs
+
+    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> BaselinePosterior:
+        """The same imputer for other data.
+
+        :param data: sequences of the same outputs.
+        :param sequences: as in :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; not used.
+        """
+        return BaselinePosterior(self.imputer, data, self.variance)
 
     def impute(self, *, fill: bool = True) -> GaussianPrediction:
         """Outputs at the training frames, (N, D). Observed numbers are returned unchanged.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
@@ -57,16 +56,12 @@ def cross_validate(
     step = max(len(t) for t in first.t) if task == "forecast" else 0
     rows: list[dict[str, Value]] = []
     for fold in range(num_folds):
-        split = hold_out(
-            data, task, share=share, horizon=horizon, pattern=pattern, seed=seed + fold, skip=fold * step
-        )
+        split = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed + fold, skip=fold * step)
         start = perf_counter()
         predictor = model_factory(split.train)
         seconds = perf_counter() - start
         hidden = sum(int(part.isfinite().sum()) for part in split.truth)
-        rows.append(
-            {"fold": fold, "hidden": hidden, **score_predictor(predictor, split, scale), "seconds": seconds}
-        )
+        rows.append({"fold": fold, "hidden": hidden, **score_predictor(predictor, split, scale), "seconds": seconds})
     return Table(rows)
 
 

@@ -63,7 +63,9 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
     return Start(x, data.times, share, data.output_variances / scale.square())
 
 
-def start_kernels(start: Start, temporal: Kernel, mapping: Kernel, defaults: tuple[bool, bool], static_dim: int) -> None:
+def start_kernels(
+    start: Start, temporal: Kernel, mapping: Kernel, defaults: tuple[bool, bool], static_dim: int
+) -> None:
     """Set the parameters that the kernels leave open.
 
     :param defaults: whether the temporal kernel and the mapping are the library's defaults, all of whose scales are set.
@@ -94,7 +96,7 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
     span = max(float(times.t[s][-1] - times.t[s][0]) for s in times.slices())
     for leaf in kernel.leaves():
         for name in leaf.parameter_names:
-            if not leaf.is_learned(name) or leaf.event_dim(name) and getattr(leaf, name).shape != (moving,):
+            if not leaf.is_learned(name) or (leaf.event_dim(name) and getattr(leaf, name).shape != (moving,)):
                 continue  # the user fixed it, or gave a prior or one for each dimension
             value = getattr(leaf, name).detach().expand(moving)
             last = value.mean().expand(static)

@@ -3,6 +3,8 @@
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.conditioning import condition
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble, EnsemblePrediction
+from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
 from pyro_vgpds.prediction.mixture import MixturePrediction, PosteriorMixture
 from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Outputs
@@ -13,6 +15,10 @@ from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
     "BayesClassifier",
+    "Calibration",
+    "Combination",
+    "Ensemble",
+    "EnsemblePrediction",
     "GaussianPrediction",
     "Latent",
     "MixturePrediction",
@@ -22,6 +28,7 @@ __all__ = [
     "Prediction",
     "Reconstruction",
     "Solver",
+    "calibrate_intervals",
     "condition",
     "load_posterior",
     "save_posterior",

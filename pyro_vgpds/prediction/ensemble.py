@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,9 +64,7 @@ class EnsemblePrediction(Outputs):
     (torch.Size([2, 5]), 1)
     """
 
-    def __init__(
-        self, components: Sequence[Outputs], combination: Combination, observed: Tensor | None = None
-    ) -> None:
+    def __init__(self, components: Sequence[Outputs], combination: Combination, observed: Tensor | None = None) -> None:
         self.components, self.combination = list(components), combination
         self._observed = observed
         first = self.components[0]
@@ -119,6 +117,7 @@ class Ensemble:
     :param combinations: how they are combined for each task: ``"impute"``, ``"reconstruct"`` and ``"forecast"``. A
         task without a combination uses the first one.
     :param names: of the members. Default: their numbers.
+    :ivar report: how :func:`~pyro_vgpds.auto` chose the members; None for other ensembles.
     :raises ValueError: if a task is unknown, there is no combination, or the weights do not fit.
 
     >>> both = post.calibrate("forecast")
@@ -136,6 +135,7 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
+        self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():
             check_task(task)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
@@ -155,6 +156,15 @@ class PosteriorMixture:
     def reconstruct(self, t: DataLike, y: DataLike, *args: Any, **options: Any) -> MixturePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         return self._each("reconstruct", t, y, *args, **options)
+
+    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> PosteriorMixture:
+        """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; the weights stay."""
+        return PosteriorMixture([p.condition(data, sequences) for p in self.posteriors], self.weights.tolist())
+
+    @property
+    def data(self) -> Sequences:
+        """The training sequences."""
+        return self.posteriors[0].data
 
     def generate(
         self, t: ArrayLike, num_samples: int = 1, sequence: int | None = None, *, include_noise: bool = True

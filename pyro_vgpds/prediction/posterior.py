@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prediction with a trained model: forecast, reconstruct, generate, score."""
+"""Prediction with a trained model: forecast, reconstruct, generate, score.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyro
@@ -13,6 +16,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.arguments import (
@@ -24,9 +28,12 @@ from pyro_vgpds.prediction.arguments import (
     resolve_sequences,
 )
 from pyro_vgpds.prediction.calibration import hidden_variance, residual_variance
+from pyro_vgpds.prediction.conditioning import condition
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
+from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -96,6 +103,44 @@ class Posterior(FittedModel):
         torch.Size([5])
         """
         return hidden_variance(self, share, num_sequences, solver=solver)
+
+    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> Posterior:
+        """The posterior of other data at the same hyperparameters, without training: for a new origin of a forecast, or
+        with more or fewer observed entries. q(X) and q(U) are found again.
+
+        :param data: sequences of the same outputs.
+        :param sequences: for each of them the training sequence that it continues or repeats, or None. Default: the
+            same order.
+        :raises ValueError: if the number of outputs or sequences differs.
+
+        >>> longer = post.condition(data)
+        >>> abs(longer.bound - post.bound) < 0.05 * abs(post.bound)
+        True
+        """
+        return condition(self, data, sequences)
+
+    def calibrate(
+        self, task: str = "impute", *, share: float = 0.1, horizon: int | None = None, seed: int = 0
+    ) -> Ensemble:
+        """The same model with intervals that hold on held-out parts of its training data.
+
+        A part of the data is hidden, q(X) and q(U) are found again without it, and the hidden numbers are predicted
+        with several settings of the noise and of its correlation in time. The best of them is kept, and the widths of
+        intervals are set to what the errors need. The hyperparameters have seen the hidden numbers.
+
+        :param task: what will be predicted: ``"impute"``, ``"reconstruct"`` or ``"forecast"``, see
+            :func:`~pyro_vgpds.evaluation.hold_out`.
+        :param share: share of the data to hide.
+        :param horizon: number of frames to forecast.
+        :param seed: of the random choice.
+        :returns: an :class:`~pyro_vgpds.Ensemble` with one member.
+        :raises ValueError: if an argument is out of its range.
+
+        >>> post.calibrate("forecast", horizon=3).forecast([2.6, 2.7], sequence=0).interval(0.95)[0].shape
+        torch.Size([2, 5])
+        """
+        split = hold_out(self.data, task, share=share, horizon=horizon, seed=seed)
+        return calibrated(self, split)
 
     # predictions
 

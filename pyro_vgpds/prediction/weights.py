@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -29,9 +30,10 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor
     output = members[0].output.cpu()
     errors = torch.stack([(m.mean - m.truth).to("cpu", torch.float64) for m in members], 1)
     errors = errors / scale.to("cpu", torch.float64)[output].unsqueeze(-1)
-    products = (errors.unsqueeze(-1) * errors.unsqueeze(-2)).flatten(1)
     k = len(members)
-    gram = torch.zeros(num_outputs, k * k, dtype=torch.float64).index_add_(0, output, products)
+    gram = torch.zeros(num_outputs, k * k, dtype=torch.float64)
+    for i, j in itertools.product(range(k), repeat=2):
+        gram[:, k * i + j].index_add_(0, output, errors[:, i] * errors[:, j])
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones(len(output)).double())
     pooled = gram.sum(0) / max(1.0, float(count.sum()))
     gram = ((gram + _PSEUDO * pooled) / (count + _PSEUDO).unsqueeze(-1)).unflatten(-1, (k, k))
@@ -43,7 +45,7 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor
 
 
 def _simplex(gram: Tensor) -> Tensor:
-    """argmin wᵀ G w over the simplex, (D, k), by multiplicative updates."""
+    """Argmin wᵀ G w over the simplex, (D, k), by multiplicative updates."""
     k = gram.shape[-1]
     weights = torch.full(gram.shape[:-1], 1.0 / k, dtype=gram.dtype)
     size = gram.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True).clamp_min(1e-300)

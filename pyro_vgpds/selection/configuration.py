@@ -9,7 +9,7 @@ import pyro
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import fit
@@ -44,7 +44,12 @@ class Configuration:
         data = data.lagged(self.lags) if self.lags else data
         with pyro.get_param_store().scope():
             pyro.set_rng_seed(seed)
-            model = VGPDS.from_data(data, self.latent_dim, self.num_inducing, None, self.kernel(), static_dim=self.static_dim)
+            temporal = None if self.temporal is None else parse_kernel(self.temporal)
+            model = VGPDS.from_data(
+                data, self.latent_dim, self.num_inducing, temporal, self.kernel(), static_dim=self.static_dim
+            )
+            if temporal is not None:
+                temporal.per_dimension(model.latent_dim)
             guide = AutoOpperArchambeau(model)
             fit(model, guide, data, self.num_steps, progress=False)
             return Posterior(model, guide, data)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of predictions, chosen on held-out data: the noise, and the correlation of residuals in time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.parts import base_outputs
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import HeldOut, Split
+from pyro_vgpds.kernels import Bias, Kernel, Matern12, White
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.prediction.fitted import Origin
+from pyro_vgpds.prediction.intervals import calibrate_intervals
+from pyro_vgpds.prediction.outputs import Outputs
+
+__all__ = ["TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings"]
+
+_LAGS = (1, 4)  # frames, at which the autocorrelation of residuals is read
+_LEAST = 0.1  # autocorrelation below which residuals count as white
+_MOST = 4e10  # multiplications that the correlation of residuals may take
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a trained model predicts."""
+
+    noise: float | None = None  #: factor of the variance of noise and residuals together. None: the noise as trained
+    residual: tuple[float, float] | None = None  #: correlated share of residuals, and its lengthscale (inf: an offset)
+
+    def kernel(self) -> Kernel | None:
+        """The kernel of the residuals."""
+        if self.residual is None:
+            return None
+        share, lengthscale = self.residual
+        slow = Bias(share) if lengthscale == math.inf else Matern12(share, lengthscale)
+        return slow + White(1.0 - share)
+
+
+TRAINED = Settings()
+
+
+class Trained(Member, Protocol):
+    """The part of :class:`~pyro_vgpds.Posterior` that is used here."""
+
+    @property
+    def origin(self) -> Origin: ...
+
+    @property
+    def noise_variance(self) -> Tensor: ...
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    def residual_variance(self) -> Tensor: ...
+
+    def impute(self, *, fill: bool = True, include_noise: bool = True) -> Outputs: ...
+
+
+P = TypeVar("P", bound=Trained)
+
+
+def calibrated(posterior: P, split: Split) -> Ensemble:
+    """The posterior with the best settings and with calibrated intervals for the task of a split of its data."""
+    blind = posterior.condition(split.train, list(split.kept))
+    settings, found = choose_settings(blind, split)  # type: ignore[type-var]
+    member = apply_settings(posterior, settings)
+    weights = torch.ones(1, posterior.num_outputs, dtype=torch.float64)
+    combination = Combination(weights, calibrate_intervals(found, posterior.num_outputs))
+    return Ensemble([member], {split.task: combination})
+
+
+def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
+    """The settings with the smallest held-out error, and the predictions with them.
+
+    :param posterior: a model of the split's training data.
+    :param split: what is held out.
+    """
+    scale = posterior.data.output_scales[: posterior.num_outputs]
+    best: tuple[float, Settings, HeldOut] | None = None
+    for settings in _proposals(posterior, split):
+        try:
+            found = split.predict(apply_settings(posterior, settings))
+        except NumericalError:
+            if settings == TRAINED:
+                raise
+            continue
+        error = float(((found.mean - found.truth) / scale.to(found.mean)[found.output]).square().mean())
+        if best is None or error < 0.99 * best[0]:  # a small gain is chance
+            best = error, settings, found
+    assert best is not None
+    return best[1], best[2]
+
+
+def apply_settings(posterior: P, settings: Settings) -> P:
+    """The same trained model with other settings of its predictions."""
+    if settings == TRAINED:
+        return posterior
+    origin = posterior.origin
+    noise = origin.noise_variance
+    if settings.noise is not None:
+        noise = settings.noise * (posterior.noise_variance + posterior.residual_variance())
+    return type(posterior)(  # type: ignore[call-arg]
+        origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
+        residual=settings.kernel(),
+    )  # fmt: skip
+
+
+def _proposals(posterior: Trained, split: Split) -> list[Settings]:
+    found = [TRAINED]
+    correlated = _residual(posterior) if _is_cheap(posterior.data) else None
+    if correlated is not None:
+        found.append(Settings(residual=correlated))
+    if split.task == "reconstruct":
+        wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
+        found += [Settings(noise=2.0), wide]
+    return found
+
+
+def _is_cheap(data: Sequences) -> bool:
+    """Whether the residuals' correlation matrices can be factorised for every pattern of missing entries."""
+    mask, own = data.mask(), data.num_base_outputs
+    patterns = min(own, mask[:, :own].unique(dim=1).shape[1] if bool((~mask).any()) else 1)
+    return patterns * sum(n**3 for n in data.lengths) <= _MOST
+
+
+def _residual(posterior: Trained) -> tuple[float, float] | None:
+    """The correlated share of the training residuals and its lengthscale; None if they are white."""
+    data = posterior.data
+    left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean
+    left = left / left.nan_to_num(0.0).square().mean(0).sqrt().clamp_min(1e-300)
+    near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
+    if not near > _LEAST:
+        return None
+    step = float(torch.cat([data.times.t[rows].diff() for rows in data.times.slices()]).median())
+    far = min(max(far, 0.02 * near), 0.98 * near)
+    lengthscale = (_LAGS[1] - _LAGS[0]) * step / math.log(near / far)
+    return min(near * math.exp(step * _LAGS[0] / lengthscale), 0.99), lengthscale
+
+
+def _autocorrelation(left: Tensor, data: Sequences, lag: int) -> float:
+    """Mean product of residuals of unit variance ``lag`` frames apart, within sequences."""
+    total, count = 0.0, 0
+    for rows in data.times.slices():
+        part = left[rows]
+        if len(part) > lag:
+            product = part[lag:] * part[:-lag]
+            total, count = total + float(product.nan_to_num(0.0).sum()), count + int(product.isfinite().sum())
+    return total / count if count else 0.0

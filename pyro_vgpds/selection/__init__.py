@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic choice of models and baselines for data and a task."""
+
+from pyro_vgpds.selection.api import auto
+from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.report import Report, Scored
+
+__all__ = ["Configuration", "Report", "Scored", "auto"]

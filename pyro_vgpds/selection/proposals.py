@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which models to try for data and a task."""
+
+from __future__ import annotations
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.rivals import RIVALS
+
+__all__ = ["propose_baselines", "propose_models"]
+
+_LINEAR = 30  # latent dimensions of a linear mapping
+
+
+def propose_models(data: Sequences, task: str) -> list[Configuration]:
+    """Configurations of models, the cheapest first.
+
+    :param data: the training sequences.
+    :param task: what will be predicted.
+    """
+    n, d = data.num_frames, data.num_base_outputs
+    latent = max(1, min(_LINEAR, d, n // 3))
+    found = [
+        Configuration("linear mapping", mapping="linear", latent_dim=latent, num_inducing=min(n, latent + 1)),
+        Configuration("nonlinear mapping"),
+    ]
+    if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
+        found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4)))
+    return found
+
+
+def propose_baselines(data: Sequences, task: str) -> list[str]:
+    """Names of the baselines that suit the task and the size of the data, the cheapest first."""
+    return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the automatic choice did: a table of candidates, and sentences about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyro_vgpds.evaluation.table import Table, Value
+
+__all__ = ["Report", "Scored"]
+
+_TASKS = {
+    "impute": "missing entries of the training sequences",
+    "reconstruct": "hidden columns of partly observed frames",
+    "forecast": "the last frames of each sequence",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A candidate with its held-out scores."""
+
+    name: str
+    is_baseline: bool
+    error: float  #: root mean squared error in standard deviations of the outputs
+    inside: float  #: percentage inside 95 % intervals
+    seconds: float  #: CPU seconds of training and prediction
+    weight: float = 0.0  #: mean weight in the ensemble
+    failure: str | None = None  #: why it has no score
+
+
+@dataclass(frozen=True)
+class Report:
+    """The candidates for one task.
+
+    ``print(report)`` shows a table and the conclusions; :meth:`table` has the numbers.
+    """
+
+    task: str
+    candidates: list[Scored]
+    ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
+    hidden: int  #: number of held-out entries
+    skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
+
+    def table(self) -> Table:
+        """One row for each candidate, the best first; the ensemble is the first row."""
+        ranked = sorted((c for c in self.candidates if c.failure is None), key=lambda c: c.error)
+        return Table(
+            [_row(self.ensemble, "ensemble"), *(_row(c, "baseline" if c.is_baseline else "model") for c in ranked)]
+        )
+
+    @property
+    def best(self) -> Scored:
+        """The candidate with the smallest held-out error."""
+        return min((c for c in self.candidates if c.failure is None), key=lambda c: c.error)
+
+    @property
+    def best_model(self) -> Scored | None:
+        """The best candidate that is not a baseline."""
+        return min(
+            (c for c in self.candidates if c.failure is None and not c.is_baseline), key=lambda c: c.error, default=None
+        )
+
+    def conclusions(self) -> list[str]:
+        """What was found, in sentences."""
+        lines = [f"Task: {self.task}. {self.hidden} held-out entries: {_TASKS[self.task]}."]
+        best, model = self.best, self.best_model
+        parts = sorted((c for c in self.candidates if c.weight > 0), key=lambda c: -c.weight)
+        lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
+        gain = 100.0 * (1.0 - self.ensemble.error / best.error)
+        lines.append(
+            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain >= 0 else 'above'} that of the best "
+            f"single candidate, {best.name}."
+        )
+        if best.is_baseline and model is not None:
+            worse = 100.0 * (model.error / best.error - 1.0)
+            lines.append(
+                f"A baseline wins: {best.name} has an error of {best.error:.4g}, the best model alone {model.error:.4g} "
+                f"({worse:.0f} % more). The ensemble contains that baseline; consider using it alone if it is enough."
+            )
+        lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
+        if self.skipped:
+            lines.append(f"Not tried because of the time budget: {', '.join(self.skipped)}.")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.table()), "", *self.conclusions()])
+
+
+def _row(candidate: Scored, kind: str) -> dict[str, Value]:
+    return {
+        "candidate": candidate.name,
+        "kind": kind,
+        "error": candidate.error,
+        "in 95 %": candidate.inside,
+        "weight": candidate.weight,
+        "CPU s": candidate.seconds,
+    }

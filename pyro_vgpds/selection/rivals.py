@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The baselines by name, each as a posterior that can be compared with a model and be part of an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds import baselines
+from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
+from pyro_vgpds.data.parts import split_outputs
+from pyro_vgpds.data.sequences import Sequences
+
+__all__ = ["RIVALS", "Rival", "make_rival"]
+
+Filled = Tensor | list[Tensor]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A baseline as an imputer: sequences with NaN to means and variances (N, D).
+
+    :param name: a name of ``RIVALS``.
+    :param data: the training sequences.
+    :param system: its trained parameters, if it has any.
+    """
+
+    name: str
+    data: Sequences
+    system: LinearDynamicalSystem | None = None
+
+    def __call__(self, data: Sequences) -> tuple[Tensor, Tensor | None]:
+        if self.system is not None:
+            return _pair(self.system.fill(data, return_variance=True))
+        return RIVALS[self.name].fill(self, data)
+
+    def state(self) -> dict[str, Tensor]:
+        """The trained parameters, for a file."""
+        return {} if self.system is None else {f.name: getattr(self.system, f.name) for f in fields(self.system)}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    fill: Callable[[Rival, Sequences], tuple[Tensor, Tensor | None]]
+    tasks: tuple[str, ...] = ("impute", "reconstruct", "forecast")
+    allows: Callable[[Sequences], bool] = lambda data: True  #: whether the data are not too large for it
+
+
+def _join(filled: Filled) -> Tensor:
+    return torch.cat(filled) if isinstance(filled, list) else filled
+
+
+def _pair(found: object) -> tuple[Tensor, Tensor]:
+    mean, variance = cast("tuple[Filled, Filled]", found)
+    return _join(mean), _join(variance)
+
+
+def _plain(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
+    return lambda rival, data: (_join(cast("Filled", imputer(data))), None)
+
+
+def _with_variance(
+    imputer: Callable[..., object],
+) -> Callable[[Rival, Sequences], tuple[Tensor, Tensor]]:
+    return lambda rival, data: _pair(imputer(data, return_variance=True))
+
+
+def _from_frames(
+    method: Callable[[list[Tensor], list[Tensor]], object],
+) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
+    """A method that completes frames by complete training sequences; frames without outputs get the mean."""
+
+    def fill(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
+        train = [y.cpu() for y in split_outputs(rival.data)[1] if bool(y.isfinite().all())]
+        found = [y.cpu() for y in split_outputs(data)[1]]
+        partly = [i for i, y in enumerate(found) if bool(y.isnan().any() and y.isfinite().any())]
+        filled = cast("list[Tensor]", method(train, [found[i] for i in partly])) if partly else []
+        for i, y in zip(partly, filled, strict=True):
+            found[i] = y
+        joined = torch.cat(found)
+        return torch.where(joined.isfinite(), joined, rival.data.output_means[: joined.shape[1]].cpu()), None
+
+    return fill
+
+
+def _neighbours(train: list[Tensor], test: list[Tensor]) -> list[Tensor]:
+    filled = torch.as_tensor(baselines.nearest_neighbour(torch.cat(train), torch.cat(test), scaled=True))
+    return list(filled.split([len(y) for y in test]))
+
+
+def _kernel_ridge(train: list[Tensor], test: list[Tensor]) -> list[Tensor]:
+    return cast("list[Tensor]", baselines.kernel_ridge(train, test, lags=(-4, -2, 2, 4)))
+
+
+def _cycle(data: Sequences) -> bool:
+    try:
+        baselines.estimate_period(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_complete_sequences(data: Sequences) -> bool:
+    return any(bool(y.isfinite().all()) for y in split_outputs(data)[1])
+
+
+#: the baselines, the cheapest first
+RIVALS: dict[str, _Kind] = {
+    "column mean": _Kind(_plain(baselines.column_mean)),
+    "linear interpolation": _Kind(_plain(baselines.linear_interpolation), ("impute", "reconstruct")),
+    "last value": _Kind(_plain(baselines.last_value), ("forecast",)),
+    "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
+    "last cycle": _Kind(_plain(baselines.repeat_cycle), ("impute", "forecast"), _cycle),
+    "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
+    "probabilistic PCA": _Kind(
+        _plain(baselines.ppca), ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 2000
+    ),
+    "one GP for each output": _Kind(
+        _with_variance(baselines.gp_interpolation), allows=lambda data: max(data.lengths) <= 3000
+    ),
+    "ridge regression": _Kind(
+        _with_variance(baselines.ridge_regression),
+        ("impute", "reconstruct"),
+        lambda data: data.num_base_outputs <= 400,
+    ),
+    "kernel ridge": _Kind(_from_frames(_kernel_ridge), ("reconstruct",), _has_complete_sequences),
+    "linear dynamical system": _Kind(
+        _with_variance(baselines.linear_dynamical_system), allows=lambda data: data.num_frames >= 20
+    ),
+}
+
+
+def make_rival(
+    name: str, data: Sequences, variance: Tensor | None = None, state: dict[str, Tensor] | None = None
+) -> BaselinePosterior:
+    """A baseline trained on sequences.
+
+    :param name: a name of ``RIVALS``.
+    :param data: the sequences.
+    :param variance: predictive variances (D,) of baselines that have none.
+    :param state: trained parameters, from :meth:`Rival.state`. Default: train.
+    """
+    system = None
+    if name == "linear dynamical system":
+        system = LinearDynamicalSystem(**state) if state else LinearDynamicalSystem.fit(data)
+    return BaselinePosterior(Rival(name, data, system), data, variance)
