@@ -108,7 +108,7 @@ class VGPDS(ParameterModule):
             raise ValueError(
                 f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
-        if not (isinstance(least_noise, numbers.Real) and 0.0 <= least_noise < math.inf):
+        if not 0.0 <= least_noise < math.inf:
             raise ValueError(f"least_noise must be a finite number >= 0, but got {least_noise!r}.")
         if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
             raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")

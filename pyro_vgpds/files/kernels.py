@@ -22,8 +22,8 @@ Json: TypeAlias = dict[str, Any]
 _KERNELS: dict[str, type[Kernel]] = {
     name: getattr(kernels, name)
     for name in (
-        "ARDRBF", "ARDLinear", "Bias", "Cosine", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52", "Periodic", "RBF",
-        "White",
+        "ARDRBF", "ARDLinear", "Bias", "Cosine", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52",
+        "Periodic", "RBF", "White",
     )
 }  # fmt: skip
 _PRIORS: dict[str, tuple[str, ...]] = {

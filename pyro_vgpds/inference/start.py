@@ -68,7 +68,7 @@ def start_kernels(
 ) -> None:
     """Set the parameters that the kernels leave open.
 
-    :param defaults: whether the temporal kernel and the mapping are the library's defaults, all of whose scales are set.
+    :param defaults: whether the temporal kernel and the mapping are the library's defaults; all their scales are set.
     """
     default_temporal, default_mapping = defaults
     _start_mapping(mapping, start.share, start.spread, default_mapping)

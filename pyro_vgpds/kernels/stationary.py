@@ -110,7 +110,7 @@ class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
         return torch.exp(-2.0 * (turn / lift(self.lengthscale, d)).square())
 
 
-class CosineValue(CosineStates, StationaryValue):  # type: ignore[override]
+class CosineValue(CosineStates, StationaryValue):  # type: ignore[misc]
     def __init__(self, variance: Tensor, period: Tensor) -> None:
         self.variance, self.period = variance, period
 

@@ -32,7 +32,7 @@ from pyro_vgpds.training.progress import bar_class
 __all__ = ["auto"]
 
 _STEPS = 30  # of further training on all data
-_FAILURES = (ValueError, NumericalError, torch.linalg.LinAlgError)
+_FAILURES = (ValueError, NumericalError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
