@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m benchmarks.defaults [NAME ...] [--tasks ...] [--seeds N] [--output DIR]``: defaults beside baselines.
+
+For each data set, task and seed, a part of the data is hidden and predicted by ``pyro_vgpds.auto``, by the default
+model (``VGPDS.from_data(data)`` and ``fit``) and by every baseline, with no setting given. Errors are root mean squared
+errors in units of each output's standard deviation. Tasks: ``points`` (a random fifth of the entries), ``blocks`` (10
+frames by half of the columns, a fifth in all), ``spans`` (whole frames, a tenth in all), ``ahead`` (the last eighth of
+each sequence), ``columns`` (half of the columns of a fifth of the sequences, which are new).
+
+Each seed has its own part of a data set, of a few hundred frames and at most about 150 outputs, and its own mask.
+Finished cells in DIR are reused. ``--table`` prints the tables of finished cells only. ``PYRO_VGPDS_DATA`` names the
+folder of the data; data sets that are not there are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, auto, datasets, fit
+from pyro_vgpds.evaluation import Split, score_predictor
+from pyro_vgpds.evaluation.gaps import hide_blocks, hide_entries
+from pyro_vgpds.evaluation.splits import choose_columns, hide_spans
+from pyro_vgpds.experiments.record import table
+from pyro_vgpds.selection.proposals import propose_baselines
+from pyro_vgpds.selection.rivals import make_rival
+
+TASKS = ("points", "blocks", "spans", "ahead", "columns")
+KINDS = {"points": "impute", "blocks": "impute", "spans": "impute", "ahead": "forecast", "columns": "reconstruct"}
+Parts = tuple[list[np.ndarray], list[np.ndarray]]
+Rng = np.random.Generator
+
+
+def _some(data: datasets.Dataset, count: int, rng: Rng) -> Parts:
+    """Some of the sequences."""
+    chosen = np.sort(rng.permutation(len(data.y))[:count])
+    return [np.asarray(data.t[i]) for i in chosen], [np.asarray(data.y[i], dtype=float) for i in chosen]
+
+
+def _window(t: np.ndarray, y: np.ndarray, length: int, rng: Rng) -> Parts:
+    """Some consecutive frames of one sequence."""
+    start = int(rng.integers(0, max(1, len(y) - length + 1)))
+    return [t[start : start + length]], [y[start : start + length]]
+
+
+def _film(video: datasets.Video, side: int, rng: Rng, length: int = 100) -> Parts:
+    """Consecutive frames with blocks of pixels averaged."""
+    frames = video.frames
+    count, height, width = frames.shape
+    small = frames[:, : height // side * side, : width // side * side]
+    small = small.reshape(count, height // side, side, width // side, side).mean((2, 4)).reshape(count, -1)
+    return _window(np.arange(float(count)), small, length, rng)
+
+
+def _archive(name: str) -> Any:
+    return np.load(datasets.find_file(name))
+
+
+def _spikes(rng: Rng) -> Parts:
+    counts = _archive("mc_maze/reaches.npz")["spikes"].astype(float).reshape(165, 25, 4, 162).sum(2)
+    busy = np.argsort(-counts.mean((0, 1)))[:40]
+    trials = np.sort(rng.permutation(165)[:24])
+    return [0.02 * np.arange(25.0)] * len(trials), [counts[i][:, busy] for i in trials]
+
+
+def _flu(rng: Rng) -> Parts:
+    counts = _archive("flu/weekly_counts.npz")["counts"].astype(float)
+    districts = np.sort(rng.permutation(counts.shape[1])[:40])
+    return _window(np.arange(float(len(counts))), counts[:, districts], 260, rng)
+
+
+def _yeast(rng: Rng) -> Parts:
+    data = datasets.load_spellman()
+    seen = np.isfinite(np.concatenate(data.y)).mean(0) > 0.7
+    genes = np.sort(rng.permutation(np.flatnonzero(seen))[:150])
+    return list(data.t), [part[:, genes] for part in data.y]
+
+
+def _generated(seed: int) -> Parts:
+    pyro.set_rng_seed(seed)
+    data = datasets.make_sequences(num_sequences=3, num_outputs=20, length=(60, 80))
+    return [np.asarray(t) for t in data.t], list(data.y)
+
+
+def _gait(seed: int) -> Parts:
+    data = datasets.make_gait(seed=seed)
+    return [np.asarray(t) for t in data.t], list(data.y)
+
+
+def _pendulum(seed: int) -> Parts:
+    video = datasets.make_pendulum_video(num_frames=80, height=10, width=14, seed=seed)
+    return list(video.t), list(video.y)
+
+
+DATA: dict[str, Callable[[int], Parts]] = {
+    "cmu07": lambda seed: _some(datasets.load_cmu_mocap("07", every=4), 4, np.random.default_rng(seed)),
+    "cmu35": lambda seed: _some(datasets.load_cmu35(), 6, np.random.default_rng(seed)),
+    "robot": lambda seed: _some(datasets.load_robot_wireless(), 1, np.random.default_rng(seed)),
+    "yeast": lambda seed: _yeast(np.random.default_rng(seed)),
+    "french": lambda seed: _window(
+        *(part[0] for part in _some(datasets.load_french(), 1, np.random.default_rng(seed))),
+        240,
+        np.random.default_rng(seed),
+    ),
+    "flu": lambda seed: _flu(np.random.default_rng(seed)),
+    "maze": lambda seed: _spikes(np.random.default_rng(seed)),
+    "missa": lambda seed: _film(datasets.load_missa(), 14, np.random.default_rng(seed)),
+    "mouse": lambda seed: _film(datasets.load_clip("mouse"), 18, np.random.default_rng(seed)),
+    "ocean": lambda seed: _film(datasets.load_clip("ocean"), 6, np.random.default_rng(seed)),
+    "pendulum": lambda seed: _film(datasets.load_clip("pendulum"), 11, np.random.default_rng(seed)),
+    "seawave": lambda seed: _film(datasets.load_clip("seawave"), 14, np.random.default_rng(seed)),
+    "model (generated)": _generated,
+    "gait (generated)": _gait,
+    "pendulum (generated)": _pendulum,
+}
+
+
+def make_split(name: str, task: str, seed: int) -> Split:
+    """The hidden part of a data set.
+
+    :raises ValueError: if the data have too few sequences for the task.
+    """
+    t, y = DATA[name](seed)
+    spread = np.nanstd(np.concatenate(y), 0)
+    y = [part[:, spread > 1e-6] / spread[spread > 1e-6] for part in y]
+    rng = np.random.default_rng(1000 + seed)
+    times = [torch.as_tensor(np.asarray(part, dtype=float)) for part in t]
+    whole = [torch.as_tensor(part) for part in y]
+    everything = list(range(len(y)))
+    if task == "ahead":
+        keep = [len(part) - max(1, len(part) // 8) for part in y]
+        train = Sequences(
+            [a[:k] for a, k in zip(times, keep, strict=True)], [a[:k] for a, k in zip(whole, keep, strict=True)]
+        )
+        truth = [a[k:] for a, k in zip(whole, keep, strict=True)]
+        ahead = [a[k:] for a, k in zip(times, keep, strict=True)]
+        return _usable(
+            Split(
+                "forecast",
+                train,
+                ahead,
+                [torch.full_like(a, torch.nan) for a in truth],
+                truth,
+                list(everything),
+                everything,
+            )
+        )
+    if task == "columns":
+        if len(y) < 3:
+            raise ValueError("columns needs at least three sequences")
+        new = sorted(rng.permutation(len(y))[: max(1, len(y) // 5)].tolist())
+        kept = [i for i in everything if i not in new]
+        seen, truth = [], []
+        columns = torch.as_tensor(choose_columns(y[0].shape[1], rng))
+        for i in new:
+            hidden = torch.zeros_like(whole[i], dtype=torch.bool)
+            hidden[:, columns] = True
+            seen.append(whole[i].masked_fill(hidden, torch.nan))
+            truth.append(whole[i].masked_fill(~hidden, torch.nan))
+        train = Sequences([times[i] for i in kept], [whole[i] for i in kept])
+        return _usable(Split("reconstruct", train, [times[i] for i in new], seen, truth, [None] * len(new), kept))
+    hide = {"points": (hide_entries, 0.2), "blocks": (hide_blocks, 0.2), "spans": (hide_spans, 0.1)}[task]
+    masks = [torch.as_tensor(hide[0](np.isfinite(part), hide[1], rng)) for part in y]
+    seen = [part.masked_fill(mask, torch.nan) for part, mask in zip(whole, masks, strict=True)]
+    truth = [part.masked_fill(~mask, torch.nan) for part, mask in zip(whole, masks, strict=True)]
+    return _usable(Split("impute", Sequences(times, seen), times, seen, truth, list(everything), everything))
+
+
+def _usable(split: Split) -> Split:
+    """Without the columns of which fewer than three entries are left."""
+    keep = split.train.output_counts >= 3
+    if bool(keep.all()):
+        return split
+    rows = split.train.lengths
+    train = Sequences(list(split.train.times.t.split(rows)), list(split.train.read()[:, keep].split(rows)))
+    cut = [[part[:, keep] for part in parts] for parts in (split.y, split.truth)]
+    return Split(split.task, train, split.t, cut[0], cut[1], split.sequence, split.kept)
+
+
+def plain(data: Sequences, seed: int) -> Posterior:
+    """The defaults: no setting given."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    model = VGPDS.from_data(data)
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, data, progress=False)
+    return Posterior(model, guide, data)
+
+
+def run_cell(name: str, task: str, seed: int, methods: list[str]) -> dict[str, Any]:
+    """Scores and CPU seconds of each method."""
+    split = make_split(name, task, seed)
+    horizon = max(len(t) for t in split.t) if task == "ahead" else None
+    scale = torch.ones(split.train.num_outputs)
+    found: dict[str, Any] = {"frames": split.train.num_frames, "outputs": split.train.num_outputs}
+    makers: dict[str, Callable[[], Any]] = {
+        "auto": lambda: auto(split.train, KINDS[task], horizon=horizon, seed=seed, progress=False),
+        "default": lambda: plain(split.train, seed),
+    }
+    for rival in propose_baselines(split.train, KINDS[task]):
+        makers[rival] = lambda rival=rival: make_rival(rival, split.train)
+    for method, make in makers.items():
+        if (
+            methods
+            and method not in methods
+            and not (method in propose_baselines(split.train, KINDS[task]) and "baselines" in methods)
+        ):
+            continue
+        start = process_time()
+        try:
+            predictor = make()
+            trained = process_time() - start
+            found[method] = {**score_predictor(predictor, split, scale), "fit s": trained, "s": process_time() - start}
+        except ValueError as error:
+            found[method] = {"error": str(error)}
+        if method == "auto" and "error" not in found[method]:
+            found["report"] = str(predictor.report)
+            found["weights"] = {c.name: c.weight for c in predictor.report.candidates}
+    return found
+
+
+def summarise(folder: Path, names: list[str]) -> str:
+    """Tables of the finished cells: errors relative to the best baseline, coverage, and CPU time."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        name, task, _ = path.stem.rsplit("-", 2)
+        if name in names:
+            cells.setdefault((name, task), []).append(json.loads(path.read_text()))
+    rows, ratios = [], {"auto": [], "default": []}  # type: ignore[var-annotated]
+    inside: list[tuple[float, float]] = []
+    times: dict[str, list[float]] = {"auto": [], "default": []}
+    for (name, task), runs in cells.items():
+        rivals = sorted(
+            {m for run in runs for m, v in run.items() if isinstance(v, dict) and "rmse" in v} - {"auto", "default"}
+        )
+        errors = {
+            m: np.mean([run[m]["rmse"] for run in runs if "rmse" in run.get(m, {})])
+            for m in [*rivals, "auto", "default"]
+            if any("rmse" in run.get(m, {}) for run in runs)
+        }
+        best = min(rivals, key=lambda m: errors[m])
+        row: list[object] = [name, task, str(len(runs)), best, f"{errors[best]:.3f}"]
+        for method in ("auto", "default"):
+            if method not in errors:
+                row += ["-", "-"]
+                continue
+            ratio = float(errors[method] / errors[best])
+            ratios[method].append(ratio)
+            covered = [
+                float(np.mean([run[method][f"in {p} %"] for run in runs if "rmse" in run.get(method, {})]))
+                for p in (80, 95)
+            ]
+            if method == "auto":
+                inside.append((covered[0], covered[1]))
+            row += [f"{errors[method]:.3f} ({ratio:.2f})", f"{covered[0]:.0f} / {covered[1]:.0f}"]
+            for run in runs:
+                if "fit s" in run.get(method, {}) and "fit s" in run.get("linear dynamical system", {}):
+                    times[method].append(run[method]["fit s"] / run["linear dynamical system"]["fit s"])
+        rows.append(row)
+    head = [
+        "data",
+        "task",
+        "seeds",
+        "best baseline",
+        "its error",
+        "auto",
+        "in 80 / 95 %",
+        "default model",
+        "in 80 / 95 %",
+    ]
+    text = table(head, rows)
+    for method, limit, most in (("auto", 1.02, 1.10), ("default", 1.10, math.inf)):
+        values = np.array(ratios[method])
+        if len(values):
+            text += f"\n\n{method}: within {100 * limit - 100:.0f} % of the best in {100 * (values <= limit).mean():.0f} % of {len(values)} cells"
+            text += f", worst {values.max():.2f}; CPU time of training / linear dynamical system: median {np.median(times[method]):.1f}, most {np.max(times[method]):.1f}"
+    if inside:
+        good = [74 <= a <= 88 and 90 <= b <= 98 for a, b in inside]
+        text += f"\n\nauto: intervals of 80 % hold 74 to 88 % and those of 95 % hold 90 to 98 % in {100 * np.mean(good):.0f} % of cells"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The defaults beside all baselines.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(DATA)}; default: all")
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="*", default=[], help="auto, default, baselines; default: all")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks_output/defaults"))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--table", action="store_true", help="only print the tables of finished cells")
+    args = parser.parse_args()
+    names = args.names or list(DATA)
+    args.output.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    if not args.table:
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        todo = [(n, t, s) for s in seeds for n in names for t in args.tasks]
+        if args.jobs > 1:
+            _run_jobs(args, todo)
+        else:
+            _run_cells(args, todo)
+    print(summarise(args.output, names))
+
+
+def _run_jobs(args: argparse.Namespace, todo: list[tuple[str, str, int]]) -> None:
+    """Cells in processes, each of which skips what another one has begun."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.defaults",
+        *args.names,
+        "--tasks",
+        *args.tasks,
+        "--seeds",
+        str(args.seeds),
+    ]
+    command += ["--first-seed", str(args.first_seed), "--output", str(args.output), "--jobs", "1"]
+    command += ["--methods", *args.methods] if args.methods else []
+    children = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(args.jobs)]
+    for child in children:
+        child.wait()
+
+
+def _run_cells(args: argparse.Namespace, todo: list[tuple[str, str, int]]) -> None:
+    for name, task, seed in todo:
+        path = args.output / f"{name}-{task}-{seed}.json"
+        begun = path.with_suffix(".begun")
+        if path.exists():
+            continue
+        try:
+            begun.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                path.write_text(json.dumps(run_cell(name, task, seed, args.methods)))
+        except (ValueError, FileNotFoundError) as error:
+            print(f"{name} {task} {seed}: {error}", file=sys.stderr, flush=True)
+        finally:
+            begun.unlink()
+
+
+if __name__ == "__main__":
+    main()
