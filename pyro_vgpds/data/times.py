@@ -14,6 +14,8 @@ from torch import Tensor
 
 __all__ = ["Times"]
 
+_ROUNDING = 8.0  # rounding errors of a time step, in units of the last place of the largest time
+
 _PADDING = 1.25  # sequences share a batch while the longest is at most this many times the shortest
 _BATCH = 1 << 15  # and while their blocks, B n² numbers, stay in cache
 
@@ -68,6 +70,21 @@ class Times:
         where = torch.empty_like(place)
         where[order] = place
         return where
+
+    @functools.cached_property
+    def steps(self) -> tuple[Tensor, Tensor]:
+        """The different time steps between frames, (U,), and which of them precedes each frame, (N,).
+
+        Steps that differ by the rounding errors of the times count as equal. The step before the first frame of a
+        sequence is 0. Everything is float64.
+        """
+        t = self.t.detach().double()
+        dt = torch.diff(t, prepend=t[:1])
+        dt[list(self.starts)] = 0.0
+        resolution = _ROUNDING * torch.finfo(dt.dtype).eps * t.abs().max().clamp_min(torch.finfo(dt.dtype).tiny)
+        levels, which = torch.round(dt / resolution).unique(return_inverse=True)
+        steps = dt.new_zeros(len(levels)).index_copy_(0, which, dt)  # one of those that are equal
+        return steps, which
 
     def __len__(self) -> int:
         return len(self.t)

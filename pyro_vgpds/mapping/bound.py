@@ -66,8 +66,24 @@ def _bound_per_output(A: Tensor, v: Tensor, slack: Tensor, noise: Tensor, groups
     cost = N * (2.0 * math.pi / beta).log() + beta * (square + slack[..., group])
     total = -0.5 * cost.sum(-1)
     for (which, part), (_, rate) in zip(groups.split(v), groups.split(beta.unsqueeze(-2)), strict=True):
-        total = total + _EigenTerms.apply(A[..., which, :, :], part, rate.squeeze(-2))
+        total = total + _output_terms(A[..., which, :, :], part, rate.squeeze(-2))
     return total - groups.log_scale
+
+
+def _output_terms(a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    """Σ_d ½ (β_d² v_d·B_d⁻¹v_d − log|B_d|) for B_d = I + β_d A, summed over groups.
+
+    Several outputs of a group share one eigendecomposition; for a single one a Cholesky factorisation is faster.
+
+    :param a: A, (..., C, M, M).
+    :param v: (..., C, M, W), W outputs in each of C groups.
+    :param beta: (..., C, W).
+    """
+    if v.shape[-1] == 1:
+        LB, failed = torch.linalg.cholesky_ex(add_diagonal(beta.detach().unsqueeze(-1) * a.detach(), 1.0))
+        if not bool((_low_pivots(LB) | failed.unsqueeze(-1).bool()).any()):
+            return _CholeskyTerms.apply(a, v, beta, LB)
+    return _EigenTerms.apply(a, v, beta)
 
 
 class _Whitened(NamedTuple):
@@ -106,8 +122,7 @@ def _factorised(
     """
     B = add_diagonal(beta[..., None, None] * A, 1.0)
     LB, failed = torch.linalg.cholesky_ex(B)
-    low = LB.detach().diagonal(dim1=-2, dim2=-1).square() < 1.0 - _PIVOT_ERROR
-    if not bool(low.any() | failed.any()):
+    if not bool(_low_pivots(LB).any() | failed.any()):
         return LB, v, slack
     if bool(torch.isfinite(B).all()):  # otherwise the factorisation below raises the error for that
         projection = _significant(A.detach())
@@ -116,6 +131,11 @@ def _factorised(
         v = torch.cat([part.movedim(-3, -2).flatten(-2) for part in parts], -1)
         B, slack = add_diagonal(beta[..., None, None] * A, 1.0), (psi0 - _trace(A)).clamp_min(0.0)
     return cholesky(B, "B = I + β L⁻¹ Ψ2 L⁻ᵀ"), v, slack
+
+
+def _low_pivots(factor: Tensor) -> Tensor:
+    """The pivots of B, (..., M), that only rounding errors can make less than 1."""
+    return factor.detach().diagonal(dim1=-2, dim2=-1).square() < 1.0 - _PIVOT_ERROR
 
 
 def _trace(matrix: Tensor) -> Tensor:
@@ -138,11 +158,36 @@ def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
     return solve_triangular(factor, half.mT, upper=False).mT
 
 
+class _CholeskyTerms(torch.autograd.Function):
+    """:func:`_output_terms` of groups with one output, with the Cholesky factor of B.
+
+    With b = B⁻¹ v and A = (B − I)/β, the gradient in β is v·b β − ½ β (b·v − b·b) − ½ (M − tr B⁻¹)/β.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor, factor: Tensor) -> Tensor:
+        b = torch.cholesky_solve(v, factor)  # (..., C, M, 1)
+        ctx.save_for_backward(v, beta, factor, b)
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 0.5 * (beta.square().squeeze(-1) * (v * b).sum((-2, -1)) - log_det).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        v, beta, factor, b = ctx.saved_tensors
+        inverse, rate, grad = torch.cholesky_inverse(factor), beta.unsqueeze(-1), grad[..., None, None, None]
+        g_a = -0.5 * grad * rate * (rate.square() * b @ b.mT + inverse)
+        square, product = (b * b).sum(-2), (v * b).sum(-2)  # (..., C, 1)
+        free = factor.shape[-1] - _trace(inverse).unsqueeze(-1)
+        g_beta = 0.5 * grad.squeeze(-1) * (beta * (product + square) - free / beta)
+        return g_a, grad * rate.square() * b, g_beta, None
+
+
 class _EigenTerms(torch.autograd.Function):
-    """Σ_d ½ (β_d² v_d·B_d⁻¹v_d − log|B_d|) for B_d = I + β_d A, summed over groups.
+    """:func:`_output_terms` of groups with several outputs.
 
     One eigendecomposition A = U diag(e) Uᵀ per group makes every B_d diagonal. The gradients are those of the matrices,
-    not of the eigenvectors, so equal eigenvalues do no harm. A is (..., C, M, M), v (..., C, M, W), β (..., C, W).
+    not of the eigenvectors, so equal eigenvalues do no harm.
     """
 
     @staticmethod

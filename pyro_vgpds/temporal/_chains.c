@@ -456,6 +456,8 @@ INLINE vec ISA(root)(vec x) {
 #include "_chains.c"
 #define DIM 4
 #include "_chains.c"
+#define DIM 5
+#include "_chains.c"
 #endif
 
 TARGET static int ISA(run)(const group *g, int task) {
@@ -465,6 +467,7 @@ TARGET static int ISA(run)(const group *g, int task) {
         case 2: return PASTE(run, SET, 2)(g, task);
         case 3: return PASTE(run, SET, 3)(g, task);
         case 4: return PASTE(run, SET, 4)(g, task);
+        case 5: return PASTE(run, SET, 5)(g, task);
 #endif
         default: return PASTE(run, SET, 0)(g, task);
     }

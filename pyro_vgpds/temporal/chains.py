@@ -18,7 +18,7 @@ from pyro_vgpds.compiled import chunks, open_library, pool
 __all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
 _LANES = 4  # chains that the compiled code processes at once
-_UNROLLED = 4  # size of the largest state for which the compiled code has unrolled loops
+_UNROLLED = 5  # size of the largest state for which the compiled code has unrolled loops
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 

@@ -31,6 +31,7 @@ from pyro_vgpds.temporal.paths import GaussianPath
 __all__ = ["MarkovCovariance"]
 
 _COLUMNS = 1 << 22  # numbers in the columns of S that are computed at once
+_STEPS = 16  # different time steps up to which their matrices are shared by frames
 
 
 class MarkovCovariance(TemporalCovariance):
@@ -44,19 +45,13 @@ class MarkovCovariance(TemporalCovariance):
     def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
         super().__init__(kernel, times, jitter)
         t = times.t.double()
-        first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
-        first[list(times.starts)] = True
-        dt = torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
         self.h = kernel.observation_model(t)  # (N, d)
         if self.h.requires_grad:
             raise ValueError(
                 "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
                 "stationary_covariance, or use structure='dense'."
             )
-        begins = first[:, None, None]
-        stationary = kernel.stationary_covariance().double().unsqueeze(-3)
-        self.a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())  # (..., K, N, d, d)
-        self.q = torch.where(begins, stationary, kernel.process_noise(dt).double())
+        self.a, self.q = _transitions(kernel, times)  # (..., K, N, d, d)
         white = kernel.white(t)
         self.white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)  # (..., N, K)
         diag = kernel.diag(times.t)
@@ -195,3 +190,29 @@ class MarkovCovariance(TemporalCovariance):
 
     def inverse_diag(self) -> Tensor:
         return self._back(self._run(recursions.variance, 1.0 / self._noise())[1])
+
+
+def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor]:
+    """A and the covariance of the process noise for each frame, (..., K, N, d, d); at the first frame of a sequence,
+    zero and the stationary covariance.
+
+    Frames at regular times have few different steps. Their matrices are then computed once for each step.
+    """
+    t = times.t.double()
+    first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
+    first[list(times.starts)] = True
+    steps, which = times.steps
+    shared = len(steps) + 1 <= min(_STEPS, len(t) // 4) and not times.t.requires_grad
+    if shared:
+        begins = torch.arange(len(steps) + 1, device=t.device) == len(steps)
+        dt = torch.nn.functional.pad(steps, (0, 1))
+    else:
+        begins, dt = first, torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
+    begins = begins[:, None, None]
+    stationary = kernel.stationary_covariance().double().unsqueeze(-3)
+    a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())
+    q = torch.where(begins, stationary, kernel.process_noise(dt).double())
+    if not shared:
+        return a, q
+    chosen = torch.nn.functional.one_hot(torch.where(first, len(steps), which), len(dt)).to(t)  # (N, U + 1)
+    return tuple((chosen @ x.flatten(-2)).unflatten(-1, x.shape[-2:]) for x in (a, q))  # type: ignore[return-value]
