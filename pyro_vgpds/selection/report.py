@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pyro_vgpds.evaluation.table import Table, Value
+from pyro_vgpds.selection.comparison import Comparison
 
 __all__ = ["Report", "Scored"]
 
@@ -42,6 +43,7 @@ class Report:
     ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
+    comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files
 
     def table(self) -> Table:
         """One row for each candidate, the best first; the ensemble is the first row."""
