@@ -17,9 +17,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy or video")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="MODEL", help="model file, .safetensors")
     add_layout(parser, "--sequence")
-    _add_choice(parser).add_argument(
-        "--report", type=Path, metavar="FILE", help="also write the page with pictures that evaluate writes, .html"
-    )
+    _add_choice(parser, page=True)
     model = parser.add_argument_group("a single model instead", "Each of these arguments implies --quick.")
     model.add_argument("--quick", action="store_true", help="train one model, without a comparison on held-out data")
     model.add_argument(
@@ -77,7 +75,8 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     _add_machine(parser)
 
 
-def _add_choice(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def _add_choice(parser: argparse.ArgumentParser, page: bool = False) -> None:
+    """:param page: whether a page of the comparison is an option."""
     choice = parser.add_argument_group("the comparison on held-out data")
     choice.add_argument(
         "--task",
@@ -117,7 +116,10 @@ def _add_choice(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     choice.add_argument(
         "--processes", type=count, metavar="N", help="number of worker processes. Default: one for each core"
     )
-    return choice
+    if page:
+        choice.add_argument(
+            "--report", type=Path, metavar="FILE", help="also write the page with pictures that evaluate writes, .html"
+        )
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,8 @@ class ModelFile:
         if found is None:
             assert isinstance(self.posterior, Ensemble)
             raise CommandError(
-                f"{self.path} has no model, only baselines ({', '.join(self.posterior.names)}), but {what} requires one."
+                f"{self.path} has no model, only baselines ({', '.join(self.posterior.names)}), but {what} requires "
+                "one."
             )
         return found
 

@@ -124,8 +124,8 @@ def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
         known = ", ".join(trained.posterior.combinations)
         say(
             args,
-            f"note: weights and intervals of {trained.path} were chosen for the task {known}; fit --task {task} chooses "
-            f"them for this one",
+            f"note: weights and intervals of {trained.path} were chosen for the task {known}; fit --task {task} "
+            "chooses them for this one",
         )
 
 

@@ -16,8 +16,9 @@ def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, sec
     """Write the page."""
     lead = f"""This page was made by <code>pyro-vgpds demo</code> (version {pyro_vgpds.__version__}) in {seconds:.0f}
 seconds, with {steps} training steps for each model and seed {seed}. A <em>variational Gaussian process dynamical
-system</em> learns a few latent variables that explain how many observed outputs change together over time. With these it
-reconstructs missing values, forecasts beyond the end of the data and generates new data, with a measure of uncertainty."""
+system</em> learns a few latent variables that explain how many observed outputs change together over time. With these
+it reconstructs missing values, forecasts beyond the end of the data and generates new data, with a measure of
+uncertainty."""
     commands = "\n".join(escape(command) for chapter in chapters for command in chapter.commands)
     end = f"""<h2>Next steps</h2>
 <p>The models and the data of this page are in the same folder. Try there:</p>

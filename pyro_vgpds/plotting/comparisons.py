@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a comparison on held-out data: errors, coverage, errors by horizon, and predictions. They draw on axes."""
+"""Pictures of a comparison on held-out data, drawn on axes: errors, coverage, errors by horizon, and predictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     values, at = np.array(errors), np.arange(len(errors))
     limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values))))
     ax.barh(at, np.minimum(values, limit), color=[_KINDS[kind] for kind in kinds], height=0.7)
-    for y, value in zip(at, values, strict=True):
+    for y, value in enumerate(values.tolist()):
         text = f" {value:.3g}" if value <= limit else f" {value:.3g} (bar is cut)"
         ax.text(min(value, limit), y, text, va="center", fontsize="small", color=TRUTH)
     ax.set_yticks(at, names)
@@ -63,7 +63,7 @@ def draw_coverage(
     at = np.arange(len(levels), dtype=float)
     width = 0.7 / len(inside)
     for i, level in enumerate(levels):
-        ax.hlines(100.0 * level, i - 0.45, i + 0.45, color=TRUTH, linewidth=1.4, label=None if i else "nominal")
+        ax.hlines(100.0 * level, i - 0.45, i + 0.45, color=TRUTH, linewidth=1.4, label="_" if i else "nominal")
     for k, (name, values) in enumerate(inside.items()):
         x = at + (k - 0.5 * (len(inside) - 1)) * width
         ax.bar(x, values, 0.85 * width, color=colors[name], label=name, zorder=0 if k else 1)
@@ -76,13 +76,15 @@ def draw_coverage(
 
 def draw_ahead(ax: Axes, ahead: np.ndarray, errors: Mapping[str, np.ndarray], colors: Mapping[str, str]) -> None:
     """Errors by the number of frames ahead."""
-    for name, values in reversed(errors.items()):
+    from matplotlib.ticker import MaxNLocator
+
+    for name, values in reversed(list(errors.items())):
         first = name == next(iter(errors))
         ax.plot(ahead, values, ".-", color=colors[name], linewidth=2.2 if first else 1.3, label=name)
     ax.set_xlabel("frames ahead")
     ax.set_ylabel("error, standard deviations")
     ax.set_ylim(bottom=0.0)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish(ax, backwards=True)
 
 
@@ -111,7 +113,7 @@ def draw_panel(ax: Axes, panel: HeldOutPanel, colors: Mapping[str, str], level: 
     for number in np.unique(panel.run):
         rows = np.flatnonzero(panel.run == number)
         t, low, high = panel.t[panel.at[rows]], panel.band[0][rows], panel.band[1][rows]
-        label = labels.pop("band", None)
+        label = labels.pop("band", "_")
         if len(rows) > 1:
             ax.fill_between(t, low, high, color=shade, linewidth=0, label=label, zorder=0)
         else:

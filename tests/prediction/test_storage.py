@@ -249,7 +249,7 @@ def test_baselines_of_users_cannot_be_saved(tmp_path):
     data = ensemble.data
     ensemble.members[1] = BaselinePosterior(lambda given: (given.y, None), data)
     with pytest.raises(
-        TypeError, match="with an imputer of your own, .* cannot be saved: only the baselines that auto"
+        TypeError, match=r"with an imputer of your own, .* cannot be saved: only the baselines that auto"
     ):
         save_posterior(tmp_path / "a", ensemble)
     ensemble.members[1] = PosteriorMixture([make_posterior()])
