@@ -101,19 +101,19 @@ class Pictures:
         return _png(figure)
 
     def _telling(self) -> list[int]:
-        """The outputs for which the candidates that are shown differ most."""
-        found = self.comparison.found
-        means = (
-            torch.stack([found[name].mean for name in self.shown])
-            / self.scale.to(self.comparison.truth)[self.comparison.output]
+        """The outputs for which the candidates that are shown differ most, and which can be predicted at all."""
+        comparison, count = self.comparison, len(self.scale)
+        output = comparison.output.cpu()
+        unit = self.scale.to(comparison.truth)[comparison.output]
+        means = torch.stack([comparison.found[name].mean for name in self.shown]) / unit
+        spread, left = means.var(0, unbiased=False).cpu(), (means[0] - comparison.truth / unit).square().cpu()
+        number = torch.bincount(output, minlength=count)
+        spread, left = (
+            torch.zeros(count, dtype=part.dtype).index_add_(0, output, part) / number.clamp_min(1)
+            for part in (spread, left)
         )
-        spread = means.var(0, unbiased=False) if len(means) > 1 else torch.ones_like(means[0])
-        count = len(self.scale)
-        total = torch.zeros(count, dtype=spread.dtype).index_add_(0, self.comparison.output.cpu(), spread.cpu())
-        number = torch.bincount(self.comparison.output.cpu(), minlength=count)
-        # few entries make a poor picture
-        mean = torch.where(number > 0, total / number.clamp_min(1) * (number / (number + 2.0)), -1.0)
-        best = mean.argsort(descending=True, stable=True)[:_PANELS].tolist()
+        rank = spread * (1.0 - left).clamp_min(0.05) * number / (number + 2.0)  # few entries make a poor picture
+        best = rank.masked_fill(number == 0, -1.0).argsort(descending=True, stable=True)[:_PANELS].tolist()
         return sorted(i for i in best if number[i] > 0)
 
     def _panel(self, output: int) -> HeldOutPanel:
