@@ -88,7 +88,7 @@ def _add_choice(parser: argparse.ArgumentParser, page: bool = False) -> None:
         "--horizon",
         type=count,
         metavar="N",
-        help="forecast: number of frames. Default: an eighth of the median sequence",
+        help="number of frames to forecast; implies --task forecast. Default: an eighth of the median sequence",
     )
     choice.add_argument(
         "--seconds",

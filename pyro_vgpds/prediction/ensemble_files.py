@@ -31,6 +31,7 @@ class _Kind:
     type: type
     describe: Callable[[Any], dict[str, object]]
     build: Callable[[dict[str, Any]], object]
+    is_member: bool
 
 
 _KINDS: dict[str, _Kind] = {}
@@ -41,6 +42,8 @@ def register(
     kind: type,
     describe: Callable[[Any], dict[str, object]],
     build: Callable[[dict[str, Any]], object],
+    *,
+    is_member: bool,
 ) -> None:
     """Let objects of a class be members or reports of ensembles in files.
 
@@ -48,8 +51,9 @@ def register(
     :param kind: the class.
     :param describe: an object as a dictionary of Sequences, tensors, and any nesting of numbers, strings and lists.
     :param build: the inverse. It raises a ValueError for a dictionary of unexpected content.
+    :param is_member: whether the objects are members; if not, they are reports.
     """
-    _KINDS[name] = _Kind(kind, describe, build)
+    _KINDS[name] = _Kind(kind, describe, build, is_member)
 
 
 class _Store:
@@ -114,12 +118,14 @@ def build_ensemble(
         if about["kind"] == "model":
             members.append(build_posterior(about, own, data[about["of"]]))
         else:
-            members.append(cast("Member", _build(about, own, data)))
+            members.append(cast("Member", _build(about, own, data, is_member=True)))
+    if len({member.data.num_base_outputs for member in members}) != 1:
+        raise ValueError("all members must have the same outputs.")
     parts = unpack(header["combinations"], strip(tensors, "combination."))
     names = [_checked(name, str) for name in header["names"]]
     ensemble = Ensemble(members, {task: _combination(one, members[0]) for task, one in parts.items()}, names)
     if header["report"] is not None:
-        ensemble.report = _build(header["report"], strip(tensors, "report."), data)
+        ensemble.report = _build(header["report"], strip(tensors, "report."), data, is_member=False)
     return ensemble
 
 
@@ -154,9 +160,11 @@ def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:
     return {"kind": name, "content": pack(plain, own), "of": data}, own
 
 
-def _build(about: Json, tensors: Tensors, data: list[Sequences]) -> object:
-    content = unpack(about["content"], tensors)
-    return _KINDS[about["kind"]].build({**content, **{key: data[k] for key, k in about["of"].items()}})
+def _build(about: Json, tensors: Tensors, data: list[Sequences], *, is_member: bool) -> object:
+    content, kind = unpack(about["content"], tensors), _KINDS[about["kind"]]
+    if kind.is_member is not is_member:
+        raise ValueError(f"{about['kind']} is not expected here.")
+    return kind.build({**content, **{key: data[k] for key, k in about["of"].items()}})
 
 
 def _checked(value: Any, kind: type) -> Any:

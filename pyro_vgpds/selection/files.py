@@ -18,8 +18,8 @@ __all__ = ["register_files"]
 
 def register_files() -> None:
     """Let :func:`~pyro_vgpds.save_posterior` write the ensembles of :func:`~pyro_vgpds.auto`."""
-    register("baseline", BaselinePosterior, _describe_baseline, _build_baseline)
-    register("report", Report, Report.to_dict, Report.from_dict)
+    register("baseline", BaselinePosterior, _describe_baseline, _build_baseline, is_member=True)
+    register("report", Report, Report.to_dict, Report.from_dict, is_member=False)
 
 
 def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:

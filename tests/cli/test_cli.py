@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def walks(folder):
-    """Two sequences with dates and gaps, and a model of them with scaled outputs."""
+    """Two sequences with dates and gaps, and a model of them."""
     rows, hidden = [], {("walk", 3, 1), ("run", 5, 0), ("run", 5, 2)}
     for name, shift in (("walk", 0.0), ("run", 0.7)):
         for i, row in enumerate(values(16, shift)):
@@ -73,11 +73,11 @@ def walks(folder):
 
 @pytest.fixture(scope="module")
 def plain(folder):
-    """One sequence with numbers as times and no missing values, as npz, and a model without scaling."""
+    """One sequence with numbers as times and no missing values, as npz, and a model."""
     path = folder / "plain.npz"
     np.savez(path, t=np.arange(20) / 2, y=values(20)[:, 1:])
     model = folder / "plain.safetensors"
-    assert main(["fit", str(path), "-o", str(model), "--steps", "10", "--num-inducing", "10", "--no-scale", "-q"]) == 0
+    assert main(["fit", str(path), "-o", str(model), "--steps", "10", "--num-inducing", "10", "-q"]) == 0
     return SimpleNamespace(npz=path, model=str(model))
 
 

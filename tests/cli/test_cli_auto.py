@@ -171,7 +171,7 @@ def test_names_may_contain_commas():
     assert choosing._named(" none ", known, "--x") == []
 
 
-def test_arguments_of_the_choice_are_passed_on(days, tmp_path, monkeypatch):
+def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch):
     given = {}
 
     def fake(
@@ -189,6 +189,9 @@ def test_arguments_of_the_choice_are_passed_on(days, tmp_path, monkeypatch):
     expected = {"task": "forecast", "horizon": 3, "seconds": 9.0, "seed": 3, "processes": 2, "progress": False,
                 "folder": tmp_path / "kept"}  # fmt: skip
     assert {name: given[name] for name in expected} == expected
+    for more, task in (([], "impute"), (["--horizon", "2"], "forecast"), (["--task", "reconstruct"], "reconstruct")):
+        assert main(["evaluate", gaps.csv, "-o", str(tmp_path / "a.html"), "-q", *more]) == 1
+        assert given["task"] == task
 
 
 @pytest.mark.parametrize(
