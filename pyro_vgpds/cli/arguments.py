@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "seed", "whole"]
+__all__ = ["add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "whole"]
 
 
 def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None = 1) -> None:
@@ -56,7 +56,9 @@ def add_answer(parser: argparse.ArgumentParser, interval: float | None) -> None:
         help="output file: csv, npz, or for a video gif, mp4, avi, mkv, mov. Default: csv to the standard output",
     )
     parser.add_argument(
-        "--no-noise", action="store_true", help="predict the noise-free function instead of noisy outputs"
+        "--no-noise",
+        action="store_true",
+        help="predict the noise-free function instead of noisy outputs; of single models only",
     )
     parser.add_argument(
         "--fps", type=positive, metavar="RATE", help="video: frames per second. Default: as in training, else 12"

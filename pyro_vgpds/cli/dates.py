@@ -11,7 +11,7 @@ import numpy as np
 from pyro_vgpds.cli.errors import UsageError
 
 __all__ = [
-    "OutOfRangeError", "format_duration", "months_to", "parse_date", "parse_range", "parse_step",
+    "OutOfRangeError", "months_to", "parse_date", "parse_range", "parse_step",
     "parse_times", "to_nanoseconds",
 ]  # fmt: skip
 
@@ -98,17 +98,6 @@ def parse_range(text: str, argument: str) -> np.ndarray:
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         raise UsageError(f"{argument} must be finite, but got {text!r}.")
     return times
-
-
-def format_duration(seconds: float) -> str:
-    """``90.0`` as ``1.5 min``: in the largest of the units d, h, min and s that gives at least 1.
-
-    >>> from pyro_vgpds.cli.dates import format_duration
-    >>> format_duration(90.0), format_duration(0.25), format_duration(6.048e5)
-    ('1.5 min', '0.25 s', '7 d')
-    """
-    unit = next((unit for unit in ("d", "h", "min") if seconds >= _UNITS[unit]), "s")
-    return f"{seconds / _UNITS[unit]:.4g} {unit}"
 
 
 def steps_to(start: float, stop: float, step: float, argument: str, include: bool = False) -> np.ndarray:

@@ -1,29 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds info``: a description of a trained model, or of each model of a mixture."""
+"""``pyro-vgpds info``: a description of a trained model, or of each member of a mixture or an ensemble."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import format_duration
 from pyro_vgpds.cli.errors import OK
 from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
-from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.selection.report import Report
 
 __all__ = ["run_info"]
 
 
 def run_info(args: argparse.Namespace) -> int:
     facts = _facts(ModelFile.read(args.model))
-    print(json.dumps(facts, indent=2) if args.json else _text(facts))
+    print(json.dumps(_finite(facts), indent=2) if args.json else _text(facts))
     return OK
+
+
+def _finite(value: object) -> object:
+    """The same with None instead of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _facts(trained: ModelFile) -> dict[str, Any]:
@@ -40,12 +51,15 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
             "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
             "video": about.shape,
-            "scaled": any(bool((model_of(member).output_scale != 1.0).any()) for member in trained.members),
+            "scaled": any(bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()),
         },
     }
     if isinstance(trained.posterior, PosteriorMixture):
         weights = trained.posterior.weights.tolist()
-        facts["models"] = [{"weight": w, **_describe(p)} for w, p in zip(weights, trained.members, strict=True)]
+        models = trained.posterior.posteriors
+        facts["models"] = [{"weight": w, **_describe(p)} for w, p in zip(weights, models, strict=True)]
+    elif isinstance(trained.posterior, Ensemble):
+        facts |= _describe_ensemble(trained.posterior)
     else:
         facts |= _describe(trained.posterior)
     if (result := about.training) is not None:
@@ -53,6 +67,26 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
             "method": result.method, "steps": result.num_steps, "seconds": result.seconds, "stopped": result.stopped,
         }  # fmt: skip
     return facts
+
+
+def _describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
+    weights = next(iter(ensemble.combinations.values())).weights.mean(1).tolist()
+    members: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "kind": "model" if isinstance(member, Posterior) else "baseline",
+            "weight": weight,
+            **(_describe(member) if isinstance(member, Posterior) else {}),
+        }
+        for name, member, weight in zip(ensemble.names, ensemble.members, weights, strict=True)
+    ]
+    members.sort(key=lambda member: -member["weight"])
+    report = ensemble.report if isinstance(ensemble.report, Report) else None
+    return {
+        "tasks": list(ensemble.combinations),
+        "members": members,
+        "report": None if report is None else report.to_dict(),
+    }
 
 
 def _describe(posterior: Posterior) -> dict[str, Any]:
@@ -101,7 +135,22 @@ def _text(facts: dict[str, Any]) -> str:
         lines.append("outputs    " + ", ".join(about["columns"][:12]) + (", …" if len(about["columns"]) > 12 else ""))
     for i, model in enumerate(facts.get("models", [])):
         lines += ["", f"model {i}    weight {model['weight']:.4g} in the mixture", *_model_lines(model, about["dates"])]
-    return "\n".join(lines if "models" in facts else [*lines, *_model_lines(facts, about["dates"])])
+    if "members" in facts:
+        lines += _ensemble_lines(facts, about["dates"])
+    elif "models" not in facts:
+        lines += _model_lines(facts, about["dates"])
+    return "\n".join(lines)
+
+
+def _ensemble_lines(facts: dict[str, Any], dates: bool) -> list[str]:
+    lines = [f"ensemble   {counted(len(facts['members']), 'member')}, weighted and calibrated to {facts['tasks'][0]}"]
+    if facts["report"] is not None:
+        lines += ["", *str(Report.from_dict(facts["report"])).splitlines()]
+    for member in facts["members"]:
+        lines += ["", f"{member['kind']:9}  {member['name']}, mean weight {member['weight']:.3g}"]
+        if member["kind"] == "model":
+            lines += _model_lines(member, dates)
+    return lines
 
 
 def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds plot``: figures of a trained model. Those of the latent space show the first model of a mixture."""
+"""``pyro-vgpds plot``: figures of a trained model. Those of the latent space show the first model of a mixture, or the
+best of an ensemble.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,13 @@ from pyro_vgpds.plotting import (
     plot_relevance,
     plot_training,
 )  # fmt: skip
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.posterior import Posterior
 
 __all__ = ["FIGURES", "run_plot"]
 
+_OF_ONE = ("overview", "relevance", "latent", "plane")  # figures that show one model
 _SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -43,6 +48,9 @@ def run_plot(args: argparse.Namespace) -> int:
     target = args.output or args.model.with_name(f"{args.model.stem}{kind}.png")
     check_output(target, args.force, _SUFFIXES, inputs=(args.model,))
     trained = ModelFile.read(args.model)
+    if args.what in _OF_ONE and len(trained.members) and not isinstance(trained.posterior, Posterior):
+        kind = "best model of the ensemble" if isinstance(trained.posterior, Ensemble) else "first model of the mixture"
+        say(args, f"{args.what}: of the {kind}, {next(iter(trained.members))}")
     try:
         figure = FIGURES[args.what](trained, args)
         with placed(target) as part:
@@ -54,7 +62,7 @@ def run_plot(args: argparse.Namespace) -> int:
 
 
 def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    first, order, about = trained.members[0], _order(trained), trained.metadata
+    first, order, about = trained.first("--what overview"), _order(trained), trained.metadata
     figure = plt.figure(figsize=(11, 7.2), layout="constrained")
     places = figure.subplot_mosaic(
         [["relevance", "first"], ["relevance", "second"], ["plane", "last"], ["plane", "last"]]
@@ -73,26 +81,26 @@ def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
 def _training(trained: ModelFile, args: argparse.Namespace) -> Figure:
     if trained.metadata.training is None:
         raise CommandError(
-            f"{trained.path} has no record of its training; models written by `pyro-vgpds fit` have one."
+            f"{trained.path} has no record of its training; models written by `pyro-vgpds fit --quick` have one."
         )
     return _figure(plot_training(trained.metadata.training))
 
 
 def _relevance(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    return _figure(plot_relevance(relevance_of(trained.members[0]), trained.metadata.relevance_before))
+    return _figure(plot_relevance(relevance_of(trained.first("--what relevance")), trained.metadata.relevance_before))
 
 
 def _latent(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    first = trained.members[0]
+    first = trained.first("--what latent")
     active = int(relevance_of(first).active.sum())
     return _figure(plot_latent(first, _order(trained)[: max(1, active)], names=trained.metadata.names)[0])
 
 
 def _plane(trained: ModelFile, args: argparse.Namespace) -> Figure:
-    order = _order(trained)
+    first, order = trained.first("--what plane"), _order(trained)
     if len(order) < 2:
         raise CommandError(f"{trained.path} has one latent dimension, but --what plane requires two.")
-    return _figure(plot_plane(trained.members[0], order[:2], names=trained.metadata.names))
+    return _figure(plot_plane(first, order[:2], names=trained.metadata.names))
 
 
 def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
@@ -102,7 +110,7 @@ def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:
             f"--sequence must be a training sequence with --what fit, but got {NEW!r}. Use --what forecast for it."
         )
     if shape is not None and args.outputs is None:
-        function = trained.posterior.impute(fill=False, include_noise=False).mean.cpu().numpy()
+        function = trained.posterior.impute(fill=False).mean.cpu().numpy()
         frames = {name: y.reshape(-1, *shape) for name, y in (("data", trained.outputs()), ("model", function))}
         return _figure(plot_frames(frames, labels=format_times(trained.times(0)))[0, 0])
     chosen = _outputs(trained, args)
@@ -166,7 +174,7 @@ def _share_labels(axes: Sequence[Axes]) -> None:
 
 def _order(trained: ModelFile) -> list[int]:
     """The latent dimensions of the first model, the most relevant first."""
-    return relevance_of(trained.members[0]).value.argsort(descending=True).tolist()
+    return relevance_of(trained.first("this figure")).value.argsort(descending=True).tolist()
 
 
 def _outputs(trained: ModelFile, args: argparse.Namespace) -> list[int]:

@@ -1,37 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pyro-vgpds fit``: train a model on a data file."""
+"""``pyro-vgpds fit``: the automatic choice of models for a data file, or with ``--quick`` one model."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyro
 import torch
 
-from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
+from pyro_vgpds.cli import lazy
+from pyro_vgpds.cli.choosing import check_choice, choose, report_of
+from pyro_vgpds.cli.errors import INTERRUPTED, OK, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
-from pyro_vgpds.cli.reading import read_table
-from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.cli.reading import read_data
 from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.metadata import Metadata
 from pyro_vgpds.training.result import FitResult
 
 __all__ = ["run_fit"]
 
-_LATENT = 9  # initial dimensions, if there are as many outputs
+_STEPS, _METHOD = 500, "natural"  # as in fit
+_SINGLE = (
+    "--latent-dim", "--num-inducing", "--temporal", "--hold", "--no-scale", "--one-noise", "--steps", "--method",
+    "--restarts", "--checkpoint", "--resume",
+)  # fmt: skip
+_CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "--processes", "--folder", "--report")
 
 
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, inputs=(args.file,))
+    single, choice = _given(args, _SINGLE), _given(args, _CHOICE)
+    if choice and (args.quick or single):
+        raise UsageError(
+            f"{choice[0]} cannot be combined with {'--quick' if args.quick else single[0]}, which trains a single "
+            "model without a comparison."
+        )
+    if args.quick or single:
+        if not args.quick:
+            words = "belongs" if len(single) == 1 else "belong"
+            say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick")
+        return _fit_one(args)
+    return _fit_best(args)
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
+    values = {name: getattr(args, name.removeprefix("--").replace("-", "_")) for name in names}
+    return [name for name, value in values.items() if value is not None and value is not False]
+
+
+def _about(args: argparse.Namespace, table: InputTable) -> Metadata:
+    return Metadata(args.file.name, table.names, table.shape, table.fps, args.shrink, seed=args.seed)
+
+
+def _fit_best(args: argparse.Namespace) -> int:
+    check_output(args.report, args.force, lazy.PAGES, "--report", inputs=(args.file, args.output))
+    check_choice(args)
+    torch.set_num_threads(args.threads)
+    table, data = read_data(args.file, Layout.of(args))
+    say(args, f"{args.file}: {data}")
+    ensemble = choose(args, data)
+    save_posterior(args.output, ensemble, _about(args, table).pack())
+    report = report_of(ensemble)
+    if args.report is not None:
+        lazy.write_comparison(args.report, report, table, data)
+    if not args.quiet:
+        print(report)
+    say(args, f"model: {args.output}" + (f"\nreport: {args.report}" if args.report is not None else ""))
+    return OK
+
+
+def _fit_one(args: argparse.Namespace) -> int:
     if args.resume and args.checkpoint is None:
         raise UsageError("--resume requires --checkpoint FILE, the file to continue from.")
     if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
@@ -40,27 +89,24 @@ def run_fit(args: argparse.Namespace) -> int:
         args.checkpoint, args.force or args.resume, argument="--checkpoint", inputs=(args.file,),
         instead="Choose another name, or pass --resume to continue from it or --force to replace it.",
     )  # fmt: skip
-    kernel = _temporal(args.temporal)
+    kernel = None if args.temporal is None else _temporal(args.temporal)
     torch.set_num_threads(args.threads)
-    table = read_table(args.file, Layout.of(args))
-    data = _data(table)
+    table, data = read_data(args.file, Layout.of(args))
     say(args, f"{args.file}: {data}")
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
-    latent = min(_LATENT, data.num_outputs) if args.latent_dim is None else args.latent_dim
     model = VGPDS.from_data(
-        data, latent, args.num_inducing, kernel, noise_per_output=args.noise_per_output, scale_outputs=args.scale
-    )
+        data, args.latent_dim, args.num_inducing, kernel, noise_per_output=not args.one_noise,
+        scale_outputs=not args.no_scale,
+    )  # fmt: skip
     _hold(model, args.hold)
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value
     result = fit(
-        model, guide, data, args.steps, args.method, num_restarts=args.restarts,
+        model, guide, data, args.steps or _STEPS, args.method or _METHOD, num_restarts=args.restarts or 0,
         progress=False if args.quiet else None, checkpoint=args.checkpoint, resume=_resume(args),
     )  # fmt: skip
-    about = Metadata(
-        args.file.name, table.names, table.shape, table.fps, args.shrink, before.tolist(), result, args.seed
-    )
+    about = replace(_about(args, table), relevance_before=before.tolist(), training=result)
     save(args.output, model, guide, data, about.pack())
     summary = f"{_summary(model, model.relevance(guide, data), result)}\nmodel: {args.output}"
     if result.stopped == "interrupted":  # printed even with --quiet; the exit code stops `fit && forecast`
@@ -75,13 +121,6 @@ def _temporal(text: str) -> Kernel:
         return parse_kernel(text)
     except ValueError as error:
         raise UsageError(f"--temporal: {error}") from None
-
-
-def _data(table: InputTable) -> Sequences:
-    try:
-        return Sequences(table.t, table.y, columns=table.columns)
-    except (ValueError, TypeError) as error:
-        raise CommandError(f"{table.path}: {error}") from None
 
 
 def _hold(model: VGPDS, names: str | None) -> None:

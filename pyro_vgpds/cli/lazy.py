@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that import their modules, and with them matplotlib, only when they are run: plot, demo and experiment."""
+"""Commands that import their modules, and with them matplotlib, only when they are run: plot, evaluate, demo and
+experiment.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,31 @@ import importlib
 from pathlib import Path
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
+from pyro_vgpds.cli.layout import InputTable
 from pyro_vgpds.cli.progress import say
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.selection.report import Report
 
-__all__ = ["FIGURES", "run_demo", "run_experiment", "run_plot"]
+__all__ = ["FIGURES", "PAGES", "run_demo", "run_evaluate", "run_experiment", "run_plot", "write_comparison"]
 
 #: choices of ``plot --what``
 FIGURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast")
+#: suffixes of reports
+PAGES = (".html", ".htm")
 
 
 def run_plot(args: argparse.Namespace) -> int:
     code: int = importlib.import_module("pyro_vgpds.cli.drawing").run_plot(args)
     return code
+
+
+def run_evaluate(args: argparse.Namespace) -> int:
+    code: int = importlib.import_module("pyro_vgpds.cli.evaluating").run_evaluate(args)
+    return code
+
+
+def write_comparison(path: Path, report: Report, table: InputTable, data: Sequences) -> None:
+    importlib.import_module("pyro_vgpds.cli.evaluating").write_comparison(path, report, table, data)
 
 
 def run_demo(args: argparse.Namespace) -> int:

@@ -9,16 +9,18 @@ from typing import cast
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import format_duration, months_to, parse_range, parse_step, steps_to
+from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable
-from pyro_vgpds.data.dates import format_times, to_dates
+from pyro_vgpds.data.dates import format_duration, format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.storage import load_posterior
+from pyro_vgpds.selection.report import Report
 from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["NEW", "ModelFile", "model_of", "relevance_of"]
@@ -28,10 +30,10 @@ NEW = "new"  # the name of a sequence that is not a training sequence
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The content of a model file: a posterior, or a mixture of several, and the metadata."""
+    """The content of a model file: a posterior, a mixture or an ensemble of several, and the metadata."""
 
     path: Path
-    posterior: Posterior | PosteriorMixture
+    posterior: Posterior | PosteriorMixture | Ensemble
     metadata: Metadata
 
     @classmethod
@@ -45,23 +47,41 @@ class ModelFile:
         return cls(path, load_posterior(path), Metadata.unpack(load_metadata(path)))
 
     @property
-    def members(self) -> list[Posterior]:
-        """The posteriors of a mixture, or the only one."""
-        return [self.posterior] if isinstance(self.posterior, Posterior) else self.posterior.posteriors
+    def members(self) -> dict[str, Posterior]:
+        """The models by name: those of a mixture, those of an ensemble with the best first, or the only one."""
+        if isinstance(self.posterior, Ensemble):
+            return _models(self.posterior)
+        several = [self.posterior] if isinstance(self.posterior, Posterior) else self.posterior.posteriors
+        return {str(i): one for i, one in enumerate(several)}
+
+    def first(self, what: str) -> Posterior:
+        """The only model, the first of a mixture, or the best of an ensemble.
+
+        :param what: what it is for.
+        :raises CommandError: if it is an ensemble of baselines only.
+        """
+        found = next(iter(self.members.values()), None)
+        if found is None:
+            assert isinstance(self.posterior, Ensemble)
+            raise CommandError(
+                f"{self.path} has no model, only baselines ({', '.join(self.posterior.names)}), but {what} requires "
+                "one."
+            )
+        return found
 
     @property
     def data(self) -> Sequences:
         """The training data."""
-        return self.members[0].data
+        return self.posterior.data
 
     @property
     def num_outputs(self) -> int:
-        return self.members[0].num_outputs
+        return self.data.num_base_outputs
 
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return self.members[0].columns
+        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     @property
     def names(self) -> list[str]:
@@ -173,6 +193,16 @@ class ModelFile:
         if table.y[0].shape[1] != count:
             raise CommandError(f"{table.path} has {table.y[0].shape[1]} outputs, but {self.path} has {count}.")
         return table.y
+
+
+def _models(ensemble: Ensemble) -> dict[str, Posterior]:
+    """The models of an ensemble, those with the smallest held-out error first, or the largest weight if it has none."""
+    weights = next(iter(ensemble.combinations.values())).weights.mean(1).tolist()
+    rank = {name: -weight for name, weight in zip(ensemble.names, weights, strict=True)}
+    if isinstance(ensemble.report, Report):
+        rank |= {c.name: c.error for c in ensemble.report.candidates if c.failure is None}
+    found = {n: m for n, m in zip(ensemble.names, ensemble.members, strict=True) if isinstance(m, Posterior)}
+    return {name: found[name] for name in sorted(found, key=lambda name: rank[name])}
 
 
 def model_of(posterior: Posterior) -> VGPDS:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyro_vgpds
 from pyro_vgpds.cli import describing, fitting, lazy, predicting
-from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed, whole
-from pyro_vgpds.training.settings import METHODS
+from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed
+from pyro_vgpds.cli.fit_arguments import add_evaluate, add_fit
 
 __all__ = ["PROGRAM", "make_parser"]
 
@@ -27,8 +27,8 @@ columns; or frames (T, H, W) of a video), npy, or with the [video] extra mp4, av
 """
 _CODES = """\
 An existing file is replaced only with --force. A file is never written partially.
-Exit codes: 0 success, 1 failure (a file is missing or has the wrong content), 2 wrong argument, 130 Ctrl-C (fit saves
-the best model so far).
+Exit codes: 0 success, 1 failure (a file is missing or has the wrong content), 2 wrong argument, 130 Ctrl-C (fit --quick
+saves the best model so far).
 """
 
 
@@ -78,60 +78,6 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="random seed. Default: 0")
 
 
-def _fit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy or video")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="MODEL", help="model file, .safetensors")
-    add_layout(parser, "--sequence")
-    model = parser.add_argument_group("the model")
-    model.add_argument(
-        "--latent-dim",
-        type=count,
-        metavar="Q",
-        help="initial number of latent dimensions; training switches off those it does not need. "
-        "Default: 9, or the number of outputs if that is smaller",
-    )
-    model.add_argument(
-        "--num-inducing",
-        type=count,
-        metavar="M",
-        help="number of inducing points. Default: 100, or the number of frames if that is smaller",
-    )
-    model.add_argument(
-        "--temporal",
-        default="matern32+white+bias",
-        metavar="KERNEL",
-        help="temporal kernel: rbf, markovrbf, matern12, matern32, matern52, periodic, linear, white, bias, combined "
-        'with + and *, brackets and parameters, as in "periodic(period=24 fixed)*rbf+white". '
-        "Default: matern32+white+bias",
-    )
-    model.add_argument(
-        "--hold",
-        metavar="NAMES",
-        help="parameters of the temporal kernel, such as period, that stay fixed at their initial values",
-    )
-    model.add_argument(
-        "--scale",
-        action="store_true",
-        help="divide each output by its standard deviation; predictions are in the units of the data",
-    )
-    model.add_argument("--noise-per-output", action="store_true", help="one noise variance per output, not one for all")
-    training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=count, default=500, metavar="N", help="maximum number of steps. Default: 500")
-    training.add_argument("--method", choices=METHODS, default="natural", help="optimiser. Default: natural")
-    training.add_argument(
-        "--restarts", type=whole, default=0, metavar="N", help="further runs; the best run is kept. Default: 0"
-    )
-    training.add_argument("--seed", type=seed, default=0, metavar="N", help="random seed. Default: 0")
-    training.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="save the state of training to this file regularly; an existing file requires --resume or --force",
-    )
-    training.add_argument("--resume", action="store_true", help="continue from --checkpoint, if that file exists")
-    add_machine(parser)
-
-
 def _forecast(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=0.95)
     add_when(parser, "training sequence to forecast, by name or number, or new. Default: the only one")
@@ -158,11 +104,10 @@ def _reconstruct(parser: argparse.ArgumentParser) -> None:
         help="outputs to hide as well, by name or number (3, 10:20), to measure the error of their reconstruction",
     )
     how.add_argument("--smooth", action="store_true", help="predict observed values too, instead of keeping them")
-    how.add_argument("--factorised", action="store_true", help="faster: do not update the training frames")
-    how.add_argument("--starts", type=count, default=3, metavar="N", help="number of initial values. Default: 3")
-    how.add_argument(
-        "--steps", type=count, default=200, metavar="N", help="maximum number of steps from each. Default: 200"
-    )
+    one = "of single models only"
+    how.add_argument("--factorised", action="store_true", help=f"faster: do not update the training frames; {one}")
+    how.add_argument("--starts", type=count, metavar="N", help=f"number of initial values; {one}. Default: 3")
+    how.add_argument("--steps", type=count, metavar="N", help=f"maximum number of steps; {one}. Default: 200")
     how.add_argument("--seed", type=seed, default=0, metavar="N", help="random seed. Default: 0")
     add_machine(parser)
 
@@ -230,13 +175,23 @@ _COMMANDS = (
     _Command(
         "fit",
         fitting.run_fit,
-        _fit,
-        "Train a model on a data file.",
+        add_fit,
+        "Train on a data file. Models and baselines are compared on held-out data; the best are combined, their "
+        "intervals\nare calibrated, and they are trained on all data. --quick trains a single model instead.",
         """fit walk.csv -o walk.safetensors
-        fit gaits.csv -o gaits.safetensors --sequence-column gait
-        fit prices.csv -o prices.safetensors --time date --scale --temporal "matern32+white+bias"
+        fit gaits.csv -o gaits.safetensors --sequence-column gait --task reconstruct
+        fit prices.csv -o prices.safetensors --time date --task forecast --horizon 30 --report prices.html
         fit clip.mp4 -o clip.safetensors --shrink 2 --temporal "rbf*periodic+white" --hold period
-        fit long.npz -o long.safetensors --steps 2000 --checkpoint long.checkpoint --resume""",
+        fit long.npz -o long.safetensors --quick --steps 2000 --checkpoint long.checkpoint --resume""",
+    ),
+    _Command(
+        "evaluate",
+        lazy.run_evaluate,
+        add_evaluate,
+        "Compare models and baselines on held-out data. Prints a table of errors and writes a page with pictures.",
+        """evaluate walk.csv
+        evaluate prices.csv --time date --task forecast --horizon 30 -o prices.html
+        evaluate gaits.csv --sequence-column gait --task reconstruct --baselines "nearest neighbour,kernel ridge" """,
     ),
     _Command(
         "forecast",

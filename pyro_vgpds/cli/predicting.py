@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyro
@@ -20,6 +21,7 @@ from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.files.tables import table_suffixes, write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.metrics import mae, mse
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
 
@@ -32,7 +34,8 @@ def run_forecast(args: argparse.Namespace) -> int:
     trained = _open(args)
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
-    prediction = trained.posterior.forecast(times, sequence, include_noise=not args.no_noise)
+    _say_task(args, trained, "forecast")
+    prediction = trained.posterior.forecast(times, sequence, **_noise(args, trained))
     label = NEW if sequence is None else trained.names[sequence]
     _write(args, trained, prediction, [label] * len(times) if trained.data.num_sequences > 1 else None)
     return OK
@@ -43,7 +46,7 @@ def run_generate(args: argparse.Namespace) -> int:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     pyro.set_rng_seed(args.seed)
-    draws = trained.posterior.generate(times, args.samples, sequence, include_noise=not args.no_noise)
+    draws = trained.posterior.generate(times, args.samples, sequence, **_noise(args, trained))
     y = draws.flatten(0, 1).cpu().numpy()
     write_table(
         args.output or sys.stdout,
@@ -64,16 +67,19 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     if args.file is None:
         if args.hide:
             raise UsageError("--hide requires FILE, the data whose columns to hide.")
-        filled = trained.posterior.impute(fill=not args.smooth, include_noise=not args.no_noise)
+        _say_task(args, trained, "impute")
+        filled = trained.posterior.impute(fill=not args.smooth, **_noise(args, trained))
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
         _write(args, trained, filled, labels if trained.data.num_sequences > 1 else None)
         return OK
+    options = {**_noise(args, trained), **_solver(args, trained)}
     table = _read(args, trained)
     truth = np.concatenate(trained.align(table))
     seen = truth.copy()
     if args.hide:
         seen[:, select(args.hide, trained.columns, trained.num_outputs, "--hide")] = np.nan
     parts = np.split(seen, np.cumsum([len(t) for t in table.t])[:-1])
+    _say_task(args, trained, "reconstruct")
     note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} values are missing; reconstructing ..."
     try:
         with working(args, note):
@@ -82,9 +88,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
                 parts,
                 None if args.sequence is None else trained.sequence(args.sequence),
                 fill=not args.smooth,
-                include_noise=not args.no_noise,
-                factorised=args.factorised,
-                solver=Solver(args.starts, args.steps),
+                **options,
             )
     except ValueError as error:
         raise CommandError(f"{args.file}: {error}") from None
@@ -93,6 +97,36 @@ def run_reconstruct(args: argparse.Namespace) -> int:
         _score(args, np.where(np.isnan(seen), truth, np.nan), found.mean.cpu().numpy())
     _write(args, trained, found, names)
     return OK
+
+
+def _noise(args: argparse.Namespace, trained: ModelFile) -> dict[str, Any]:
+    """The options of ``--no-noise``."""
+    if not isinstance(trained.posterior, Ensemble):
+        return {"include_noise": not args.no_noise}
+    if args.no_noise:
+        raise UsageError(f"--no-noise requires a single model, but {trained.path} has an ensemble (fit --quick).")
+    return {}
+
+
+def _solver(args: argparse.Namespace, trained: ModelFile) -> dict[str, Any]:
+    """The options of ``--factorised``, ``--starts`` and ``--steps``."""
+    if not isinstance(trained.posterior, Ensemble):
+        return {"factorised": args.factorised, "solver": Solver(args.starts or 3, args.steps or 200)}
+    given = next((name for name in ("factorised", "starts", "steps") if getattr(args, name)), None)
+    if given is not None:
+        raise UsageError(f"--{given} requires a single model, but {trained.path} has an ensemble (fit --quick).")
+    return {}
+
+
+def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
+    """Say so if an ensemble was made for another task."""
+    if isinstance(trained.posterior, Ensemble) and task not in trained.posterior.combinations:
+        known = ", ".join(trained.posterior.combinations)
+        say(
+            args,
+            f"note: weights and intervals of {trained.path} were chosen for the task {known}; fit --task {task} "
+            "chooses them for this one",
+        )
 
 
 def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:

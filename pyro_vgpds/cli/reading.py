@@ -12,11 +12,27 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.dates import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import load_video
 from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.files.film import FILM_SUFFIXES
+from pyro_vgpds.inference.start import Sizes, check_start
 
-__all__ = ["read_table"]
+__all__ = ["read_data", "read_table"]
+
+
+def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
+    """A file to train on.
+
+    :raises CommandError: as :func:`read_table`, and if an output was never observed or nothing varies.
+    """
+    table = read_table(path, layout)
+    try:
+        data = Sequences(table.t, table.y, columns=table.columns)
+        check_start(data, Sizes(None, None, None))
+    except (ValueError, TypeError) as error:
+        raise CommandError(f"{path}: {error}") from None
+    return table, data
 
 
 def read_table(path: Path, layout: Layout) -> InputTable:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["format_times", "to_dates", "to_seconds"]
+__all__ = ["format_duration", "format_times", "to_dates", "to_seconds"]
+
+_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
@@ -34,3 +36,14 @@ def format_times(times: np.ndarray) -> list[str]:
         if (times.astype(f"datetime64[{unit}]") == times).all():
             break
     return [str(text) for text in np.datetime_as_string(times, unit=unit)]
+
+
+def format_duration(seconds: float) -> str:
+    """``90.0`` as ``1.5 min``: in the largest of the units d, h, min and s that gives at least 1.
+
+    >>> from pyro_vgpds.data.dates import format_duration
+    >>> format_duration(90.0), format_duration(0.25), format_duration(6.048e5)
+    ('1.5 min', '0.25 s', '7 d')
+    """
+    unit, length = next((pair for pair in _UNITS if seconds >= pair[1]), ("s", 1.0))
+    return f"{seconds / length:.4g} {unit}"

@@ -63,7 +63,7 @@ def load_metadata(path: PathLike) -> dict[str, object]:
     >>> load_metadata("model.safetensors")
     {'unit': 'cm'}
     """
-    header, tensors = read_file(path, "model", "mixture")
+    header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
         return _unpack_metadata(header, tensors)
     except (KeyError, TypeError, ValueError) as error:
@@ -87,9 +87,10 @@ def load(
     >>> Posterior(again, its_guide, its_data).bound == post.bound
     True
     """
-    header, tensors = read_file(path, "model", "mixture")
-    if header["kind"] == "mixture":
-        raise FileFormatError(f"{path} holds a mixture of several models. Use load_posterior.")
+    header, tensors = read_file(path, "model", "mixture", "ensemble")
+    if header["kind"] != "model":
+        what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
+        raise FileFormatError(f"{path} holds {what[header['kind']]}. Use load_posterior.")
     try:
         convert_scale(header, tensors)
         data = build_data(header, tensors, device, dtype)

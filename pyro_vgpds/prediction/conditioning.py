@@ -75,11 +75,13 @@ def continue_training(
     guide = AutoOpperArchambeau(model, **_sites(posterior, model, data, belongs))
     for parameter in learned:
         parameter.requires_grad_(False)
-    fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
+    result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
     for parameter in learned:
         parameter.requires_grad_(True)
-    if learn:
-        fit(model, guide, data, num_steps, warmup=0, progress=False)
+    if learn and fit(model, guide, data, num_steps, warmup=0, progress=False).stopped == "interrupted":
+        raise KeyboardInterrupt
     return type(posterior)(
         model, guide, data, noise_variance=origin.noise_variance, output_scale=origin.output_scale,
         residual=origin.residual,

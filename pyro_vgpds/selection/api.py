@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import process_time
@@ -23,11 +22,12 @@ from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.weights import combine, stack
+from pyro_vgpds.selection.comparison import Entries, compare
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS, make_rival
-from pyro_vgpds.training.progress import bar_class
 
 __all__ = ["auto"]
 
@@ -63,7 +63,7 @@ def auto(
     horizon: int | None = None,
     seconds: float = math.inf,
     seed: int = 0,
-    progress: bool | None = None,
+    progress: ProgressLike = None,
 ) -> Ensemble:
     """Predictions without any choice to make: models and baselines are compared on held-out data and combined.
 
@@ -82,7 +82,8 @@ def auto(
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
     :param seconds: budget of CPU time: no further candidate is tried after it. The final training is not counted.
     :param seed: of the held-out part and of the initial values.
-    :param progress: show a progress bar. Default: on a terminal only.
+    :param progress: show a progress bar, or a function that is called with each
+        :class:`~pyro_vgpds.selection.progress.Event`. Default: a bar, on a terminal only.
     :returns: an :class:`~pyro_vgpds.Ensemble` with the methods of a posterior, and a ``report``.
     :raises ValueError: if the data are too few, an argument is out of its range, or no candidate succeeded.
 
@@ -108,28 +109,32 @@ def auto(
     failures: dict[str, str] = {}
     skipped: list[str] = []
     start = process_time()
-    show = sys.stderr.isatty() if progress is None else progress
-    with bar_class()(total=len(todo), desc="candidates", disable=not show) as bar:
+    scale = data.output_scales[: data.num_base_outputs]
+    with watch_candidates(len(todo), progress) as watch:
         for candidate in todo:
             name = candidate if isinstance(candidate, str) else candidate.name
-            bar.set_postfix_str(name)
             if process_time() - start > seconds and trials:
                 skipped.append(name)
+                watch.skip(name)
                 continue
+            watch.start(name)
             try:
                 trials.append(_try(candidate, splits, seed))
+                watch.done(name, relative_error(trials[-1].found, scale), trials[-1].seconds)
             except _FAILURES as error:
                 failures[name] = str(error)
-            bar.update()
-    if not trials:
-        raise ValueError(f"no candidate succeeded: {failures}.")
-    scale = data.output_scales[: data.num_base_outputs]
-    weights, calibration = _combine([trial.found for trial in trials], scale)
-    used = (weights > 0).any(1)
-    kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
-    members = [_final(trial, splits[0], data, scale, seed) for trial in kept]
+                watch.fail(name)
+        if not trials:
+            raise ValueError(f"no candidate succeeded: {failures}.")
+        weights, calibration = _combine([trial.found for trial in trials], scale)
+        used = (weights > 0).any(1)
+        kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
+        watch.final([trial.name for trial in kept])
+        members = [_final(trial, splits[0], data, scale, seed) for trial in kept]
     ensemble = Ensemble(members, {task: Combination(weights[used], calibration)}, [trial.name for trial in kept])
-    ensemble.report = _report(task, trials, weights, scale, failures, skipped)
+    found = {trial.name: trial.found for trial in trials}
+    comparison = compare(Entries.of(splits, data), found, lambda some: _combine(some, scale))
+    ensemble.report = replace(_report(task, trials, weights, scale, failures, skipped), comparison=comparison)
     return ensemble
 
 

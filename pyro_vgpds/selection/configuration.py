@@ -51,7 +51,8 @@ class Configuration:
             if temporal is not None:
                 temporal.per_dimension(model.latent_dim)
             guide = AutoOpperArchambeau(model)
-            fit(model, guide, data, self.num_steps, progress=False)
+            if fit(model, guide, data, self.num_steps, progress=False).stopped == "interrupted":
+                raise KeyboardInterrupt  # fit keeps what it has; a comparison must not continue with the next model
             return Posterior(model, guide, data)
 
     def kernel(self) -> Kernel | None:

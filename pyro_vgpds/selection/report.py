@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from pyro_vgpds.evaluation.table import Table, Value
+from pyro_vgpds.selection.comparison import Comparison
 
 __all__ = ["Report", "Scored"]
 
@@ -41,6 +43,7 @@ class Report:
     ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
+    comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files
 
     def table(self) -> Table:
         """One row for each candidate, the best first; the ensemble is the first row."""
@@ -65,7 +68,7 @@ class Report:
         """What was found, in sentences."""
         lines = [f"Task: {self.task}. {self.hidden} held-out entries: {_TASKS[self.task]}."]
         best, model = self.best, self.best_model
-        parts = sorted((c for c in self.candidates if c.weight > 0), key=lambda c: -c.weight)
+        parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
         lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
         gain = 100.0 * (1.0 - self.ensemble.error / best.error)
         lines.append(
@@ -74,9 +77,10 @@ class Report:
         )
         if best.is_baseline and model is not None:
             worse = 100.0 * (model.error / best.error - 1.0)
+            has = "The ensemble contains it. " if best.weight > 0 else ""
             lines.append(
-                f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model {model.error:.4g} "
-                f"({worse:.0f} % more). The ensemble contains that baseline; consider using it alone if it is enough."
+                f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
+                f"{model.error:.4g} ({worse:.0f} % more). {has}Consider using that baseline alone if it is enough."
             )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
         if self.skipped:
@@ -85,6 +89,44 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([str(self.table()), "", *self.conclusions()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dictionaries, lists, strings and numbers."""
+        return {
+            "task": self.task,
+            "candidates": [asdict(candidate) for candidate in self.candidates],
+            "ensemble": asdict(self.ensemble),
+            "hidden": self.hidden,
+            "skipped": list(self.skipped),
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Report:
+        """The inverse of :meth:`to_dict`.
+
+        :param content: what :meth:`to_dict` returned.
+        :raises ValueError: if it has other content.
+        """
+        task, hidden, skipped = (content.get(name) for name in ("task", "hidden", "skipped"))
+        candidates = content.get("candidates")
+        if task not in _TASKS or not isinstance(hidden, int) or not isinstance(candidates, list) or not candidates:
+            raise ValueError("a report must have a task, the number of hidden entries, and candidates.")
+        if not isinstance(skipped, list) or not all(isinstance(name, str) for name in skipped):
+            raise ValueError("skipped candidates of a report must be a list of names.")
+        return cls(task, [_scored(one) for one in candidates], _scored(content.get("ensemble")), hidden, skipped)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {"name": (str,), "is_baseline": (bool,), "failure": (str, type(None))}
+
+
+def _scored(content: object) -> Scored:
+    names = [field.name for field in fields(Scored)]
+    if not isinstance(content, dict) or content.keys() != set(names):
+        raise ValueError(f"a candidate of a report must have {', '.join(names)}.")
+    for name in names:
+        if not isinstance(content[name], _KINDS.get(name, (float, int))):
+            raise ValueError(f"{name} of a candidate of a report is {content[name]!r:.80}.")
+    return Scored(**content)
 
 
 def _row(candidate: Scored, kind: str) -> dict[str, Value]:

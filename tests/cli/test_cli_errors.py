@@ -275,9 +275,9 @@ def test_layouts_that_do_not_fit(tmp_path, arguments, message, capsys):
 def test_hold_must_name_a_parameter(tmp_path, capsys):
     path = tmp_path / "x.csv"
     path.write_text("t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n")
-    code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--hold", "period", "-q")
+    code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--hold", "power", "-q")
     assert code == 2
-    assert "--hold: no kernel of --temporal has a parameter 'period'; known: lengthscale, variance" in text
+    assert "--hold: no kernel of --temporal has a parameter 'power'; known: lengthscale, period, variance" in text
 
 
 def arrays_of(tmp_path, name, **arrays):

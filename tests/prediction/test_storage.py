@@ -15,7 +15,9 @@ from pyro_vgpds import (
     FileFormatError,
     Posterior,
     PosteriorMixture,
+    Sequences,
     Solver,
+    auto,
     fit,
     load,
     load_metadata,
@@ -23,8 +25,12 @@ from pyro_vgpds import (
     save,
     save_posterior,
 )
+from pyro_vgpds.baselines import BaselinePosterior
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import Bias, Kernel, Matern32, White
+from pyro_vgpds.prediction import Calibration, Combination, Ensemble
+from pyro_vgpds.selection import Configuration, Report
+from pyro_vgpds.selection.rivals import RIVALS, make_rival
 
 T_NEW = torch.tensor([1.3, 2.1, 3.2])
 NOISE = [0.05, 0.2, 0.1, 0.02, 0.4]
@@ -136,7 +142,7 @@ class Odd(Kernel):
 def test_what_cannot_be_saved_or_read(tmp_path):
     path = tmp_path / "a"
     posterior = make_posterior(settings={"residual": Bias() + White()})
-    with pytest.raises(TypeError, match="posterior must be a Posterior or PosteriorMixture, but got int"):
+    with pytest.raises(TypeError, match="posterior must be a Posterior, PosteriorMixture or Ensemble, but got int"):
         save_posterior(path, 3)
     save_posterior(path, posterior)
     header, tensors = read_file(path, "model")
@@ -156,3 +162,168 @@ def test_what_cannot_be_saved_or_read(tmp_path):
         load_posterior(path)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         load_posterior(tmp_path / "nowhere")
+
+
+# ensembles
+
+
+def make_ensemble(names=("column mean", "linear dynamical system"), tasks=("impute",)):
+    """A model with settings of its own, a model with lags, and baselines."""
+    data = make_data(missing=0.2)
+    settings = {"noise_variance": NOISE, "residual": Bias() + White()}
+    models = [make_posterior(settings=settings), make_posterior(lags=(-1, 2), seed=2)]
+    variance = torch.tensor(NOISE).double()
+    members = [*models, *(make_rival(name, data, variance) for name in names)]
+    weights = torch.rand(len(members), 5).double() + 0.1
+    calibration = Calibration(torch.rand(5).double() + 0.5, torch.linspace(0.3, 3.0, 13).double())
+    combination = Combination(weights / weights.sum(0), calibration)
+    return Ensemble(members, dict.fromkeys(tasks, combination), ["a", "b", *names])
+
+
+def assert_same_ensemble(a, b):
+    seen = make_data(missing=0.2).y[:3]
+    calls = [
+        lambda e: e.forecast(T_NEW, 0),
+        lambda e: e.forecast(T_NEW, None),
+        lambda e: e.impute(),
+        lambda e: e.impute(fill=False),
+        lambda e: e.reconstruct(T_NEW, seen),
+    ]
+    for call in calls:
+        torch.manual_seed(0)
+        one = call(a)
+        torch.manual_seed(0)
+        other = call(b)
+        for level in (0.5, 0.95):
+            for x, y in zip(one.interval(level), other.interval(level), strict=True):
+                assert torch.equal(x, y)
+        assert torch.equal(one.mean, other.mean)
+        torch.manual_seed(1)
+        draws = one.sample(2)
+        torch.manual_seed(1)
+        assert torch.equal(other.sample(2), draws)
+
+
+def test_ensembles_round_trip_and_share_their_data(tmp_path):
+    ensemble, path = make_ensemble(tasks=("impute", "forecast")), tmp_path / "ensemble.safetensors"
+    save_posterior(path, ensemble, metadata={"unit": "cm"})
+    again = load_posterior(path)
+    assert isinstance(again, Ensemble)
+    assert again.names == ensemble.names
+    assert list(again.combinations) == ["impute", "forecast"]
+    assert again.report is None
+    assert again.members[2].data is again.members[0].data
+    assert sum(name.endswith("data.y") for name in read_file(path, "ensemble")[1]) == 2  # with lags, and without
+    assert_same_ensemble(ensemble, again)
+    assert load_metadata(path) == {"unit": "cm"}
+    with pytest.raises(FileFormatError, match=r"holds an ensemble of several predictors\. Use load_posterior"):
+        load(path)
+    assert load_posterior(path, dtype=torch.float32).forecast(T_NEW, 0).mean.dtype == torch.float32
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["impute", "reconstruct", "forecast"])
+def test_ensembles_of_auto_round_trip_with_their_report(tmp_path, task):
+    small = Configuration("small", latent_dim=2, num_inducing=6, num_steps=5)
+    ensemble = auto(make_data(missing=0.2), task, candidates=[small], progress=False)
+    save_posterior(tmp_path / "a", ensemble)
+    again = load_posterior(tmp_path / "a")
+    assert isinstance(again.report, Report)
+    assert str(again.report) == str(ensemble.report)
+    assert_same_ensemble(ensemble, again)
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_every_baseline_round_trips(tmp_path, name):
+    t = torch.arange(40.0)
+    data, other = (Sequences(t, torch.sin(t.unsqueeze(-1) + torch.arange(5) + shift)) for shift in (0.0, 1.0))
+    combination = Combination(torch.ones(1, 5).double(), Calibration.none(5))
+    ensemble = Ensemble([make_rival(name, data, torch.tensor(NOISE).double())], {"reconstruct": combination})
+    for one in (ensemble, ensemble.condition(other)):  # also for other data than those that it was trained on
+        save_posterior(tmp_path / "a", one)
+        assert_same_ensemble(one, load_posterior(tmp_path / "a"))
+
+
+def test_baselines_of_users_cannot_be_saved(tmp_path):
+    ensemble = make_ensemble(())
+    data = ensemble.data
+    ensemble.members[1] = BaselinePosterior(lambda given: (given.y, None), data)
+    with pytest.raises(
+        TypeError, match=r"with an imputer of your own, .* cannot be saved: only the baselines that auto"
+    ):
+        save_posterior(tmp_path / "a", ensemble)
+    ensemble.members[1] = PosteriorMixture([make_posterior()])
+    with pytest.raises(TypeError, match="member 'b' of the ensemble must be a Posterior or a baseline, but got"):
+        save_posterior(tmp_path / "a", ensemble)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(header, where, value):
+    """A copy of nested dictionaries and lists with another value at one place."""
+    first, *rest = where
+    copied = dict(header) if isinstance(header, dict) else list(header)
+    copied[first] = changed(header[first], rest, value) if rest else value
+    return copied
+
+
+CRAFTED = {
+    "no members": (("members",), []),
+    "unknown kind": (("members", 0, "kind"), "os.system"),
+    "unknown data": (("members", 0, "of"), 9),
+    "unknown baseline": (("members", 2, "content"), {"d": [["name", "__import__"], ["variance", 1], ["state", {}]]}),
+    "no state": (("members", 3, "content", "d", 2, 1), {"d": []}),
+    "no variance": (("members", 3, "content", "d", 1, 1), 3.0),
+    "a report as a member": (("members", 2, "kind"), "report"),
+    "no names": (("names",), [1, 2, 3, 4]),
+    "an unknown task": (("combinations", "d", 0, 0), "dance"),
+    "other weights": (("combinations", "d", 0, 1, "d", 0, 1), {"t": "tensor1"}),
+    "other widths": (("combinations", "d", 0, 1, "d", 1, 1, "d", 1, 1), {"t": "tensor0"}),
+    "no report": (("report",), {"kind": "report", "content": {"d": [["task", "impute"]]}, "of": {}}),
+    "a strange report": (("report",), [1]),
+    "no data": (("sequences",), []),
+}
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_crafted_ensembles(tmp_path, case):
+    path = tmp_path / "a"
+    save_posterior(path, make_ensemble())
+    header, tensors = read_file(path, "ensemble")
+    write_file(path, "ensemble", changed(header, *CRAFTED[case]), tensors)
+    with pytest.raises(FileFormatError, match="does not describe a posterior"):
+        load_posterior(path)
+
+
+def test_crafted_tensors_of_ensembles(tmp_path):
+    path = tmp_path / "a"
+    save_posterior(path, make_ensemble())
+    header, tensors = read_file(path, "ensemble")
+    assert len(tensors) > 20
+    for name, value in tensors.items():
+        if name == "member.3.tensor9" or name.endswith(".variance"):
+            continue  # the history of EM has any length, and kernels have one variance or one for each dimension
+        write_file(path, "ensemble", header, {**tensors, name: torch.cat([value.flatten(), value.flatten()])})
+        with pytest.raises(FileFormatError, match="does not describe a posterior"):
+            load_posterior(path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(FileFormatError, match="not a complete pyro_vgpds file"):
+        load_posterior(path)
+
+
+def test_reports_as_dictionaries():
+    content = {
+        "task": "impute",
+        "hidden": 3,
+        "skipped": ["b"],
+        "candidates": [
+            {"name": "a", "is_baseline": True, "error": 0.5, "inside": 95.0, "seconds": 1.0, "weight": 1.0,
+             "failure": None},
+        ],
+    }  # fmt: skip
+    content["ensemble"] = content["candidates"][0]
+    assert Report.from_dict(content).to_dict() == content
+    for name, value in (("task", "x"), ("hidden", "3"), ("skipped", [1]), ("candidates", []), ("ensemble", None)):
+        with pytest.raises(ValueError):
+            Report.from_dict({**content, name: value})
+    with pytest.raises(ValueError, match="error of a candidate of a report is 'low'"):
+        Report.from_dict({**content, "ensemble": {**content["ensemble"], "error": "low"}})

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic choice on the command line, for ``fit`` and ``evaluate``."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+from collections.abc import Sequence
+
+from pyro_vgpds.cli.errors import UsageError
+from pyro_vgpds.cli.progress import watching
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.selection.api import auto
+from pyro_vgpds.selection.proposals import propose_models
+from pyro_vgpds.selection.report import Report
+from pyro_vgpds.selection.rivals import RIVALS
+
+__all__ = ["check_choice", "choose", "report_of"]
+
+_NONE = "none"  # instead of names
+
+
+def check_choice(args: argparse.Namespace) -> None:
+    """Check what can be checked before the data are read.
+
+    :raises UsageError: that names the argument.
+    """
+    if args.baselines is not None:
+        _named(args.baselines, list(RIVALS), "--baselines")
+        if args.baselines.strip() == _NONE and (args.candidates or "").strip() == _NONE:
+            raise UsageError("--candidates and --baselines cannot both be none.")
+    if args.horizon is not None and args.task not in (None, "forecast"):
+        raise UsageError(f"--horizon requires --task forecast, but got --task {args.task}.")
+    if args.folder is not None and args.folder.exists() and not args.folder.is_dir():
+        raise UsageError(f"--folder must be a folder, but {args.folder} is a file.")
+
+
+def choose(args: argparse.Namespace, data: Sequences) -> Ensemble:
+    """Compare models and baselines on held-out data, and train the best of them on all data."""
+    task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
+    candidates = None
+    if args.candidates is not None:
+        known = {one.name: one for one in propose_models(data, task)}
+        candidates = [known[name] for name in _named(args.candidates, list(known), "--candidates")]
+    baselines = None if args.baselines is None else _named(args.baselines, list(RIVALS), "--baselines")
+    with watching(args) as progress:
+        options = {
+            "candidates": candidates,
+            "baselines": baselines,
+            "horizon": args.horizon,
+            "seconds": math.inf if args.seconds is None else args.seconds,
+            "seed": args.seed,
+            "progress": progress,
+            "processes": args.processes,
+            "folder": args.folder,
+        }
+        return _auto(data, task, options)
+
+
+def _auto(data: Sequences, task: str, options: dict[str, object]) -> Ensemble:
+    """Call auto with the arguments that it has. To be removed when it has ``processes`` and ``folder``."""
+    known = inspect.signature(auto).parameters
+    ensemble: Ensemble = auto(data, task, **{name: v for name, v in options.items() if name in known})  # type: ignore[arg-type]
+    return ensemble
+
+
+def report_of(ensemble: Ensemble) -> Report:
+    """The report of an ensemble that :func:`choose` made."""
+    assert isinstance(ensemble.report, Report)
+    return ensemble.report
+
+
+def _named(text: str, known: Sequence[str], argument: str) -> list[str]:
+    """Names separated by commas, which may be in names as well; ``none`` for none.
+
+    :raises UsageError: if a name is unknown.
+    """
+    if text.strip() == _NONE:
+        return []
+    found: list[str] = []
+    parts = [part.strip() for part in text.split(",")]
+    while parts:
+        joined = [", ".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        name = next((name for name in joined if name in known), None)
+        if name is None:
+            raise UsageError(f"{argument}: {parts[0]!r} is unknown; known: {'; '.join(known)}; or {_NONE}.")
+        found.append(name)
+        parts = parts[name.count(",") + 1 :]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``pyro-vgpds evaluate``: a comparison of models and baselines on held-out data, as a page with pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from pyro_vgpds.cli.choosing import check_choice, choose, report_of
+from pyro_vgpds.cli.errors import OK
+from pyro_vgpds.cli.layout import InputTable, Layout
+from pyro_vgpds.cli.lazy import PAGES
+from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.reading import read_data
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.selection.page import write_page
+from pyro_vgpds.selection.report import Report
+
+__all__ = ["run_evaluate", "write_comparison"]
+
+
+def run_evaluate(args: argparse.Namespace) -> int:
+    target: Path = args.output or args.file.with_name(f"{args.file.stem}_report.html")
+    check_output(target, args.force, PAGES, inputs=(args.file,))
+    check_choice(args)
+    torch.set_num_threads(args.threads)
+    table, data = read_data(args.file, Layout.of(args))
+    say(args, f"{args.file}: {data}")
+    report = report_of(choose(args, data))
+    write_comparison(target, report, table, data)
+    print(report)
+    say(args, f"report: {target} (open it in a browser)")
+    return OK
+
+
+def write_comparison(path: Path, report: Report, table: InputTable, data: Sequences) -> None:
+    """Write the page of a comparison."""
+    write_page(path, report, data, source=table.path.name, names=table.names)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles as parts of files. Members that are not models, and reports, belong to folders above this one, which
+register how they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.container import pack, unpack
+from pyro_vgpds.files.kernels import Json
+from pyro_vgpds.files.models import build_data, describe_data, strip
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_files import build_posterior, describe_posterior, same_data
+
+__all__ = ["build_ensemble", "describe_ensemble", "register"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    type: type
+    describe: Callable[[Any], dict[str, object]]
+    build: Callable[[dict[str, Any]], object]
+    is_member: bool
+
+
+_KINDS: dict[str, _Kind] = {}
+
+
+def register(
+    name: str,
+    kind: type,
+    describe: Callable[[Any], dict[str, object]],
+    build: Callable[[dict[str, Any]], object],
+    *,
+    is_member: bool,
+) -> None:
+    """Let objects of a class be members or reports of ensembles in files.
+
+    :param name: of the class in files.
+    :param kind: the class.
+    :param describe: an object as a dictionary of Sequences, tensors, and any nesting of numbers, strings and lists.
+    :param build: the inverse. It raises a ValueError for a dictionary of unexpected content.
+    :param is_member: whether the objects are members; if not, they are reports.
+    """
+    _KINDS[name] = _Kind(kind, describe, build, is_member)
+
+
+class _Store:
+    """The data of all members, each written once."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Sequences, Json, Tensors]] = []
+
+    def add(self, data: Sequences) -> int:
+        for i, (other, *content) in enumerate(self.kept):
+            if other is data or same_data(content, list(describe_data(data))):
+                return i
+        self.kept.append((data, *describe_data(data)))
+        return len(self.kept) - 1
+
+
+def describe_ensemble(ensemble: Ensemble) -> tuple[Json, Tensors]:
+    """Header and tensors of an ensemble.
+
+    :raises TypeError: if a member or the report cannot be written.
+    """
+    store, tensors = _Store(), Tensors()
+    members: list[Json] = []
+    for i, member in enumerate(ensemble.members):
+        if isinstance(member, Posterior):
+            about, own = describe_posterior(member)
+            about = {"kind": "model", **about, "of": store.add(member.data)}
+        else:
+            about, own = _describe(member, f"member {ensemble.names[i]!r}", store)
+        members.append(about)
+        tensors |= {f"member.{i}.{name}": value for name, value in own.items()}
+    report: Json | None = None
+    if ensemble.report is not None:
+        report, own = _describe(ensemble.report, "the report", store)
+        tensors |= {f"report.{name}": value for name, value in own.items()}
+    parts: Tensors = {}
+    combinations = pack({task: _plain(one) for task, one in ensemble.combinations.items()}, parts)
+    tensors |= {f"combination.{name}": value for name, value in parts.items()}
+    for k, (_, _, own) in enumerate(store.kept):
+        tensors |= {f"sequences.{k}.{name}": value for name, value in own.items()}
+    header: Json = {
+        "members": members,
+        "names": ensemble.names,
+        "combinations": combinations,
+        "report": report,
+        "sequences": [about for _, about, _ in store.kept],
+    }
+    return header, tensors
+
+
+def build_ensemble(
+    header: Json, tensors: Tensors, device: torch.device | str | None, dtype: torch.dtype | None
+) -> Ensemble:
+    """The ensemble that :func:`describe_ensemble` described."""
+    data = [
+        build_data(about, strip(tensors, f"sequences.{k}."), device, dtype)
+        for k, about in enumerate(header["sequences"])
+    ]
+    members: list[Member] = []
+    for i, about in enumerate(header["members"]):
+        own = strip(tensors, f"member.{i}.")
+        if about["kind"] == "model":
+            members.append(build_posterior(about, own, data[about["of"]]))
+        else:
+            members.append(cast("Member", _build(about, own, data, is_member=True)))
+    if len({member.data.num_base_outputs for member in members}) != 1:
+        raise ValueError("all members must have the same outputs.")
+    parts = unpack(header["combinations"], strip(tensors, "combination."))
+    names = [_checked(name, str) for name in header["names"]]
+    ensemble = Ensemble(members, {task: _combination(one, members[0]) for task, one in parts.items()}, names)
+    if header["report"] is not None:
+        ensemble.report = _build(header["report"], strip(tensors, "report."), data, is_member=False)
+    return ensemble
+
+
+def _plain(combination: Combination) -> dict[str, object]:
+    calibration = combination.calibration
+    return {
+        "weights": combination.weights,
+        "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
+    }
+
+
+def _combination(about: dict[str, Any], member: Member) -> Combination:
+    weights, given = _checked(about["weights"], Tensor), about["calibration"]
+    plain = Calibration.none(member.data.num_base_outputs)
+    for field in fields(plain):
+        known = getattr(plain, field.name)
+        value = _checked(given[field.name], type(known))
+        if isinstance(known, Tensor) and (value.shape != known.shape or not bool(value.isfinite().all())):
+            raise ValueError(f"{field.name} of a calibration must be finite, {tuple(known.shape)}.")
+    if not bool((weights >= 0.0).all()) or not torch.allclose(weights.sum(0), torch.ones_like(weights[0])):
+        raise ValueError("weights must not be negative and have sum 1.")
+    return Combination(weights, Calibration(**given))
+
+
+def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:
+    name = next((name for name, kind in _KINDS.items() if isinstance(value, kind.type)), None)
+    if name is None:
+        raise TypeError(f"{what} of the ensemble must be a Posterior or a baseline, but got {type(value).__name__}.")
+    content, own = _KINDS[name].describe(value), Tensors()
+    plain = {key: item for key, item in content.items() if not isinstance(item, Sequences)}
+    data = {key: store.add(item) for key, item in content.items() if isinstance(item, Sequences)}
+    return {"kind": name, "content": pack(plain, own), "of": data}, own
+
+
+def _build(about: Json, tensors: Tensors, data: list[Sequences], *, is_member: bool) -> object:
+    content, kind = unpack(about["content"], tensors), _KINDS[about["kind"]]
+    if kind.is_member is not is_member:
+        raise ValueError(f"{about['kind']} is not expected here.")
+    return kind.build({**content, **{key: data[k] for key, k in about["of"].items()}})
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{kind.__name__} expected, but got {type(value).__name__}.")
+    return value

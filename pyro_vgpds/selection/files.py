@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How files describe what the automatic choice adds to ensembles: baselines by name, and reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pyro_vgpds.baselines import BaselinePosterior
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.prediction.ensemble_files import register
+from pyro_vgpds.selection.report import Report
+from pyro_vgpds.selection.rivals import RIVALS, Rival, make_rival
+
+__all__ = ["register_files"]
+
+
+def register_files() -> None:
+    """Let :func:`~pyro_vgpds.save_posterior` write the ensembles of :func:`~pyro_vgpds.auto`."""
+    register("baseline", BaselinePosterior, _describe_baseline, _build_baseline, is_member=True)
+    register("report", Report, Report.to_dict, Report.from_dict, is_member=False)
+
+
+def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:
+    rival = member.imputer
+    if not isinstance(rival, Rival):
+        raise TypeError(
+            f"a BaselinePosterior with an imputer of your own, {rival!r:.80}, cannot be saved: only the baselines that "
+            f"auto knows can: {', '.join(RIVALS)}."
+        )
+    return {
+        "name": rival.name,
+        "variance": member.variance,
+        "state": rival.state(),
+        "data": member.data,
+        "trained_on": rival.data,
+    }
+
+
+def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:
+    name, data, trained = content["name"], content["data"], content["trained_on"]
+    variance, state = content["variance"], content["state"]
+    if name not in RIVALS:
+        raise ValueError(f"the baseline {name!r:.80} is unknown.")
+    if not isinstance(data, Sequences) or not isinstance(trained, Sequences):
+        raise ValueError("a baseline must have its data.")
+    shape = (data.num_base_outputs,)
+    if not isinstance(variance, Tensor) or variance.shape != shape or trained.num_base_outputs != shape[0]:
+        raise ValueError(f"the variance of a baseline must be {shape}.")
+    needed = _shapes(name, state, shape[0])
+    if state.keys() != needed.keys() or any(
+        not isinstance(state[key], Tensor) or (size is not None and tuple(state[key].shape) != size)
+        for key, size in needed.items()
+    ):
+        raise ValueError(f"the parameters of {name} do not fit together.")
+    return make_rival(name, trained, variance, state).condition(data)
+
+
+def _shapes(name: str, state: dict[str, Any], outputs: int) -> dict[str, tuple[int, ...] | None]:
+    """The shapes of the trained parameters of a baseline; None for any shape."""
+    if name != "linear dynamical system":
+        return {}
+    k = len(state["transition"])
+    return {
+        "transition": (k, k), "transition_noise": (k, k), "loadings": (outputs, k), "offset": (outputs,),
+        "noise": (outputs,), "initial_mean": (k,), "initial_covariance": (k, k), "step": (), "objective": None,
+    }  # fmt: skip

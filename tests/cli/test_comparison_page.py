@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The held-out predictions behind the page of a comparison, and the outputs that it shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Sequences, auto
+from pyro_vgpds.selection.comparison import ENSEMBLE, LEVELS
+from pyro_vgpds.selection.page import write_page
+from pyro_vgpds.selection.pictures import Pictures
+
+
+def make_data(sequences=5, outputs=4, missing=0.1):
+    rng = np.random.default_rng(0)
+    t = [np.arange(20 + 2 * s) / 4 for s in range(sequences)]
+    y = [np.sin(part[:, None] + np.arange(outputs)) + 0.1 * rng.standard_normal((len(part), outputs)) for part in t]
+    for part in y:
+        part[rng.random(part.shape) < missing] = np.nan
+    return Sequences(t, y)
+
+
+@pytest.mark.parametrize("task", ["impute", "reconstruct", "forecast"])
+@pytest.mark.parametrize("sequences", [1, 5])
+def test_entries_are_those_of_the_data(task, sequences):
+    data = make_data(sequences)
+    names = ["column mean", "one GP for each output"]
+    report = auto(data, task, candidates=[], baselines=names, progress=False).report
+    entries, y = report.comparison.entries, data.read()
+    for i, output in enumerate(report.comparison.output.tolist()):
+        rows = data.times.slices()[int(entries.sequence[i])]
+        frame = (data.times.t[rows] == entries.t[i]).nonzero().item()
+        assert y[rows][frame, output] == report.comparison.truth[i]
+    if task == "forecast":
+        assert entries.split.unique().tolist() == [0, 1]  # two origins
+    assert set(report.comparison.found) == {ENSEMBLE, *names}
+    # the same scores as in the table
+    scale = data.output_scales
+    assert report.comparison.error(ENSEMBLE, scale) == pytest.approx(report.ensemble.error)
+    assert report.comparison.coverage(ENSEMBLE, 0.95) == pytest.approx(report.ensemble.inside)
+    for candidate in report.candidates:
+        assert report.comparison.error(candidate.name, scale) == pytest.approx(candidate.error)
+        assert report.comparison.coverage(candidate.name, 0.95) == pytest.approx(candidate.inside)
+    inside = [report.comparison.coverage(ENSEMBLE, level) for level in LEVELS]
+    assert inside == sorted(inside)
+
+
+def test_pictures_show_what_can_be_predicted():
+    rng = np.random.default_rng(0)
+    t = np.arange(80) / 4
+    y = np.concatenate([rng.standard_normal((80, 6)), np.sin(t[:, None] + np.arange(4))], 1)  # noise, then a signal
+    data = Sequences(t, y)
+    found = auto(data, "impute", candidates=[], baselines=["linear interpolation", "column mean"], progress=False)
+    pictures = Pictures(found.report, found.report.comparison, data)
+    assert pictures.shown[0] == ENSEMBLE
+    assert len(pictures._telling()) == 4
+    assert set(pictures._telling()) & {6, 7, 8, 9}
+    assert pictures.ahead() is None
+    panel = pictures._panel(7)
+    assert np.isnan(panel.known[panel.at]).all()
+    np.testing.assert_allclose(panel.truth, y[panel.at, 7])
+
+
+def test_names_are_escaped(tmp_path):
+    data = make_data(2)
+    found = auto(data, "impute", candidates=[], baselines=["column mean"], progress=False)
+    text = write_page(tmp_path / "a.html", found.report, data, source="<b>&", names=["<i>", "u"]).read_text()
+    assert "&lt;b&gt;&amp;" in text
+    assert "2: &lt;i&gt;, u" in text
+    assert "<b>" not in text
+    assert torch.is_tensor(found.report.comparison.truth)
