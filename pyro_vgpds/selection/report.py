@@ -75,8 +75,9 @@ class Report:
         if best.is_baseline and model is not None:
             worse = 100.0 * (model.error / best.error - 1.0)
             lines.append(
-                f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model {model.error:.4g} "
-                f"({worse:.0f} % more). The ensemble contains that baseline; consider using it alone if it is enough."
+                f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
+                f"{model.error:.4g} ({worse:.0f} % more). The ensemble contains that baseline; "
+                "consider using it alone if it is enough."
             )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
         if self.skipped:
