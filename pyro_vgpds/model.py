@@ -179,7 +179,7 @@ class VGPDS(ParameterModule):
         >>> kernel = Matern32() + White(1e-2) + Bias(0.1)
         >>> walks = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=kernel)
         >>> walks.inducing.shape, walks.noise.shape, walks.output_mean.shape
-        (torch.Size([10, 2]), torch.Size([]), torch.Size([5]))
+        (torch.Size([10, 2]), torch.Size([5]), torch.Size([5]))
         """
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)

@@ -36,6 +36,7 @@ class BaselinePosterior:
     :param data: the training sequences.
     :param variance: variances of the outputs (D,), for imputers without variances. Default: those of the data.
 
+    >>> import torch
     >>> from pyro_vgpds.baselines import BaselinePosterior, linear_interpolation
     >>> line = BaselinePosterior(lambda data: (torch.cat(linear_interpolation(data)), None), data)
     >>> line.forecast([2.6, 2.7], sequence=0)

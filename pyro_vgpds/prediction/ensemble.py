@@ -41,10 +41,14 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Combination:
-    """How the members of an ensemble are combined for one task."""
+    """How the members of an ensemble are combined for one task.
+
+    >>> post.calibrate("forecast").combination("forecast").weights.shape
+    torch.Size([1, 5])
+    """
 
     weights: Tensor  #: (members, D), with sum 1 over the members
-    calibration: Calibration
+    calibration: Calibration  #: of the intervals
 
 
 class EnsemblePrediction(Outputs):
@@ -162,7 +166,12 @@ class Ensemble:
         return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     def combination(self, task: str) -> Combination:
-        """Weights and calibration for a task, or those of the first task if it has none."""
+        """Weights and calibration for a task, or those of the first task if it has none.
+
+        :param task: ``"impute"``, ``"reconstruct"`` or ``"forecast"``.
+        :raises ValueError: if it is another name.
+        """
+        check_task(task)
         return self.combinations.get(task, next(iter(self.combinations.values())))
 
     def impute(self, *, fill: bool = True) -> EnsemblePrediction:

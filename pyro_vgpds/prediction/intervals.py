@@ -22,10 +22,9 @@ _LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
 class Calibration:
     """How wide intervals must be in units of the predicted standard deviation.
 
-    >>> import torch
     >>> from pyro_vgpds.prediction import Calibration
-    >>> Calibration.none(2).width(0.95)
-    1.959963984540054
+    >>> round(Calibration.none(2).width(0.95), 6)
+    1.959964
     """
 
     factor: Tensor  #: (D,), of the standard deviation of each output
@@ -35,12 +34,18 @@ class Calibration:
 
     @classmethod
     def none(cls, num_outputs: int) -> Calibration:
-        """Gaussian intervals with the predicted standard deviations."""
+        """Gaussian intervals with the predicted standard deviations.
+
+        :param num_outputs: D.
+        """
         widths = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
         return cls(torch.ones(num_outputs, dtype=torch.float64), widths)
 
     def width(self, probability: float) -> float:
-        """Half width of central intervals, in corrected standard deviations, interpolated between ``LEVELS``."""
+        """Half width of central intervals, in corrected standard deviations, interpolated between ``LEVELS``.
+
+        :param probability: of each interval.
+        """
         at = _gaussian(probability)
         x = [0.0, *(_gaussian(level) for level in LEVELS)]
         y = [0.0, *self.widths.tolist()]
@@ -62,6 +67,12 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
+
+    >>> from pyro_vgpds.evaluation import hold_out
+    >>> from pyro_vgpds.prediction import calibrate_intervals
+    >>> split = hold_out(data, "forecast", horizon=3)
+    >>> calibrate_intervals(split.predict(post.condition(split.train)), num_outputs=5).factor.shape
+    torch.Size([5])
     """
     z2 = (held_out.mean - held_out.truth).square() / held_out.variance.clamp_min(1e-300)
     z2 = z2.to("cpu", torch.float64).clamp_max(_limit(z2))

@@ -18,10 +18,15 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate with its held-out scores."""
+    """A candidate with its held-out scores.
 
-    name: str
-    is_baseline: bool
+    >>> from pyro_vgpds.selection import Scored
+    >>> Scored("column mean", is_baseline=True, error=1.0, inside=95.0, seconds=0.1).weight
+    0.0
+    """
+
+    name: str  #: of the candidate
+    is_baseline: bool  #: whether it is a baseline, not a model
     error: float  #: root mean squared error in standard deviations of the outputs
     inside: float  #: percentage inside 95 % intervals
     seconds: float  #: CPU seconds of training and prediction
@@ -34,10 +39,23 @@ class Report:
     """The candidates for one task.
 
     ``print(report)`` shows a table and the conclusions; :meth:`table` has the numbers.
+
+    >>> from pyro_vgpds.selection import Report, Scored
+    >>> mean = Scored("column mean", True, error=1.0, inside=95.0, seconds=0.1, weight=0.25)
+    >>> model = Scored("linear mapping", False, error=0.5, inside=94.0, seconds=2.0, weight=0.75)
+    >>> print(Report("forecast", [mean, model], Scored("ensemble", False, 0.475, 95.0, 2.1, 1.0), hidden=40))
+    candidate       kind       error  in 95 %  weight   CPU s
+    ensemble        ensemble  0.4750    95.00   1.000   2.100
+    linear mapping  model     0.5000    94.00  0.7500   2.000
+    column mean     baseline   1.000    95.00  0.2500  0.1000
+    <BLANKLINE>
+    Task: forecast. 40 held-out entries: the last frames of each sequence.
+    Chosen: 75 % linear mapping, 25 % column mean.
+    The ensemble's held-out error is 5.0 % below that of the best single candidate, linear mapping.
     """
 
-    task: str
-    candidates: list[Scored]
+    task: str  #: what was held out
+    candidates: list[Scored]  #: with their scores, or the reason of their failure
     ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded

@@ -365,8 +365,9 @@ def test_info(walks, film, plain, capsys):
         assert part in text
     assert main(["info", walks.model, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    (seconds,) = facts["durations"]["Matern32.lengthscale"]
-    assert f"Matern32.lengthscale is {seconds / 86400:.4g} d" in text
+    durations = facts["durations"]["Matern32.lengthscale"]
+    assert len(durations) == 3  # one for each latent dimension
+    assert f"Matern32.lengthscale is {durations[0] / 86400:.4g} d" in text
     assert facts["data"]["sequences"] == {"walk": 16, "run": 16}
     assert facts["data"]["missing"] == 3
     assert len(facts["relevance"]) == 3
