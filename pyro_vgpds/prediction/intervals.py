@@ -75,11 +75,11 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
     torch.Size([5])
     """
     z2 = (held_out.mean - held_out.truth).square() / held_out.variance.clamp_min(1e-300)
-    z2 = z2.to("cpu", torch.float64).clamp_max(_limit(z2))
-    output = held_out.output.cpu()
+    z2, output = z2.to("cpu", torch.float64), held_out.output.cpu()
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones_like(z2))
-    total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, z2)
-    factor = ((total + _PSEUDO * z2.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
+    cut = torch.minimum(z2, _limits(z2, output, count.long()))
+    total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, cut)
+    factor = ((total + _PSEUDO * cut.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
     z = (z2.sqrt() / factor[output]).sort().values
     n = len(z)
     widths = [_gaussian(level) for level in LEVELS]
@@ -92,6 +92,14 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
     return Calibration(factor, torch.tensor(widths, dtype=torch.float64))
 
 
-def _limit(z2: Tensor) -> float:
-    """Squared errors are cut here: a few huge ones must not decide the width of all intervals."""
-    return 100.0 * max(float(z2.median()), 1e-12)
+def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
+    """Squared errors are cut here for the factors: a few huge ones must not decide the width of all intervals.
+
+    The limit of an output is far above its median, or above that of all outputs if its own is smaller or unknown.
+    """
+    order = z2.argsort()
+    order = order[output[order].argsort(stable=True)]  # by output, then by size
+    middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
+    least = z2.median().clamp_min(1e-12)
+    median = torch.where(count >= _PSEUDO, torch.maximum(z2[order][middle], least), least)
+    return 100.0 * median[output]
