@@ -100,8 +100,9 @@ class EnsemblePrediction(Outputs):
         for i, part in enumerate(self.components):
             mine = (which == i).to(self.t.device)
             if bool(mine.any()):
-                scale = self.stddev / part.stddev.clamp_min(torch.finfo(self.t.dtype).tiny)
-                draws[mine] = self.mean + scale * (part.sample(int(mine.sum())) - part.mean)
+                drawn = part.sample(int(mine.sum())) - part.mean
+                unit = torch.where(part.stddev > 0, drawn / part.stddev, torch.randn_like(drawn))
+                draws[mine] = self.mean + self.stddev * unit
         return draws
 
     def log_prob(self, y: ArrayLike) -> Tensor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from statistics import NormalDist
 
 import pytest
@@ -103,7 +104,7 @@ def test_widths_grow_with_the_probability(n, kind):
     error = draw(kind, n, torch.Generator().manual_seed(n))
     calibration = calibrate_intervals(make_held_out(error, torch.ones(n), torch.zeros(n, dtype=torch.long)), 1)
     widths = [calibration.width(p) for p in torch.linspace(0.01, 0.9999, 200).tolist()]
-    assert all(a <= b + 1e-12 for a, b in zip(widths, widths[1:], strict=False))
+    assert all(a <= b + 1e-12 for a, b in itertools.pairwise(widths))
     assert widths[0] >= 0.0
     assert widths[-1] < float("inf")
 
