@@ -24,7 +24,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.proposals import propose_baselines, propose_models
+from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS, make_rival
 from pyro_vgpds.training.progress import bar_class
@@ -85,6 +85,7 @@ def auto(
     :param progress: show a progress bar. Default: on a terminal only.
     :returns: an :class:`~pyro_vgpds.Ensemble` with the methods of a posterior, and a ``report``.
     :raises ValueError: if the data are too few, an argument is out of its range, or no candidate succeeded.
+    :raises TypeError: if a candidate is not a :class:`~pyro_vgpds.selection.Configuration`.
 
     >>> from pyro_vgpds import auto
     >>> found = auto(data, "forecast", baselines=["column mean", "last value"], horizon=3)
@@ -100,9 +101,10 @@ def auto(
     check_task(task)
     if not seconds > 0.0:
         raise ValueError(f"seconds must be positive, but got {seconds!r}.")
-    splits = _splits(data, task, horizon, seed)
     names = propose_baselines(data, task) if baselines is None else list(baselines)
     models = propose_models(data, task) if candidates is None else list(candidates)
+    check_candidates(names, models)
+    splits = _splits(data, task, horizon, seed)
     todo: list[str | Configuration] = [*names, *models]
     trials: list[Trial] = []
     failures: dict[str, str] = {}

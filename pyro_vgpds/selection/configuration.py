@@ -42,6 +42,13 @@ class Configuration:
         :param seed: of the initial values.
         """
         data = data.lagged(self.lags) if self.lags else data
+        state = pyro.util.get_rng_state()
+        try:
+            return self._fit(data, seed)
+        finally:  # the caller's random numbers do not depend on this one's
+            pyro.util.set_rng_state(state)
+
+    def _fit(self, data: Sequences, seed: int) -> Posterior:
         with pyro.get_param_store().scope():
             pyro.set_rng_seed(seed)
             temporal = None if self.temporal is None else parse_kernel(self.temporal)

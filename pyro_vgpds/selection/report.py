@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pyro_vgpds.evaluation.table import Table, Value
@@ -85,16 +86,16 @@ class Report:
         best, model = self.best, self.best_model
         parts = sorted((c for c in self.candidates if c.weight > 0), key=lambda c: -c.weight)
         lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
-        gain = 100.0 * (1.0 - self.ensemble.error / best.error)
+        gain = _percent(best.error, self.ensemble.error)
         lines.append(
-            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain >= 0 else 'above'} that of the best "
+            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain <= 0 else 'above'} that of the best "
             f"single candidate, {best.name}."
         )
         if best.is_baseline and model is not None:
-            worse = 100.0 * (model.error / best.error - 1.0)
+            worse = f" ({_percent(best.error, model.error):.0f} % more)" if best.error > 0.0 else ""
             lines.append(
                 f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
-                f"{model.error:.4g} ({worse:.0f} % more). The ensemble contains that baseline; "
+                f"{model.error:.4g}{worse}. The ensemble contains that baseline; "
                 "consider using it alone if it is enough."
             )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
@@ -104,6 +105,13 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([str(self.table()), "", *self.conclusions()])
+
+
+def _percent(best: float, other: float) -> float:
+    """How much larger the other error is, in percent."""
+    if best == other:
+        return 0.0
+    return 100.0 * (other / best - 1.0) if best > 0.0 else math.inf
 
 
 def _row(candidate: Scored, kind: str) -> dict[str, Value]:

@@ -70,6 +70,20 @@ def test_useless_members_have_no_weight():
     assert stack(make_members(worse, torch.zeros(2000, dtype=torch.long)), 1, torch.ones(1))[1].item() == 0.0
 
 
+def test_errors_of_very_different_sizes():
+    errors = correlated(2000, [100.0, 1.0, 0.01, 0.011], seed=2)
+    weights = stack(make_members(errors, torch.zeros(2000, dtype=torch.long)), 1, torch.ones(1))[:, 0]
+    assert (weights[:2] == 0).all()
+    _, least = solve(errors[:, 2:].double())
+    assert mean_square(errors, weights) <= 1.01 * least
+
+
+def test_at_least_one_member_is_kept():
+    same = torch.ones(100, 80)  # more members than the smallest weight allows
+    weights = stack(make_members(same, torch.zeros(100, dtype=torch.long)), 1, torch.ones(1))
+    torch.testing.assert_close(weights.sum(0), torch.ones(1).double())
+
+
 def test_a_perfect_member_takes_everything():
     errors = correlated(500, [0.0, 1.0])
     weights = stack(make_members(errors, torch.arange(500) % 2), 2, torch.ones(2))
