@@ -32,6 +32,7 @@ from pyro_vgpds.kernels import (
     RBF,
     ARDLinear,
     Bias,
+    Cosine,
     Linear,
     Matern12,
     Matern32,
@@ -60,6 +61,8 @@ def trained(**options):
     [
         {},
         {"temporal": Matern12() * Periodic().fix("period") + Matern32(torch.ones(2)) + White(0.1) + Linear(0.1)},
+        {"temporal": Matern52() * Cosine().fix("period") + Cosine(0.5, 2.0) + White(0.1)},
+        {"noise_per_output": False, "scale_outputs": False},
         {"temporal": White(1.0).fix(), "noise_per_output": True},
         {"temporal": RBF() * (Bias(0.3) + Matern52()) + White(0.1), "jitter": 1e-5},
         {"mapping": ARDRBF(1.0, torch.ones(2)) + ARDLinear(torch.ones(2)) + Bias(0.1) + White(0.01).fix()},
