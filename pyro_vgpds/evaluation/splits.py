@@ -250,7 +250,11 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
         hidden = torch.zeros_like(part, dtype=torch.bool)
         # a sensor that fails on the way, or one that was never there
         first = len(part) // 2 if count >= 4 and k % 2 else 0
-        hidden[first:, torch.from_numpy(choose_columns(part.shape[1], rng)).to(part.device)] = True
+        known = part[first:].isfinite().any(0).nonzero().squeeze(-1)
+        if len(known):
+            hidden[first:, known[torch.from_numpy(choose_columns(len(known), rng)).to(known.device)]] = True
         seen.append(part.masked_fill(hidden, torch.nan))
         truth.append(part.masked_fill(~hidden, torch.nan))
+    if not any(bool(part.isfinite().any()) for part in truth):
+        raise ValueError(f"data must have more observed entries to hold out some of them, but it is {data}.")
     return Split("reconstruct", train, [times for times, _ in parts], seen, truth, list(belongs), kept)

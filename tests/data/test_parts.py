@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from pyro_vgpds import Sequences
-from pyro_vgpds.data.parts import base_outputs, make_like, split_outputs, take_frames, with_outputs
+from pyro_vgpds.data.parts import base_outputs, make_like, split_outputs, take_frames, with_outputs, without_lags
 
 
 def make():
@@ -22,6 +22,10 @@ def test_lagged_copies_are_not_outputs():
     data = make()
     wide = data.lagged([-1])
     torch.testing.assert_close(base_outputs(wide), data.y, equal_nan=True)
+    assert without_lags(data) is data
+    plain = without_lags(wide)
+    assert (plain.lags, plain.columns, plain.num_outputs) == ((), ["a", "b"], 2)
+    torch.testing.assert_close(plain.y, data.y, equal_nan=True)
     t, y = split_outputs(wide)
     assert [part.shape for part in y] == [(6, 2), (4, 2)]
     torch.testing.assert_close(torch.cat(t), data.times.t)

@@ -149,6 +149,22 @@ def test_some_held_out_sequences_lose_their_columns_on_the_way():
     assert first == [0, 10, 0, 10]
 
 
+def test_only_columns_that_were_observed_are_hidden():
+    t = np.arange(12.0)
+    y = [np.random.default_rng(i).standard_normal((12, 4)) for i in range(5)]
+    for part in y[1:]:
+        part[:, :3] = np.nan
+    for seed in range(10):
+        split = hold_out(Sequences([t] * 5, y), "reconstruct", seed=seed)
+        assert_complete(split, Sequences([t] * 5, y))
+        assert all(part.isfinite().any() for part in split.truth)
+    empty = [np.full((12, 4), np.nan) for _ in range(5)]
+    empty[0][0] = 1.0
+    data = Sequences([t] * 5, empty)
+    with pytest.raises(ValueError, match="data must have more observed entries to hold out some of them"):
+        [hold_out(data, "reconstruct", seed=seed) for seed in range(10)]
+
+
 def test_a_split_asks_for_its_task_only():
     data = make_data((20, 16))
     for task, calls in (("impute", [False]), ("forecast", [0, 1]), ("reconstruct", [[0, 1]])):

@@ -83,6 +83,16 @@ def test_a_rival_is_the_function_of_that_name():
     torch.testing.assert_close(found.variance, torch.cat(variance))
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_lagged_copies_are_not_their_business(task):
+    data = make_waves(missing=0.1)
+    plain, lagged = hold_out(data, task, horizon=4), hold_out(data.lagged([-1, 1]), task, horizon=4)
+    for name in propose_baselines(data, task):
+        found = [split.predict(make_rival(name, split.train)) for split in (plain, lagged)]
+        torch.testing.assert_close(found[0].mean, found[1].mean)
+        torch.testing.assert_close(found[0].variance, found[1].variance)
+
+
 def test_the_linear_dynamical_system_is_trained_once(monkeypatch):
     data = make_waves()
     rival = make_rival("linear dynamical system", data)
