@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -282,14 +281,20 @@ def summarise(folder: Path, names: list[str]) -> str:
         "in 80 / 95 %",
     ]
     text = table(head, rows)
-    for method, limit, most in (("auto", 1.02, 1.10), ("default", 1.10, math.inf)):
+    for method, limit in (("auto", 1.02), ("default", 1.10)):
         values = np.array(ratios[method])
         if len(values):
-            text += f"\n\n{method}: within {100 * limit - 100:.0f} % of the best in {100 * (values <= limit).mean():.0f} % of {len(values)} cells"
-            text += f", worst {values.max():.2f}; CPU time of training / linear dynamical system: median {np.median(times[method]):.1f}, most {np.max(times[method]):.1f}"
+            text += (
+                f"\n\n{method}: within {100 * limit - 100:.0f} % of the best in {100 * (values <= limit).mean():.0f} % "
+                f"of {len(values)} cells, worst {values.max():.2f}; CPU time of training / linear dynamical system: "
+                f"median {np.median(times[method]):.1f}, most {np.max(times[method]):.1f}"
+            )
     if inside:
         good = [74 <= a <= 88 and 90 <= b <= 98 for a, b in inside]
-        text += f"\n\nauto: intervals of 80 % hold 74 to 88 % and those of 95 % hold 90 to 98 % in {100 * np.mean(good):.0f} % of cells"
+        text += (
+            "\n\nauto: intervals of 80 % hold 74 to 88 % and those of 95 % hold 90 to 98 % "
+            f"in {100 * np.mean(good):.0f} % of cells"
+        )
     return text
 
 

@@ -42,9 +42,10 @@ def mocap_like() -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     ]
     data = Sequences(t, y)
     torch.manual_seed(0)
-    model = VGPDS.from_data(
-        data, latent_dim=9, num_inducing=100, temporal=Matern32(lengthscale=0.5) + White(1e-2) + Bias(0.1)
-    )
+    model = VGPDS.from_data(  # as in the paper: one noise, no scales, no static dimensions
+        data, latent_dim=9, num_inducing=100, temporal=Matern32(lengthscale=0.5) + White(1e-2) + Bias(0.1),
+        static_dim=0, noise_per_output=False, scale_outputs=False,
+    )  # fmt: skip
     return model, AutoOpperArchambeau(model), data
 
 

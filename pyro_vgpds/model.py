@@ -21,7 +21,7 @@ from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Kernel, Matern32, White
-from pyro_vgpds.kernels.check import check_mapping, check_temporal
+from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
@@ -112,16 +112,7 @@ class VGPDS(ParameterModule):
             raise ValueError(f"least_noise must be a finite number >= 0, but got {least_noise!r}.")
         if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
             raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")
-        for name, kernel in (("temporal", temporal), ("mapping", mapping)):
-            if kernel.is_attached:
-                raise ValueError(f"{name} is part of another model already; create a new kernel, or copy.deepcopy it.")
-        for leaf in mapping.leaves():
-            known = "weight" in leaf.parameter_names and leaf.prior("weight") is None
-            if known and leaf.weight.numel() not in (1, inducing.shape[1]):
-                raise ValueError(
-                    f"the mapping's weight must be one number or {inducing.shape[1]}, one for each latent dimension, "
-                    f"but it has {leaf.weight.numel()}."
-                )
+        check_pair(temporal, mapping, inducing.shape[1])
         super().__init__()
         self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
@@ -188,7 +179,7 @@ class VGPDS(ParameterModule):
         >>> kernel = Matern32() + White(1e-2) + Bias(0.1)
         >>> walks = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=kernel)
         >>> walks.inducing.shape, walks.noise.shape, walks.output_mean.shape
-        (torch.Size([10, 2]), torch.Size([]), torch.Size([5]))
+        (torch.Size([10, 2]), torch.Size([5]), torch.Size([5]))
         """
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
@@ -229,20 +220,16 @@ class VGPDS(ParameterModule):
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._warn_of_namesakes()
+        # Pyro fills a new module from parameters of the same name in its store: warn before that happens
+        stored = dict(pyro.get_param_store().named_parameters()).get("inducing", self.inducing_unconstrained)
+        if stored is not self.inducing_unconstrained and not pyro.settings.get("module_local_params"):
+            warnings.warn(
+                "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
+                "Call pyro.clear_param_store() between models.",
+                UserWarning,
+                stacklevel=2,
+            )
         return super().__call__(*args, **kwargs)
-
-    def _warn_of_namesakes(self) -> None:
-        """Pyro fills a new module from parameters of the same name in its store: warn before that happens."""
-        stored = dict(pyro.get_param_store().named_parameters()).get("inducing")
-        if stored is None or stored is self.inducing_unconstrained or pyro.settings.get("module_local_params"):
-            return
-        warnings.warn(
-            "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
-            "Call pyro.clear_param_store() between models.",
-            UserWarning,
-            stacklevel=3,
-        )
 
     def forward(self, data: Sequences) -> Tensor:
         """Draw x and y, or condition on the y of ``data``.

@@ -9,7 +9,7 @@ from problems import make_data
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, TemporalGP
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels import Bias, Linear, MarkovRBF, Matern12, Matern32, Matern52, Periodic, White
+from pyro_vgpds.kernels import Bias, Cosine, Linear, MarkovRBF, Matern12, Matern32, Matern52, Periodic, White
 
 Q = 3
 
@@ -25,6 +25,8 @@ def make_kernels():
         "bias": Bias(0.5) + White(0.1),
         "usual": Matern32(0.9, 0.7) + White(0.05) + Bias(0.1),
         "trend": Matern12(0.4, 1.0) + Linear(0.5) + Bias(2.0) + White(0.02),
+        "cosine": Cosine(torch.tensor([0.5, 1.0, 1.5]), torch.tensor([0.4, 1.3, 9.0])) + White(0.1),
+        "oscillator": Matern32(1.0, own) * Cosine(1.0, torch.tensor([0.4, 1.3, 60.0])) + White(0.05) + Bias(0.1),
         "periodic": Periodic(0.8, 1.2, 1.3) + White(0.1),
         "product": Matern32(1.0, 2.0) * Linear(0.4) + Matern12(0.5, own) * Matern52(1.0, 1.0) + White(0.1),
         "quasiperiodic": Matern32(1.0, 2.0) * Periodic(1.0, 1.5, 1.1) + Bias(0.2),

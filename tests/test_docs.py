@@ -38,6 +38,7 @@ PUBLIC = (
     "pyro_vgpds.cli",
     "pyro_vgpds.data",
     "pyro_vgpds.datasets",
+    "pyro_vgpds.evaluation",
     "pyro_vgpds.experiments",
     "pyro_vgpds.files",
     "pyro_vgpds.inference",
@@ -47,6 +48,7 @@ PUBLIC = (
     "pyro_vgpds.model",
     "pyro_vgpds.plotting",
     "pyro_vgpds.prediction",
+    "pyro_vgpds.selection",
     "pyro_vgpds.temporal",
     "pyro_vgpds.training",
 )

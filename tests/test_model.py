@@ -10,8 +10,9 @@ from problems import make_data
 from pyro.infer import SVI
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, TemporalGP, fit
 from pyro_vgpds.inference.pca import kmeans, pca
+from pyro_vgpds.inference.start import Sizes
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
 
 
@@ -26,25 +27,90 @@ def train(data, steps=10, **options):
 
 def test_the_start():
     data = make_data((30, 20), outputs=8)
-    model = VGPDS.from_data(data, latent_dim=3, num_inducing=10)
-    y = data.y - data.y.mean(0)
-    u, s, _ = torch.linalg.svd(y, full_matrices=False)
-    x = model.start.x
-    torch.testing.assert_close((x / 50**0.5).abs(), u[:, :3].abs(), rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(x.square().mean(0), torch.ones(3))
-    spread = y.var(0, correction=0).mean()
-    torch.testing.assert_close(model.noise, 0.01 * spread)
-    torch.testing.assert_close(model.mapping.variance, spread)
-    torch.testing.assert_close(model.mapping.weight, (s[:3] / s[0]).square().clamp_min(1e-3))
-    torch.testing.assert_close(model.output_mean, data.y.mean(0))
-    assert isinstance(model.temporal[0], RBF)
-    assert "variance" not in dict(model.temporal[0].named_pyro_params())
+    data = Sequences(data.times.t.split(data.lengths), (data.y * torch.arange(1.0, 9.0)).split(data.lengths))
+    scale = data.y.std(0, correction=0)
+    paper = {"noise_per_output": False, "scale_outputs": False, "static_dim": 0}
+    for model, y in (
+        (VGPDS.from_data(data, 3, 10, **paper), data.y - data.y.mean(0)),
+        (VGPDS.from_data(data, 3, 10), (data.y - data.y.mean(0)) / scale),
+    ):
+        u, s, _ = torch.linalg.svd(y, full_matrices=False)
+        x = model.start.x
+        torch.testing.assert_close((x / 50**0.5).abs(), u[:, :3].abs(), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(x.square().mean(0), torch.ones(3))
+        spread = y.var(0, correction=0).mean()
+        torch.testing.assert_close(model.noise, 0.01 * spread.expand(model.noise.shape))
+        torch.testing.assert_close(model.mapping.variance, spread)
+        torch.testing.assert_close(model.mapping.weight, (s[:3] / s[0]).square().clamp_min(1e-3))
+        torch.testing.assert_close(model.output_mean, data.y.mean(0))
+        assert "variance" not in dict(model.temporal[0][0].named_pyro_params())
     # q(X) is the temporal prior's posterior of noisy observations of the components
     guide = AutoOpperArchambeau(model)
     prior = TemporalGP(model.temporal(), data.times, 3)
     k = prior.covariance_matrix
     expected = k @ torch.linalg.solve(k + 0.1 * torch.eye(50), x.mT.unsqueeze(-1))
     torch.testing.assert_close(prior.covariance.matmul(guide.mean_bar), expected.squeeze(-1).mT, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "outputs"),
+    [((3,), 4), ((30, 20), 8), ((100,) * 4, 30), ((50,) * 20, 30), ((2000,), 2), ((8,), 1), ((1,), 1), ((1,) * 9, 9)],
+)
+def test_sizes_are_chosen_for_the_data(lengths, outputs):
+    data = make_data(lengths, outputs=outputs)
+    latent, inducing, static = Sizes(None, None, None).chosen(data)
+    assert 1 <= latent <= min(outputs, data.num_frames)
+    assert min(data.num_frames, 20) <= inducing <= min(data.num_frames, 200)
+    assert 0 <= static < latent
+    assert static < data.num_sequences
+    assert Sizes(1, 1, 0).chosen(data) == (1, 1, 0)  # what is given stays
+    more = Sizes(None, None, None).chosen(make_data(tuple(4 * n for n in lengths), outputs=outputs))
+    assert more[0] >= latent
+    assert more[1] >= inducing
+
+
+def test_the_defaults():
+    data = make_data((30, 30, 25, 20), outputs=12, missing=0.1)
+    model = VGPDS.from_data(data)
+    q, inducing, static = Sizes(None, None, None).chosen(data)
+    assert (model.latent_dim, model.num_inducing) == (q, inducing)
+    assert static > 0
+    (smooth, turning), white, bias = model.temporal
+    for kernel in (smooth, turning):
+        assert kernel.is_fixed("variance")  # redundant with the weights of the mapping
+    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
+        assert value.shape == (q,)
+    torch.testing.assert_close(model.output_scale, data.output_scales)
+    assert model.noise.shape == (12,)
+    assert model.least_noise > 0.0
+    within = torch.stack([model.start.x[rows].var(0) for rows in data.times.slices()]).mean(0)
+    assert (within < 1e-10).tolist() == [False] * (q - static) + [True] * static
+    assert white.variance[-1] < white.variance[0]
+    shared = VGPDS.from_data(data, noise_per_output=False, scale_outputs=False, static_dim=0)
+    assert shared.noise.shape == ()
+    assert shared.least_noise == 0.0
+    torch.testing.assert_close(shared.output_scale, torch.ones(12))
+    assert (torch.stack([shared.start.x[rows].var(0) for rows in data.times.slices()]) > 1e-6).all()
+
+
+@pytest.mark.parametrize(("lengths", "outputs"), [((3,), 4), ((9,), 1), ((1,), 2), ((2, 1), 3)])
+def test_the_defaults_train_on_very_few_numbers(lengths, outputs):
+    data = make_data(lengths, outputs=outputs)
+    model = VGPDS.from_data(data)
+    guide = AutoOpperArchambeau(model)
+    before = -Collapsed_ELBO().loss(model, guide, data)
+    assert before < fit(model, guide, data, 10, progress=False).bound < np.inf
+    assert Posterior(model, guide, data).forecast([9.0], 0).mean.isfinite().all()
+
+
+def test_the_noise_never_falls_below_its_least_value():
+    parts = {"inducing": torch.zeros(4, 2), "noise": 0.3, "output_mean": torch.zeros(3)}
+    model = VGPDS(RBF(), ARDRBF(), least_noise=0.2, **parts)
+    data = make_data((5,), outputs=3)
+    torch.testing.assert_close(model.likelihood(torch.zeros(5, 2), data).noise.detach(), torch.full((1,), 0.5))
+    for bad in (-1e-3, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="least_noise must be a finite number >= 0, but got"):
+            VGPDS(RBF(), ARDRBF(), least_noise=bad, **parts)
 
 
 def test_the_start_is_the_same_again_with_the_same_seed():
@@ -91,11 +157,12 @@ def test_open_lengthscales_and_periods_come_from_the_data():
     model = VGPDS.from_data(data, 2, 10, temporal=Periodic() + Matern32() + White(0.01))
     assert model.temporal[0].period.item() == pytest.approx(1.7, rel=0.03)
     fast, slow = (
-        VGPDS.from_data(Sequences(t * scale, y), 2, 10, temporal=RBF() + White(0.01)).temporal[0].lengthscale.item()
+        VGPDS.from_data(Sequences(t * scale, y), 2, 10, temporal=RBF() + White(0.01)).temporal[0].lengthscale
         for scale in (1.0, 100.0)
     )
-    assert slow == pytest.approx(100 * fast, rel=1e-6)
-    assert 0.05 < fast < 1.7
+    assert fast.shape == (2,)  # one for each latent dimension
+    torch.testing.assert_close(slow, 100 * fast, rtol=1e-6, atol=0)
+    assert ((fast > 0.05) & (fast < 1.7)).all()
     given = VGPDS.from_data(data, 2, 10, temporal=Matern32(lengthscale=0.123) + White(0.01))
     assert given.temporal[0].lengthscale.item() == pytest.approx(0.123)
 
@@ -142,11 +209,17 @@ def test_scales_of_data_make_no_difference_to_the_start():
     assert bounds == pytest.approx([bounds[1]] * 3, rel=1e-5)
 
 
-def test_constant_outputs_are_allowed_beside_others():
+@pytest.mark.parametrize("each", [True, False])
+def test_constant_outputs_are_allowed_beside_others(each):
     data = make_data((15,))
     y = data.y.clone()
     y[:, 2] = 7.3
-    train(Sequences(data.times.t, y), latent_dim=2, num_inducing=5)
+    data = Sequences(data.times.t, y)
+    model, guide = train(data, latent_dim=2, num_inducing=5, noise_per_output=each)
+    assert (model.noise > 0).all()
+    torch.testing.assert_close(
+        Posterior(model, guide, data).forecast([9.0], 0).mean[0, 2].item(), 7.3, atol=0.2, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,10 +248,6 @@ def test_data_that_cannot_be_trained_on():
         VGPDS.from_data(Sequences(t, pd.DataFrame(unseen, columns=list("abc"))), 2)
     with pytest.raises(ValueError, match="nothing in data varies"):
         VGPDS.from_data(Sequences(t, np.full((4, 3), 0.1)), 2)
-    constant = y.copy()
-    constant[:, 2] = 0.1
-    with pytest.raises(ValueError, match=r"noise_per_output needs outputs that vary, but 2 are constant"):
-        VGPDS.from_data(Sequences(t, constant), 2, noise_per_output=True)
     with pytest.raises(ValueError, match="data has times but no outputs"):
         VGPDS.from_data(Sequences(t), 2)
     with pytest.raises(TypeError, match=r"data must be Sequences\(t, y\), but got ndarray"):
@@ -248,7 +317,9 @@ def test_bayesian_gplvm():
 def test_repr():
     text = repr(VGPDS.from_data(make_data(), 2, 4))
     assert "latent_dim=2, num_inducing=4, num_outputs=5" in text
-    assert "White(variance=0.01)" in text
+    assert "White(variance=[0.01, 0.01])" in text
+    assert "Cosine(variance=1 (fixed), period=[" in text
+    assert "White(variance=0.01)" in repr(VGPDS.from_data(make_data(), 2, 4, RBF() + White(1e-2), static_dim=0))
 
 
 def test_a_memmap_with_many_columns_trains(tmp_path):

@@ -32,10 +32,11 @@ Imputer: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor | None]]
 class BaselinePosterior:
     """An imputer with the methods of :class:`~pyro_vgpds.Posterior`: a forecast imputes frames without outputs.
 
-    :param imputer: a function of sequences that returns means and variances (N, D).
+    :param imputer: a function of sequences without lags that returns means and variances (N, D).
     :param data: the training sequences.
     :param variance: variances of the outputs (D,), for imputers without variances. Default: those of the data.
 
+    >>> import torch
     >>> from pyro_vgpds.baselines import BaselinePosterior, linear_interpolation
     >>> line = BaselinePosterior(lambda data: (torch.cat(linear_interpolation(data)), None), data)
     >>> line.forecast([2.6, 2.7], sequence=0)
@@ -106,7 +107,7 @@ class BaselinePosterior:
     def _predict(
         self, times: Tensor, t: Sequence[Tensor], y: Sequence[Tensor], rows: Sequence[Tensor]
     ) -> GaussianPrediction:
-        mean, variance = self.imputer(make_like(self.data, t, y))
+        mean, variance = self.imputer(make_like(self.data, t, y, lags=()))
         if variance is None:
             hidden = torch.cat(list(y)).isnan()
             variance = hidden * self.variance

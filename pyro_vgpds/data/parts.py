@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 
-__all__ = ["base_outputs", "make_like", "split_outputs", "take_frames", "with_outputs"]
+__all__ = ["base_outputs", "make_like", "split_outputs", "take_frames", "with_outputs", "without_lags"]
 
 
 def base_outputs(data: Sequences) -> Tensor:
@@ -22,14 +22,25 @@ def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
     return list(data.times.t.split(data.lengths)), list(base_outputs(data).split(data.lengths))
 
 
-def make_like(data: Sequences, t: Sequence[Tensor], y: Sequence[Tensor]) -> Sequences:
-    """Other times and outputs with the names, lags, dates, dtype and device of ``data``."""
+def make_like(
+    data: Sequences, t: Sequence[Tensor], y: Sequence[Tensor], lags: Sequence[int] | None = None
+) -> Sequences:
+    """Other times and outputs with the names, dates, dtype and device of ``data``.
+
+    :param lags: Default: those of ``data``.
+    """
     columns = None if data.columns is None else data.columns[: data.num_base_outputs]
     new = Sequences(
         [part.cpu() for part in t], [part.cpu() for part in y], columns=columns, dtype=data.dtype, device=data.device
     )
     new.time_origin = data.time_origin
-    return new.lagged(data.lags) if data.lags else new
+    lags = data.lags if lags is None else lags
+    return new.lagged(lags) if lags else new
+
+
+def without_lags(data: Sequences) -> Sequences:
+    """The same sequences without lagged copies."""
+    return make_like(data, *split_outputs(data), lags=()) if data.lags else data
 
 
 def with_outputs(data: Sequences, y: Tensor) -> Sequences:

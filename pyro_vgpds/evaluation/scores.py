@@ -24,7 +24,13 @@ def relative_error(held_out: HeldOut, scale: Tensor) -> float:
 def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
     """Errors, the mean negative log-density of Gaussians, and the percentages inside central intervals.
 
+    :param held_out: hidden numbers and their predictions.
     :param scale: standard deviations of the outputs, (D,), the units of ``nrmse``.
+
+    >>> from pyro_vgpds.evaluation import hold_out, score
+    >>> split = hold_out(data, "forecast", horizon=2)
+    >>> sorted(score(split.predict(post.condition(split.train)), data.output_scales))
+    ['in 80 %', 'in 95 %', 'mae', 'nlpd', 'nrmse', 'rmse']
     """
     error = held_out.mean - held_out.truth
     z = error.abs() / held_out.variance.sqrt()
@@ -45,7 +51,14 @@ def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
 def score_predictor(predictor: Predictor, split: Split, scale: Tensor) -> dict[str, Value]:
     """The scores of a predictor, with its own intervals.
 
+    :param predictor: a model of the split's training data.
+    :param split: what is held out.
     :param scale: as in :func:`score`.
+
+    >>> from pyro_vgpds.evaluation import hold_out, score_predictor
+    >>> split = hold_out(data, "forecast", horizon=2)
+    >>> score_predictor(post.condition(split.train), split, data.output_scales)["in 95 %"] > 50.0
+    True
     """
     found = split.outputs(predictor)
     mean, variance = (torch.cat([getattr(part, name) for part in found]) for name in ("mean", "variance"))

@@ -35,20 +35,34 @@ class Predicted(Protocol):
 
 
 class Predictor(Protocol):
-    """Everything that predicts: :class:`~pyro_vgpds.Posterior`, mixtures, ensembles, and baselines."""
+    """Everything that predicts: :class:`~pyro_vgpds.Posterior`, mixtures, ensembles, and baselines.
 
-    def impute(self, *, fill: bool = True) -> Predicted: ...
+    >>> from pyro_vgpds.evaluation import Predictor
+    >>> predictor: Predictor = post
+    >>> predictor.forecast([2.6, 2.7], 0).mean.shape
+    torch.Size([2, 5])
+    """
 
-    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Predicted: ...
+    def impute(self, *, fill: bool = True) -> Predicted:
+        """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
 
-    def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None
-    ) -> Predicted: ...
+    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Predicted:
+        """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
+
+    def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Predicted:
+        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Hidden numbers and their predictions, one entry each."""
+    """Hidden numbers and their predictions, one entry each.
+
+    >>> from pyro_vgpds.evaluation import hold_out
+    >>> split = hold_out(data, "forecast", horizon=2)
+    >>> found = split.predict(post.condition(split.train))
+    >>> found.ahead.unique().tolist(), found.output.unique().tolist()
+    ([1, 2], [0, 1, 2, 3, 4])
+    """
 
     truth: Tensor  #: (n,)
     mean: Tensor  #: (n,)
@@ -65,12 +79,12 @@ class Split:
     >>> split = hold_out(data, "forecast", horizon=4)
     >>> split
     Split(forecast: 40 hidden entries, trained on Sequences(2 sequences, 40 frames, 5 outputs))
-    >>> split.predict(Posterior(*fitted(split.train))).mean.shape
+    >>> split.predict(post.condition(split.train)).mean.shape
     torch.Size([40])
     """
 
     task: str  #: "impute", "reconstruct" or "forecast"
-    train: Sequences
+    train: Sequences  #: what is left to train on
     t: list[Tensor]  #: times of the frames to predict, for each sequence
     y: list[Tensor]  #: what is observed there, (T, D) each, NaN if hidden
     truth: list[Tensor]  #: the hidden numbers, (T, D) each, NaN if they were never known
@@ -82,7 +96,10 @@ class Split:
         return f"Split({self.task}: {hidden} hidden entries, trained on {self.train})"
 
     def outputs(self, predictor: Predictor) -> list[Predicted]:
-        """The predictions of all frames; several sequences may be in one of them, in their order."""
+        """The predictions of all frames; several sequences may be in one of them, in their order.
+
+        :param predictor: a model of the training data.
+        """
         if self.task == "impute":
             return [predictor.impute(fill=False)]
         if self.task == "forecast":
@@ -90,12 +107,19 @@ class Split:
         return [predictor.reconstruct(self.t, self.y, self.sequence)]
 
     def predict(self, predictor: Predictor) -> HeldOut:
-        """The hidden numbers and their predictions."""
+        """The hidden numbers and their predictions.
+
+        :param predictor: a model of the training data.
+        """
         found = self.outputs(predictor)
         return self.select(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
 
     def select(self, mean: Tensor, variance: Tensor) -> HeldOut:
-        """The hidden entries of predictions (T, D) of all frames."""
+        """The hidden entries of predictions of all frames.
+
+        :param mean: (T, D).
+        :param variance: (T, D).
+        """
         truth = torch.cat(self.truth)
         at = truth.isfinite()
         frame = torch.cat([torch.arange(1, 1 + len(t)) for t in self.t]) * (self.task == "forecast")
@@ -138,7 +162,7 @@ def hold_out(
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> hold_out(data, "impute", share=0.2, pattern="blocks").train
-    Sequences(2 sequences, 48 frames, 5 outputs, 20.8 % missing)
+    Sequences(2 sequences, 48 frames, 5 outputs, 24.6 % missing)
     """
     check_task(task)
     if not 0.0 < share < 1.0:
@@ -226,7 +250,11 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
         hidden = torch.zeros_like(part, dtype=torch.bool)
         # a sensor that fails on the way, or one that was never there
         first = len(part) // 2 if count >= 4 and k % 2 else 0
-        hidden[first:, torch.from_numpy(choose_columns(part.shape[1], rng)).to(part.device)] = True
+        known = part[first:].isfinite().any(0).nonzero().squeeze(-1)
+        if len(known):
+            hidden[first:, known[torch.from_numpy(choose_columns(len(known), rng)).to(known.device)]] = True
         seen.append(part.masked_fill(hidden, torch.nan))
         truth.append(part.masked_fill(~hidden, torch.nan))
+    if not any(bool(part.isfinite().any()) for part in truth):
+        raise ValueError(f"data must have more observed entries to hold out some of them, but it is {data}.")
     return Split("reconstruct", train, [times for times, _ in parts], seen, truth, list(belongs), kept)

@@ -27,8 +27,8 @@ class Table:
     b      0.5000
     >>> scores["rmse"]
     [0.25, 0.5]
-    >>> scores.to_pandas().rmse.mean()
-    0.375
+    >>> scores.to_pandas().rmse.tolist()
+    [0.25, 0.5]
     """
 
     def __init__(self, rows: Sequence[dict[str, Value]]) -> None:

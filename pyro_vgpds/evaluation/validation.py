@@ -45,7 +45,9 @@ def cross_validate(
     :raises ValueError: if an argument is out of its range, or the data are too short.
 
     >>> from pyro_vgpds.evaluation import cross_validate
-    >>> table = cross_validate(lambda part: Posterior(*fitted(part)), data, "forecast", num_folds=2, horizon=3)
+    >>> from pyro_vgpds.selection import Configuration
+    >>> small = Configuration("small", latent_dim=3, num_inducing=12, num_steps=20)
+    >>> table = cross_validate(small.fit, data, "forecast", num_folds=2, horizon=3)
     >>> table.columns[:4], len(table)
     (['fold', 'hidden', 'rmse', 'nrmse'], 2)
     """

@@ -189,7 +189,7 @@ def _map(
         sequences = Sequences([data.t[i] for i in train], [data.y[i] for i in train])
         model = VGPDS.from_data(
             sequences, recipe.latent_dim, recipe.num_inducing, recipe.kernel(), static_dim=recipe.static_dim,
-            scale_outputs=recipe.scale,
+            noise_per_output=recipe.noise_per_output, scale_outputs=recipe.scale,
         )  # fmt: skip
         rival = baselines.MapGPLVM.fit(model, sequences, steps)
         scores: dict[str, Scores] = {}

@@ -33,9 +33,10 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
     step, span = _range(head)
     scaled = [leaf for leaf in open_leaves if "lengthscale" in leaf.unset]
     turning = [leaf for leaf in open_leaves if "period" in leaf.unset and isinstance(leaf, Cosine)]
+    fixed = [(leaf, name) for leaf in open_leaves for name in leaf.unset if leaf.is_fixed(name)]
     for leaf in open_leaves:
         if "period" in leaf.unset and leaf not in turning:
-            _choose(leaf, "period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
+            leaf.set("period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
     tried, values = [], []
     for period in [_FAR * span, *_grid(3.0 * step, 1.5 * span, 24)] if turning else [math.inf]:
         for leaf in turning:
@@ -49,19 +50,13 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
             values.append(_evidence(kernel, head, points))
     best = torch.stack(values).argmax(0).tolist()
     for leaf in scaled:
-        _choose(leaf, "lengthscale", x.new_tensor([tried[b][0] for b in best]))
+        leaf.set("lengthscale", x.new_tensor([tried[b][0] for b in best]))
     for leaf in turning:
-        _choose(leaf, "period", x.new_tensor([tried[b][1] for b in best]))
+        leaf.set("period", x.new_tensor([tried[b][1] for b in best]))
+    for leaf, name in fixed:  # setting a parameter frees it
+        leaf.fix(name)
     for leaf in open_leaves:
         leaf.unset.clear()
-
-
-def _choose(leaf: Kernel, name: str, value: Tensor) -> None:
-    """Set a parameter that was left open; a fixed one stays fixed, at this value."""
-    fixed = leaf.is_fixed(name)
-    leaf.set(name, value)
-    if fixed:
-        leaf.fix(name)
 
 
 def _range(times: Times) -> tuple[float, float]:

@@ -41,7 +41,9 @@ class Start:
 
     def noise(self, per_output: bool) -> Tensor:
         """The first noise variance, () or (D,)."""
-        each = self.variances.clamp_min(1e-4 * self.spread)  # constant outputs have none
+        # a constant output has no variance of its own; too little noise on it would dominate the first bound
+        each = torch.where(self.variances > 1e-10 * self.spread, self.variances, self.spread)
+        each = each.clamp_min(1e-4 * self.spread)
         return _NOISE * (each if per_output else self.x.new_tensor(self.spread))
 
     def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.values import KernelValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
-__all__ = ["check_mapping", "check_temporal"]
+__all__ = ["check_mapping", "check_pair", "check_temporal"]
 
 _HOW = (
     "ARDRBF, ARDLinear, Bias, White and their sums have analytic Psi statistics. To add another, see "
@@ -50,3 +50,17 @@ def check_mapping(kernel: object) -> None:
             raise TypeError(f"mapping kernel {type(module).__name__} has no analytic Psi statistics. {_HOW}")
     for first, second in itertools.combinations(parts, 2):
         cross_psi2(first, second)  # raises an error if it is not registered
+
+
+def check_pair(temporal: Kernel, mapping: Kernel, latent_dim: int) -> None:
+    """Raise a ValueError if a kernel is part of another model, or the mapping's weights do not fit ``latent_dim``."""
+    for name, kernel in (("temporal", temporal), ("mapping", mapping)):
+        if kernel.is_attached:
+            raise ValueError(f"{name} is part of another model already; create a new kernel, or copy.deepcopy it.")
+    for leaf in mapping.leaves():
+        known = "weight" in leaf.parameter_names and leaf.prior("weight") is None
+        if known and leaf.weight.numel() not in (1, latent_dim):
+            raise ValueError(
+                f"the mapping's weight must be one number or {latent_dim}, one for each latent dimension, "
+                f"but it has {leaf.weight.numel()}."
+            )

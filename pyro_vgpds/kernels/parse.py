@@ -35,8 +35,8 @@ def parse_kernel(text: str) -> Kernel:
     """The kernel of time that ``text`` describes.
 
     Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``cosine``, ``linear``,
-    ``white`` and ``bias``, in upper or lower case; ``+``, ``*`` and brackets combine them. A name may have parameters, which are
-    initial values or, with ``fixed``, never change:
+    ``white`` and ``bias``, in upper or lower case; ``+``, ``*`` and brackets combine them. A name may have parameters,
+    which are initial values or, with ``fixed``, never change:
     ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``. Other parameters have the defaults of
     their class, except that ``white`` starts at 0.01 and ``bias`` at 0.1.
 

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pyro
 import torch
 from torch import Tensor
 
@@ -71,8 +72,15 @@ def continue_training(
         data = data.lagged(posterior.data.lags)
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
-    learned = [p for p in model.parameters() if p.requires_grad]
-    guide = AutoOpperArchambeau(model, **_sites(posterior, model, data, belongs))
+    guide = AutoOpperArchambeau(model, **_sites(posterior, data, belongs))
+    hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
+    if hyperparameters:
+        with pyro.get_param_store().scope():
+            guide.median(data)  # makes the distributions of hyperparameters with priors
+        guide.load_state_dict(hyperparameters, strict=False)
+    q = {"mean_bar_unconstrained", "lam_unconstrained"}
+    learned = [p for name, p in guide.named_parameters() if p.requires_grad and name not in q]
+    learned += [p for p in model.parameters() if p.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
     result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
@@ -88,12 +96,11 @@ def continue_training(
     )  # fmt: skip
 
 
-def _sites(
-    posterior: FittedModel, model: torch.nn.Module, data: Sequences, belongs: Sequence[int | None]
-) -> dict[str, Tensor]:
+def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None]) -> dict[str, Tensor]:
     """``mean_bar`` and ``lam`` for the new data, from η and λ of the same frames."""
     with torch.no_grad():
-        prior = TemporalGP(model.temporal(), data.times, posterior.q.event_shape[-1], structure=model.structure)  # type: ignore[operator, arg-type]
+        structure, old_prior = getattr(posterior.origin.model, "structure", None), posterior.q.prior
+        prior = TemporalGP(old_prior.kernel, data.times, old_prior.event_shape[-1], structure=structure)
         lam = least_lam(prior.variance).expand(prior.event_shape).clone()
         eta = torch.zeros_like(lam)
         old_rows = posterior.data.times.slices()

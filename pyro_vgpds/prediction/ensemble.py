@@ -41,10 +41,14 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Combination:
-    """How the members of an ensemble are combined for one task."""
+    """How the members of an ensemble are combined for one task.
+
+    >>> post.calibrate("forecast").combination("forecast").weights.shape
+    torch.Size([1, 5])
+    """
 
     weights: Tensor  #: (members, D), with sum 1 over the members
-    calibration: Calibration
+    calibration: Calibration  #: of the intervals
 
 
 class EnsemblePrediction(Outputs):
@@ -96,8 +100,9 @@ class EnsemblePrediction(Outputs):
         for i, part in enumerate(self.components):
             mine = (which == i).to(self.t.device)
             if bool(mine.any()):
-                scale = self.stddev / part.stddev.clamp_min(torch.finfo(self.t.dtype).tiny)
-                draws[mine] = self.mean + scale * (part.sample(int(mine.sum())) - part.mean)
+                drawn = part.sample(int(mine.sum())) - part.mean
+                unit = torch.where(part.stddev > 0, drawn / part.stddev, torch.randn_like(drawn))
+                draws[mine] = self.mean + self.stddev * unit
         return draws
 
     def log_prob(self, y: ArrayLike) -> Tensor:
@@ -162,7 +167,12 @@ class Ensemble:
         return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     def combination(self, task: str) -> Combination:
-        """Weights and calibration for a task, or those of the first task if it has none."""
+        """Weights and calibration for a task, or those of the first task if it has none.
+
+        :param task: ``"impute"``, ``"reconstruct"`` or ``"forecast"``.
+        :raises ValueError: if it is another name.
+        """
+        check_task(task)
         return self.combinations.get(task, next(iter(self.combinations.values())))
 
     def impute(self, *, fill: bool = True) -> EnsemblePrediction:

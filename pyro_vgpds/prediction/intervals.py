@@ -22,10 +22,9 @@ _LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
 class Calibration:
     """How wide intervals must be in units of the predicted standard deviation.
 
-    >>> import torch
     >>> from pyro_vgpds.prediction import Calibration
-    >>> Calibration.none(2).width(0.95)
-    1.959963984540054
+    >>> round(Calibration.none(2).width(0.95), 6)
+    1.959964
     """
 
     factor: Tensor  #: (D,), of the standard deviation of each output
@@ -35,12 +34,18 @@ class Calibration:
 
     @classmethod
     def none(cls, num_outputs: int) -> Calibration:
-        """Gaussian intervals with the predicted standard deviations."""
+        """Gaussian intervals with the predicted standard deviations.
+
+        :param num_outputs: D.
+        """
         widths = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
         return cls(torch.ones(num_outputs, dtype=torch.float64), widths)
 
     def width(self, probability: float) -> float:
-        """Half width of central intervals, in corrected standard deviations, interpolated between ``LEVELS``."""
+        """Half width of central intervals, in corrected standard deviations, interpolated between ``LEVELS``.
+
+        :param probability: of each interval.
+        """
         at = _gaussian(probability)
         x = [0.0, *(_gaussian(level) for level in LEVELS)]
         y = [0.0, *self.widths.tolist()]
@@ -62,13 +67,19 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
+
+    >>> from pyro_vgpds.evaluation import hold_out
+    >>> from pyro_vgpds.prediction import calibrate_intervals
+    >>> split = hold_out(data, "forecast", horizon=3)
+    >>> calibrate_intervals(split.predict(post.condition(split.train)), num_outputs=5).factor.shape
+    torch.Size([5])
     """
     z2 = (held_out.mean - held_out.truth).square() / held_out.variance.clamp_min(1e-300)
-    z2 = z2.to("cpu", torch.float64).clamp_max(_limit(z2))
-    output = held_out.output.cpu()
+    z2, output = z2.to("cpu", torch.float64), held_out.output.cpu()
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones_like(z2))
-    total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, z2)
-    factor = ((total + _PSEUDO * z2.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
+    cut = torch.minimum(z2, _limits(z2, output, count.long()))
+    total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, cut)
+    factor = ((total + _PSEUDO * cut.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
     z = (z2.sqrt() / factor[output]).sort().values
     n = len(z)
     widths = [_gaussian(level) for level in LEVELS]
@@ -81,6 +92,14 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
     return Calibration(factor, torch.tensor(widths, dtype=torch.float64))
 
 
-def _limit(z2: Tensor) -> float:
-    """Squared errors are cut here: a few huge ones must not decide the width of all intervals."""
-    return 100.0 * max(float(z2.median()), 1e-12)
+def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
+    """Squared errors are cut here for the factors: a few huge ones must not decide the width of all intervals.
+
+    The limit of an output is far above its median, or above that of all outputs if its own is smaller or unknown.
+    """
+    order = z2.argsort()
+    order = order[output[order].argsort(stable=True)]  # by output, then by size
+    middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
+    least = z2.median().clamp_min(1e-12)
+    median = torch.where(count >= _PSEUDO, torch.maximum(z2[order][middle], least), least)
+    return 100.0 * median[output]

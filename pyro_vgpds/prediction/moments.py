@@ -29,8 +29,8 @@ class GaussianPrediction(Outputs):
     >>> import torch
     >>> from pyro_vgpds.prediction import GaussianPrediction
     >>> t, mean = data.times.t[:3], torch.zeros(3, 5).double()
-    >>> GaussianPrediction(t, data, mean, mean + 4.0).interval(0.95)[1][0, 0].item()
-    3.919927969080108
+    >>> GaussianPrediction(t, data, mean, mean + 4.0).interval(0.95)[1][0, 0].round(decimals=6).item()
+    3.919928
     """
 
     def __init__(self, t: Tensor, data: Sequences, mean: Tensor, variance: Tensor, include_noise: bool = True) -> None:

@@ -101,7 +101,7 @@ class Prediction(Outputs):
         :param include_noise: with noise or without.
 
         >>> difference = ahead.variance - ahead.with_noise(False).variance
-        >>> bool((difference - model.noise).abs().max() < 1e-10)
+        >>> bool((difference - post.noise_variance).abs().max() < 1e-10)
         True
         """
         if include_noise == self.include_noise:

@@ -13,7 +13,7 @@ from pyro_vgpds.evaluation.splits import HeldOut
 
 __all__ = ["combine", "stack"]
 
-_STEPS = 400  # of the multiplicative updates
+_SWEEPS = 200  # at most, over all pairs of members
 _LEAST = 0.02  # smaller weights become zero: each member costs time
 _PSEUDO = 200.0  # held-out entries that the average of all outputs counts for
 
@@ -37,24 +37,42 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones(len(output)).double())
     pooled = gram.sum(0) / max(1.0, float(count.sum()))
     gram = ((gram + _PSEUDO * pooled) / (count + _PSEUDO).unsqueeze(-1)).unflatten(-1, (k, k))
-    weights = _simplex(gram)
-    keep = weights.mean(0) >= _LEAST
-    weights = torch.zeros_like(weights)
-    weights[:, keep] = _simplex(gram[:, keep][:, :, keep])
-    return weights.mT.contiguous()
+    keep = torch.ones(k, dtype=torch.bool)
+    while True:
+        weights = torch.zeros(num_outputs, k, dtype=torch.float64)
+        weights[:, keep] = _simplex(gram[:, keep][:, :, keep])
+        mean = weights.mean(0)
+        small = keep & (mean < min(_LEAST, float(mean.max())))
+        if not bool(small.any()):
+            return weights.mT.contiguous()
+        keep &= ~small
 
 
 def _simplex(gram: Tensor) -> Tensor:
-    """Argmin wᵀ G w over the simplex, (D, k), by multiplicative updates."""
+    """Argmin wᵀ G w over the simplex, (D, k), by exact moves of weight between two members at a time.
+
+    Exact moves need no step size, which would have to suit errors of very different sizes.
+    """
     k = gram.shape[-1]
-    weights = torch.full(gram.shape[:-1], 1.0 / k, dtype=gram.dtype)
-    size = gram.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True).clamp_min(1e-300)
-    for step in range(_STEPS):
-        slope = (gram @ weights.unsqueeze(-1)).squeeze(-1) / size
-        rate = 4.0 if step < _STEPS // 2 else 8.0
-        weights = weights * torch.exp(-rate * (slope - slope.amin(-1, keepdim=True)))
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights
+    found = gram.new_full(gram.shape[:-1], 1.0 / k)
+    left = torch.arange(len(gram))  # outputs whose weights still move
+    g = gram.permute(1, 2, 0).contiguous()  # (k, k, D)
+    for _ in range(_SWEEPS):
+        before = found[left].mT
+        weights, slope = before.clone(), (g * before).sum(1)
+        for i, j in itertools.combinations(range(k), 2):
+            size = g[i, i] + g[j, j]
+            curvature = torch.maximum(size - 2.0 * g[i, j], 1e-12 * size).clamp_min(1e-300)
+            move = ((slope[j] - slope[i]) / curvature).clamp(-weights[i], weights[j])
+            weights[i] += move
+            weights[j] -= move
+            slope += move * (g[i] - g[j])
+        found[left] = weights.mT
+        moved = (weights - before).abs().amax(0) > 1e-6
+        if not bool(moved.any()):
+            break
+        left, g = left[moved], g[:, :, moved]
+    return found
 
 
 def combine(members: Sequence[HeldOut], weights: Tensor) -> HeldOut:

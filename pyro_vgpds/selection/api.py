@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.comparison import Entries, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
-from pyro_vgpds.selection.proposals import propose_baselines, propose_models
+from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS, make_rival
 
@@ -86,6 +86,7 @@ def auto(
         :class:`~pyro_vgpds.selection.progress.Event`. Default: a bar, on a terminal only.
     :returns: an :class:`~pyro_vgpds.Ensemble` with the methods of a posterior, and a ``report``.
     :raises ValueError: if the data are too few, an argument is out of its range, or no candidate succeeded.
+    :raises TypeError: if a candidate is not a :class:`~pyro_vgpds.selection.Configuration`.
 
     >>> from pyro_vgpds import auto
     >>> found = auto(data, "forecast", baselines=["column mean", "last value"], horizon=3)
@@ -101,9 +102,10 @@ def auto(
     check_task(task)
     if not seconds > 0.0:
         raise ValueError(f"seconds must be positive, but got {seconds!r}.")
-    splits = _splits(data, task, horizon, seed)
     names = propose_baselines(data, task) if baselines is None else list(baselines)
     models = propose_models(data, task) if candidates is None else list(candidates)
+    check_candidates(names, models)
+    splits = _splits(data, task, horizon, seed)
     todo: list[str | Configuration] = [*names, *models]
     trials: list[Trial] = []
     failures: dict[str, str] = {}

@@ -26,14 +26,14 @@ class Configuration:
     torch.Size([48, 2])
     """
 
-    name: str
+    name: str  #: in reports
     mapping: str = "rbf"  #: "rbf", "linear" or "sum" of both
     temporal: str | None = None  #: as in the command line. Default: that of ``VGPDS.from_data``
-    latent_dim: int | None = None
-    num_inducing: int | None = None
-    static_dim: int | None = None
-    lags: tuple[int, ...] = ()
-    num_steps: int = 120
+    latent_dim: int | None = None  #: as in ``VGPDS.from_data``
+    num_inducing: int | None = None  #: as in ``VGPDS.from_data``
+    static_dim: int | None = None  #: as in ``VGPDS.from_data``
+    lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
+    num_steps: int = 120  #: of training
 
     def fit(self, data: Sequences, seed: int = 0) -> Posterior:
         """Train on sequences.
@@ -42,6 +42,13 @@ class Configuration:
         :param seed: of the initial values.
         """
         data = data.lagged(self.lags) if self.lags else data
+        state = pyro.util.get_rng_state()
+        try:
+            return self._fit(data, seed)
+        finally:  # the caller's random numbers do not depend on this one's
+            pyro.util.set_rng_state(state)
+
+    def _fit(self, data: Sequences, seed: int) -> Posterior:
         with pyro.get_param_store().scope():
             pyro.set_rng_seed(seed)
             temporal = None if self.temporal is None else parse_kernel(self.temporal)

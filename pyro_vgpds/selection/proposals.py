@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.rivals import RIVALS
 
-__all__ = ["propose_baselines", "propose_models"]
+__all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
 _LINEAR = 30  # latent dimensions of a linear mapping
 
@@ -32,3 +34,18 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
 def propose_baselines(data: Sequences, task: str) -> list[str]:
     """Names of the baselines that suit the task and the size of the data, the cheapest first."""
     return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]
+
+
+def check_candidates(names: Sequence[str], models: Sequence[Configuration]) -> None:
+    """Raise an error if there is nothing to try, or a baseline or model is unknown, before any of them is trained."""
+    for name in names:
+        if name not in RIVALS:
+            raise ValueError(f"baselines must be some of {', '.join(map(repr, RIVALS))}, but got {name!r}.")
+    for model in models:
+        if not isinstance(model, Configuration):
+            raise TypeError(f"candidates must be of the class Configuration, but got {type(model).__name__}.")
+    each = [*names, *(model.name for model in models)]
+    if not each:
+        raise ValueError("candidates and baselines are both empty: there is nothing to choose from.")
+    if twice := [name for name in each if each.count(name) > 1]:
+        raise ValueError(f"each candidate needs a name of its own, but {twice[0]!r} occurs twice.")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -20,10 +21,15 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate with its held-out scores."""
+    """A candidate with its held-out scores.
 
-    name: str
-    is_baseline: bool
+    >>> from pyro_vgpds.selection import Scored
+    >>> Scored("column mean", is_baseline=True, error=1.0, inside=95.0, seconds=0.1).weight
+    0.0
+    """
+
+    name: str  #: of the candidate
+    is_baseline: bool  #: whether it is a baseline, not a model
     error: float  #: root mean squared error in standard deviations of the outputs
     inside: float  #: percentage inside 95 % intervals
     seconds: float  #: CPU seconds of training and prediction
@@ -36,10 +42,23 @@ class Report:
     """The candidates for one task.
 
     ``print(report)`` shows a table and the conclusions; :meth:`table` has the numbers.
+
+    >>> from pyro_vgpds.selection import Report, Scored
+    >>> mean = Scored("column mean", True, error=1.0, inside=95.0, seconds=0.1, weight=0.25)
+    >>> model = Scored("linear mapping", False, error=0.5, inside=94.0, seconds=2.0, weight=0.75)
+    >>> print(Report("forecast", [mean, model], Scored("ensemble", False, 0.475, 95.0, 2.1, 1.0), hidden=40))
+    candidate       kind       error  in 95 %  weight   CPU s
+    ensemble        ensemble  0.4750    95.00   1.000   2.100
+    linear mapping  model     0.5000    94.00  0.7500   2.000
+    column mean     baseline   1.000    95.00  0.2500  0.1000
+    <BLANKLINE>
+    Task: forecast. 40 held-out entries: the last frames of each sequence.
+    Chosen: 75 % linear mapping, 25 % column mean.
+    The ensemble's held-out error is 5.0 % below that of the best single candidate, linear mapping.
     """
 
-    task: str
-    candidates: list[Scored]
+    task: str  #: what was held out
+    candidates: list[Scored]  #: with their scores, or the reason of their failure
     ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
@@ -70,17 +89,17 @@ class Report:
         best, model = self.best, self.best_model
         parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
         lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
-        gain = 100.0 * (1.0 - self.ensemble.error / best.error)
+        gain = _percent(best.error, self.ensemble.error)
         lines.append(
-            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain >= 0 else 'above'} that of the best "
+            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain <= 0 else 'above'} that of the best "
             f"single candidate, {best.name}."
         )
         if best.is_baseline and model is not None:
-            worse = 100.0 * (model.error / best.error - 1.0)
+            worse = f" ({_percent(best.error, model.error):.0f} % more)" if best.error > 0.0 else ""
             has = "The ensemble contains it. " if best.weight > 0 else ""
             lines.append(
                 f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
-                f"{model.error:.4g} ({worse:.0f} % more). {has}Consider using that baseline alone if it is enough."
+                f"{model.error:.4g}{worse}. {has}Consider using that baseline alone if it is enough."
             )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
         if self.skipped:
@@ -127,6 +146,13 @@ def _scored(content: object) -> Scored:
         if not isinstance(content[name], _KINDS.get(name, (float, int))):
             raise ValueError(f"{name} of a candidate of a report is {content[name]!r:.80}.")
     return Scored(**content)
+
+
+def _percent(best: float, other: float) -> float:
+    """How much larger the other error is, in percent."""
+    if best == other:
+        return 0.0
+    return 100.0 * (other / best - 1.0) if best > 0.0 else math.inf
 
 
 def _row(candidate: Scored, kind: str) -> dict[str, Value]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
-from pyro_vgpds.data.parts import split_outputs
+from pyro_vgpds.data.parts import split_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 
 __all__ = ["RIVALS", "Rival", "make_rival"]
@@ -144,7 +144,7 @@ def make_rival(
     :param variance: predictive variances (D,) of baselines that have none.
     :param state: trained parameters, from :meth:`Rival.state`. Default: train.
     """
-    system = None
+    own, system = without_lags(data), None
     if name == "linear dynamical system":
-        system = LinearDynamicalSystem(**state) if state else LinearDynamicalSystem.fit(data)
-    return BaselinePosterior(Rival(name, data, system), data, variance)
+        system = LinearDynamicalSystem(**state) if state else LinearDynamicalSystem.fit(own)
+    return BaselinePosterior(Rival(name, own, system), data, variance)

@@ -32,6 +32,7 @@ from pyro_vgpds.kernels import (
     RBF,
     ARDLinear,
     Bias,
+    Cosine,
     Linear,
     Matern12,
     Matern32,
@@ -60,6 +61,8 @@ def trained(**options):
     [
         {},
         {"temporal": Matern12() * Periodic().fix("period") + Matern32(torch.ones(2)) + White(0.1) + Linear(0.1)},
+        {"temporal": Matern52() * Cosine().fix("period") + Cosine(0.5, 2.0) + White(0.1)},
+        {"noise_per_output": False, "scale_outputs": False},
         {"temporal": White(1.0).fix(), "noise_per_output": True},
         {"temporal": RBF() * (Bias(0.3) + Matern52()) + White(0.1), "jitter": 1e-5},
         {"mapping": ARDRBF(1.0, torch.ones(2)) + ARDLinear(torch.ones(2)) + Bias(0.1) + White(0.01).fix()},
@@ -115,10 +118,14 @@ def test_the_header_says_what_it_is(tmp_path):
     assert header["format"] == files.FORMAT
     assert header["kind"] == "model"
     assert header["model"]["temporal"]["kind"] == "Sum"
-    assert header["model"]["temporal"]["parts"][0] == {
-        "kind": "RBF",
-        "parameters": {"variance": "fixed", "lengthscale": "learned"},
-    }
+    oscillator, white, _ = header["model"]["temporal"]["parts"]
+    assert oscillator["kind"] == "Product"
+    assert oscillator["parts"] == [
+        {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}},
+        {"kind": "Cosine", "parameters": {"variance": "fixed", "period": "learned"}},
+    ]
+    assert white == {"kind": "White", "parameters": {"variance": "learned"}}
+    assert header["model"]["least_noise"] == model.least_noise > 0.0
     assert header["versions"]["torch"] == torch.__version__
     assert header["data"]["lengths"] == list(data.lengths)
 

@@ -8,6 +8,7 @@ import pytest
 from pyro_vgpds.kernels import (
     RBF,
     Bias,
+    Cosine,
     Linear,
     MarkovRBF,
     Matern12,
@@ -29,6 +30,7 @@ from pyro_vgpds.kernels import (
         (" RBF * Periodic + White ", RBF() * Periodic() + White(1e-2)),
         ("matern12*(matern52+linear)", Matern12() * (Matern52() + Linear())),
         ("((rbf))", RBF()),
+        ("matern32 * COSINE(period=2)", Matern32() * Cosine(period=2.0)),
         ("MarkovRBF+white", MarkovRBF() + White(1e-2)),
         (
             "periodic(period=24 fixed)*rbf(lengthscale=1e2)",
@@ -56,7 +58,7 @@ def test_products_bind_closer_than_sums():
         ("", "expected the name of a kernel, but got the end at character 1"),
         ("rbf+", "expected the name of a kernel, but got the end at character 5"),
         ("rbf white", r"expected \+ or \*, but got white at character 5"),
-        ("rbf + cosine", "unknown kernel 'cosine' at character 7.*the names are rbf, markovrbf, matern12"),
+        ("rbf + sine", "unknown kernel 'sine' at character 7.*the names are rbf, markovrbf, matern12"),
         ("rbf^2", r"'\^' is not allowed at character 4"),
         ("(rbf", r"expected \), but got the end"),
         ("rbf)", r"expected \+ or \*, but got \)"),

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibrated intervals hold as often as they promise, whatever the errors are."""
+
+from __future__ import annotations
+
+import itertools
+from statistics import NormalDist
+
+import pytest
+import torch
+
+from pyro_vgpds.evaluation import HeldOut
+from pyro_vgpds.prediction import Calibration, calibrate_intervals
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+
+
+def gaussian(probability):
+    return NormalDist().inv_cdf(0.5 + 0.5 * probability)
+
+
+def make_held_out(error, deviation, output):
+    truth = torch.zeros_like(error)
+    return HeldOut(truth, error, deviation.square().expand_as(error), output, torch.zeros_like(output))
+
+
+def inside(calibration, error, deviation, output, level):
+    """The share of errors inside the intervals."""
+    width = calibration.width(level) * calibration.factor.to(error)[output] * deviation
+    return float((error.abs() <= width).double().mean())
+
+
+def draw(kind, n, generator):
+    z = torch.randn(n, generator=generator)
+    if kind == "gaussian":
+        return z
+    if kind == "heavy":  # Student t with 3 degrees of freedom
+        return z / (torch.randn(3, n, generator=generator).square().sum(0) / 3.0).sqrt()
+    if kind == "varying":  # a deviation that the prediction does not know
+        return z * torch.exp(0.8 * torch.randn(n, generator=generator))
+    return torch.rand(n, generator=generator) - 0.5  # light tails
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "varying", "light"])
+@pytest.mark.parametrize("scale", [0.2, 5.0])
+def test_new_errors_are_inside_as_often_as_promised(kind, scale):
+    generator = torch.Generator().manual_seed(0)
+    n, outputs = 8000, 4
+    output = torch.arange(n) % outputs
+    deviation = 0.5 + torch.rand(n, generator=generator)
+    own = torch.tensor([0.7, 1.0, 1.0, 1.5])[output] * deviation * scale  # what the prediction should have said
+    old, new = (own * draw(kind, n, generator) for _ in range(2))
+    calibration = calibrate_intervals(make_held_out(old, deviation, output), outputs)
+    for level in LEVELS:
+        assert inside(calibration, new, deviation, output, level) == pytest.approx(level, abs=0.025)
+    for d in range(outputs):  # for each output too
+        rows = output == d
+        assert inside(calibration, new[rows], deviation[rows], output[rows], 0.9) == pytest.approx(0.9, abs=0.04)
+
+
+def test_each_output_has_its_own_factor():
+    generator = torch.Generator().manual_seed(1)
+    output = torch.arange(9000) % 3
+    size = torch.tensor([0.5, 1.0, 2.0])
+    error = size[output] * torch.randn(9000, generator=generator)
+    calibration = calibrate_intervals(make_held_out(error, torch.ones(9000), output), 3)
+    ratio = calibration.factor / size
+    torch.testing.assert_close(ratio / ratio[1], torch.ones(3).double(), rtol=0.1, atol=0)
+    assert calibration.width(0.95) * calibration.factor[1].item() == pytest.approx(1.96, rel=0.1)
+
+
+def test_tails_of_the_worst_output_count():
+    """An output with large errors has large ones among them, which are no outliers."""
+    generator = torch.Generator().manual_seed(0)
+    n, output = 8000, torch.arange(8000) % 8
+    own = torch.where(output == 0, 10.0, 1.0)
+    old, new = (own * draw("heavy", n, generator) for _ in range(2))
+    calibration = calibrate_intervals(make_held_out(old, torch.ones(n), output), 8)
+    rows = output == 0
+    assert inside(calibration, new[rows], torch.ones(1000), output[rows], 0.95) > 0.92
+    assert inside(calibration, new, torch.ones(n), output, 0.95) == pytest.approx(0.95, abs=0.02)
+
+
+def test_few_entries_keep_the_shape_of_the_gaussian():
+    error = 2.0 * draw("light", 20, torch.Generator().manual_seed(0))
+    calibration = calibrate_intervals(make_held_out(error, torch.ones(20), torch.arange(20) % 2), 2)
+    for level in (0.3, *LEVELS, 0.99):
+        ratio = calibration.width(level) / calibration.width(0.5)
+        assert ratio == pytest.approx(gaussian(level) / gaussian(0.5), rel=0.02)
+    alone = calibrate_intervals(make_held_out(error[:1], torch.ones(1), torch.zeros(1, dtype=torch.long)), 2)
+    assert alone.factor.isfinite().all()
+    assert 0.0 < alone.width(0.95) < float("inf")
+
+
+def test_an_output_without_entries_has_the_factor_of_all():
+    error = torch.randn(500, generator=torch.Generator().manual_seed(0)) * 3.0
+    calibration = calibrate_intervals(make_held_out(error, torch.ones(500), torch.zeros(500, dtype=torch.long)), 2)
+    assert calibration.factor[1].item() == pytest.approx(calibration.factor[0].item(), rel=0.05)
+
+
+@pytest.mark.parametrize("n", [5, 150, 5000])
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "light"])
+def test_widths_grow_with_the_probability(n, kind):
+    error = draw(kind, n, torch.Generator().manual_seed(n))
+    calibration = calibrate_intervals(make_held_out(error, torch.ones(n), torch.zeros(n, dtype=torch.long)), 1)
+    widths = [calibration.width(p) for p in torch.linspace(0.01, 0.9999, 200).tolist()]
+    assert all(a <= b + 1e-12 for a, b in itertools.pairwise(widths))
+    assert widths[0] >= 0.0
+    assert widths[-1] < float("inf")
+
+
+def test_one_huge_error_does_not_widen_everything():
+    generator = torch.Generator().manual_seed(0)
+    error = torch.randn(400, generator=generator)
+    zeros = torch.zeros(400, dtype=torch.long)
+    before = calibrate_intervals(make_held_out(error, torch.ones(400), zeros), 1)
+    error[7] = 1e6
+    after = calibrate_intervals(make_held_out(error, torch.ones(400), zeros), 1)
+    wide = [c.width(0.9) * c.factor.item() for c in (before, after)]
+    assert wide[1] == pytest.approx(wide[0], rel=0.3)
+    zeros[7] = 1  # also if it is the only entry of its output
+    alone = calibrate_intervals(make_held_out(error, torch.ones(400), zeros), 2)
+    assert alone.width(0.9) * alone.factor[0].item() == pytest.approx(wide[0], rel=0.3)
+
+
+def test_errors_of_zero_and_variances_of_zero_are_allowed():
+    zeros = torch.zeros(200)
+    calibration = calibrate_intervals(make_held_out(zeros, torch.ones(200), zeros.long()), 1)
+    assert calibration.factor.isfinite().all()
+    assert calibration.width(0.95) >= 0.0
+    calibration = calibrate_intervals(make_held_out(zeros, zeros, zeros.long()), 1)
+    assert calibration.factor.isfinite().all()
+
+
+def test_without_calibration_intervals_are_gaussian():
+    calibration = Calibration.none(3)
+    assert torch.equal(calibration.factor, torch.ones(3).double())
+    for level in (0.05, 0.2, 0.5, 0.77, 0.95, 0.99, 0.999):  # between levels and beyond them
+        assert calibration.width(level) == pytest.approx(gaussian(level), rel=1e-9)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every baseline of the automatic choice trains, predicts and can be stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Sequences, baselines
+from pyro_vgpds.evaluation import hold_out
+from pyro_vgpds.selection.proposals import propose_baselines, propose_models
+from pyro_vgpds.selection.rivals import RIVALS, make_rival
+
+TASKS = ("impute", "reconstruct", "forecast")
+
+
+def make_waves(lengths=(36, 30, 33, 28), outputs=5, missing=0.0, seed=0):
+    """Cycles of period 1.2 with a little noise; the first sequence has no gaps."""
+    rng = np.random.default_rng(seed)
+    t = [0.1 * np.arange(n) for n in lengths]
+    phase = rng.uniform(0, 6, outputs)
+    y = [np.sin(2 * np.pi * a[:, None] / 1.2 + phase) + 0.05 * rng.standard_normal((len(a), outputs)) for a in t]
+    for part in y[1:] or y:
+        part[rng.random(part.shape) < missing] = np.nan
+    return Sequences(t, y)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_of_them_predict(task):
+    data = make_waves(missing=0.1)
+    names = propose_baselines(data, task)
+    assert names == [name for name in RIVALS if task in RIVALS[name].tasks]
+    split = hold_out(data, task, horizon=4)
+    for name in names:
+        rival = make_rival(name, split.train)
+        (found, *rest) = split.outputs(rival)
+        for part in (found, *rest):
+            assert part.mean.shape == part.variance.shape == (len(part.t), 5), name
+            assert part.mean.isfinite().all(), name
+            assert part.variance.isfinite().all(), name
+            assert (part.variance >= 0).all(), name
+        held_out = split.predict(rival)
+        assert (held_out.variance > 0).all(), name
+        spread = data.output_scales[held_out.output]
+        error = ((held_out.mean - held_out.truth) / spread).square().mean().sqrt()
+        assert error < (1.6 if name in ("last value", "nearest neighbour", "linear interpolation") else 1.3), name
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_they_are_stored_and_restored(name):
+    data = make_waves(missing=0.1)
+    variance = torch.arange(1.0, 6.0)
+    rival = make_rival(name, data, variance)
+    state = rival.imputer.state()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    assert bool(state) == (name == "linear dynamical system")
+    again = make_rival(name, data, variance, state)
+    y = data.y[:6].clone()
+    y[:, 1:3] = torch.nan
+    for a, b in (
+        (rival.reconstruct(data.times.t[:6], y), again.reconstruct(data.times.t[:6], y)),
+        (rival.forecast([4.0, 4.1], 1), again.forecast([4.0, 4.1], 1)),
+        (rival.impute(), again.impute()),
+    ):
+        assert torch.equal(a.mean, b.mean)
+        assert torch.equal(a.variance, b.variance)
+
+
+def test_a_rival_is_the_function_of_that_name():
+    data = make_waves(missing=0.1)
+    for name, function in (
+        ("column mean", baselines.column_mean),
+        ("last value", baselines.last_value),
+        ("cubic spline", baselines.cubic_spline),
+        ("last cycle", baselines.repeat_cycle),
+        ("probabilistic PCA", baselines.ppca),
+    ):
+        torch.testing.assert_close(make_rival(name, data).impute().mean, torch.cat(function(data)))
+    mean, variance = baselines.ridge_regression(data, return_variance=True)
+    found = make_rival("ridge regression", data).impute()
+    torch.testing.assert_close(found.mean, torch.cat(mean))
+    torch.testing.assert_close(found.variance, torch.cat(variance))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_lagged_copies_are_not_their_business(task):
+    data = make_waves(missing=0.1)
+    plain, lagged = hold_out(data, task, horizon=4), hold_out(data.lagged([-1, 1]), task, horizon=4)
+    for name in propose_baselines(data, task):
+        found = [split.predict(make_rival(name, split.train)) for split in (plain, lagged)]
+        torch.testing.assert_close(found[0].mean, found[1].mean)
+        torch.testing.assert_close(found[0].variance, found[1].variance)
+
+
+def test_the_linear_dynamical_system_is_trained_once(monkeypatch):
+    data = make_waves()
+    rival = make_rival("linear dynamical system", data)
+    monkeypatch.setattr(baselines.LinearDynamicalSystem, "fit", None)
+    assert rival.condition(make_waves((20,))).forecast([2.0]).mean.isfinite().all()
+
+
+def test_methods_of_frames_need_complete_sequences():
+    whole, gaps = make_waves(), make_waves((20,), missing=0.3)
+    names = {"nearest neighbour", "kernel ridge"}
+    assert names <= set(propose_baselines(whole, "reconstruct"))
+    assert not names & set(propose_baselines(gaps, "reconstruct"))
+    # frames without any output get the means of the training data
+    found = make_rival("nearest neighbour", whole).forecast([9.0], None)
+    torch.testing.assert_close(found.mean[0], whole.output_means)
+
+
+def test_what_suits_the_data_is_proposed():
+    noise = Sequences(np.arange(12.0), np.random.default_rng(0).standard_normal((12, 3)))
+    few = propose_baselines(noise, "forecast")
+    assert "linear dynamical system" not in few
+    assert "linear interpolation" not in few
+    assert "last value" in few
+    wide = Sequences(np.arange(20.0), np.random.default_rng(0).standard_normal((20, 500)))
+    assert "ridge regression" not in propose_baselines(wide, "impute")
+    for data in (noise, wide, make_waves()):
+        for task in TASKS:
+            models = propose_models(data, task)
+            assert len({model.name for model in models}) == len(models) > 0
+            for model in models:
+                assert model.latent_dim is None or model.latent_dim <= data.num_base_outputs
+                assert model.num_inducing is None or model.num_inducing <= data.num_frames
