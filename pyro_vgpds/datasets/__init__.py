@@ -7,6 +7,7 @@ from pyro_vgpds.datasets.cache import data_folder, find_file
 from pyro_vgpds.datasets.cmu35 import CMU35, channels_from_features, features_from_channels, load_cmu35
 from pyro_vgpds.datasets.gait import make_gait, stick_figure
 from pyro_vgpds.datasets.mocap import Motion, load_cmu_mocap
+from pyro_vgpds.datasets.sensors import make_sensors
 from pyro_vgpds.datasets.skeleton import Skeleton
 from pyro_vgpds.datasets.synthetic import make_pendulum_video, make_sequences
 from pyro_vgpds.datasets.tables import load_french, load_robot_wireless, load_spellman
@@ -32,6 +33,7 @@ __all__ = [
     "load_video",
     "make_gait",
     "make_pendulum_video",
+    "make_sensors",
     "make_sequences",
     "read_amc",
     "read_asf",
