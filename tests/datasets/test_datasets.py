@@ -370,6 +370,50 @@ def test_pendulum():
         datasets.make_pendulum_video(swing=120)
 
 
+def test_sensors():
+    sensors = datasets.make_sensors()
+    y, dates = sensors.y[0], sensors.dates[0]
+    assert y.shape == (504, 24)
+    assert sensors.latent[0].shape == (504, 4)
+    np.testing.assert_array_equal(np.diff(dates), np.timedelta64(1, "h"))
+    np.testing.assert_array_equal(sensors.t[0], np.arange(504))
+    assert sensors.columns[-1] == "wind 6"
+    np.testing.assert_array_equal(y, datasets.make_sensors().y[0])
+    assert not np.allclose(y, datasets.make_sensors(seed=1).y[0], equal_nan=True)
+    # drop-outs: a day of all sensors, two days of some, and single entries
+    gone = np.isnan(y)
+    day = gone.all(1)
+    assert day.sum() == 24
+    assert day[day.argmax() : day.argmax() + 24].all()
+    others = gone & ~day[:, None]
+    assert (others.sum(0)[::5] >= 24).all()
+    assert 0.01 < np.delete(others, np.arange(0, 24, 5), 1).mean() < 0.03
+
+
+def test_sensors_without_noise_and_dropouts():
+    noisy, clean = datasets.make_sensors(dropouts=False), datasets.make_sensors(noise=0.0, dropouts=False)
+    assert np.isfinite(clean.y[0]).all()
+    names = np.array([name.split()[0] for name in clean.columns])
+    light, humidity = (clean.y[0][:, names == kind] for kind in ("light", "humidity"))
+    assert (light.reshape(21, 24, -1)[:, :4] == 0).all()  # at night
+    assert (light.reshape(21, 24, -1)[:, 12] > 10).all()  # at noon
+    assert humidity.max() < 100
+    assert np.nanmax(noisy.y[0][:, names == "humidity"]) <= 100
+    assert noisy.y[0][:, names != "temperature"].min() >= 0
+    error = (noisy.y[0] - clean.y[0]).std(0) / clean.y[0].std(0)
+    assert 0.01 < error.min() < error.max() < 0.6
+    assert datasets.make_sensors(num_days=7, num_sensors=5).y[0].shape == (168, 5)
+    assert datasets.make_sensors(num_days=7, num_sensors=5).columns[-1] == "temperature 2"
+    seen = np.isfinite(datasets.make_sensors(dropouts=True).y[0])
+    np.testing.assert_array_equal(noisy.y[0][seen], datasets.make_sensors().y[0][seen])
+
+
+@pytest.mark.parametrize("options", [{"num_days": 6}, {"num_sensors": 0}, {"noise": -1.0}, {"noise": float("nan")}])
+def test_sensors_are_refused(options):
+    with pytest.raises(ValueError, match=r"num_days must be at least 7, num_sensors at least 1 and noise >= 0"):
+        datasets.make_sensors(**options)
+
+
 def test_sequences_of_one_frame():
     clean, noisy = (datasets.make_sequences(1, 2, (1, 1), noise=noise).y[0] for noise in (0.0, 0.1))
     assert clean.shape == (1, 2)
