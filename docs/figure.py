@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the figure of the README, ``docs/vgpds.png``, from the paper's motion capture data, in two minutes.
+"""Makes the first figure of the README, ``docs/vgpds.png``, from generated measurements, in two minutes.
 
-PYRO_VGPDS_DATA=... python docs/figure.py
+python docs/figure.py
 
-Settings are those of the motion capture tutorial. Data: mocap.cs.cmu.edu, created with funding from NSF EIA-0196217.
+The data and the settings are those of the tutorial ``from_csv_to_forecast``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -17,120 +16,88 @@ import numpy as np
 import pyro
 import torch
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, DateFormatter
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
-from pyro_vgpds.kernels import RBF, Bias, Periodic, White
-from pyro_vgpds.model import Relevance
-from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
-from pyro_vgpds.prediction import Reconstruction
+from pyro_vgpds import Ensemble, Sequences, auto, datasets, metrics
+from pyro_vgpds.plotting import plot_forecast, plot_reconstruction
+from pyro_vgpds.plotting.comparisons import draw_errors
+from pyro_vgpds.prediction import EnsemblePrediction
+from pyro_vgpds.selection import Configuration
+from pyro_vgpds.selection.proposals import propose_models
 
-LATENT_DIM, STATIC_DIM = 9, 4
-FPS = 30  # of the recordings; the data set has the paper's times, 0.05 per frame
-KNEE = 10  # the hidden feature that is plotted over time
-WALK, RUN = "#009E73", "#CC79A7"
+HORIZON = 24  # hours
+DAY = 86400  # seconds
+CYCLE = f"matern32(lengthscale={7 * DAY})*cosine(period={DAY} fixed)+matern32(lengthscale={DAY})+white(variance=0.01)"
+SHOWN = {"temperature 1": "temperature 1, °C", "light 1": "light 1, W/m²"}
+FILLED = {"light 3": "light 3, W/m²"}
 
 
-def train(data: Sequences) -> tuple[VGPDS, Posterior, Relevance]:
-    """A trained model, its posterior, and the relevance of its latent dimensions."""
+def choose(data: Sequences, task: str) -> Ensemble:
+    """The default candidates and one with a daily cycle, with all baselines."""
     pyro.set_rng_seed(0)
-    cycle = Periodic().fix("variance") * RBF(lengthscale=2.0).fix("variance")
-    kernel = cycle + White(1e-2) + Bias(0.1)
-    model = VGPDS.from_data(data, LATENT_DIM, 100, kernel, static_dim=STATIC_DIM, scale_outputs=True)
-    guide = AutoOpperArchambeau(model)
-    print(fit(model, guide, data, 150, progress=False))
-    return model, Posterior(model, guide, data), model.relevance(guide, data)
+    candidates = [*propose_models(data, task), Configuration("daily cycle", temporal=CYCLE)]
+    found = auto(data, task, candidates=candidates, horizon=HORIZON)
+    print(found.report)
+    return found
 
 
-def on_the_spot(motion: datasets.CMU35, features: np.ndarray) -> np.ndarray:
-    """Joint positions (T, J, 3) with fixed location and direction."""
-    channels = datasets.channels_from_features(features)
-    channels[:, [0, 2, 4]] = 0.0
-    return motion.skeleton.positions(channels)
+def date_axis(ax: Axes) -> None:
+    ax.xaxis.set_major_locator(AutoDateLocator(minticks=3, maxticks=6))
+    ax.xaxis.set_major_formatter(DateFormatter("%d %b"))
+    ax.set_xlabel("")
 
 
-def draw_poses(ax: Axes, motion: datasets.CMU35, guesses: dict[str, np.ndarray], hidden: np.ndarray) -> None:
-    truth = on_the_spot(motion, motion.test_y)
-    drawn = {"truth": truth}
-    for name, guess in guesses.items():
-        places = on_the_spot(motion, np.where(hidden, guess, motion.test_y))
-        moved = np.abs(places - truth).max((0, 2)) > 1e-6
-        shown = moved.copy()
-        shown[[parent for parent, joint in motion.skeleton.bones if moved[joint]]] = True
-        places[:, ~shown] = np.nan  # the rest of the body was observed
-        drawn[name] = places
-    frames = range(len(truth) // 2 + 1, len(truth), 9)
-    seconds = [f"{i / FPS:.1f} s" for i in range(len(truth))]
-    plot_poses(motion.skeleton, drawn, frames, ax, view="side", labels=seconds)
-    ax.margins(0.01)
-    ax.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 0.99), borderaxespad=0)
-    ax.set_title("A new walk: the right leg is hidden from 2.1 s on")
-
-
-def draw_knee(ax: Axes, motion: datasets.CMU35, found: Reconstruction, guess: np.ndarray, seen: np.ndarray) -> None:
-    prediction = SimpleNamespace(
-        t=np.arange(len(seen)) / FPS,
-        mean=np.degrees(found.mean.numpy()),
-        interval=lambda probability: [np.degrees(end.numpy()) for end in found.interval(probability)],
-    )
-    truth, partly, neighbour = (np.degrees(y) for y in (motion.test_y, seen, guess))
-    plot_reconstruction(prediction, KNEE, ax, truth=truth, seen=partly, baseline=neighbour)
-    ax.set(xlabel="seconds", ylabel="degrees")
-    ax.set_title("Its knee, with a 95 % interval; shaded: hidden")
-    ax.get_legend().remove()
-
-
-def draw_loops(ax: Axes, posterior: Posterior, relevance: Relevance, is_run: list[bool]) -> None:
-    moving = relevance.value[: LATENT_DIM - STATIC_DIM].argsort(descending=True)[:2].tolist()
-    style = LATENT_DIM - STATIC_DIM + int(relevance.value[LATENT_DIM - STATIC_DIM :].argmax())
-    x = posterior.q.mean.numpy()
-    for run, rows in zip(is_run, posterior.data.times.slices(), strict=True):
-        ax.plot(*x[rows][:, [*moving, style]].T, color=RUN if run else WALK, linewidth=0.5)
-    ax.set(xticks=[], yticks=[], zticks=[])
-    for axis, q in zip((ax.xaxis, ax.yaxis, ax.zaxis), (*moving, style), strict=True):
-        axis.set_label_text(f"latent {q}")
-        axis.labelpad = -13
-    ax.set_box_aspect((1, 1, 0.95), zoom=1.18)
-    ax.view_init(elev=24)
-    for name, shade, height in (("9 runs", RUN, 0.90), ("22 walks", WALK, 0.42)):
-        ax.text2D(0.03, height, name, color=shade, transform=ax.transAxes)
+def draw_forecast(ax: Axes, ahead: EnsemblePrediction, name: str, past: Sequences, later: tuple) -> None:
+    recent = slice(-4 * 24, None)
+    plot_forecast(ahead, name, ax, history=(past.times.t[recent], past.read()[recent]), truth=later)
+    ax.set_ylabel(SHOWN[name])
+    date_axis(ax)
 
 
 def main(target: Path) -> None:
     torch.set_num_threads(1)
     mpl.use("Agg")
-    motion = datasets.load_cmu35()
-    model, posterior, relevance = train(Sequences(list(motion.t), list(motion.y)))
+    made, truth = datasets.make_sensors(), datasets.make_sensors(dropouts=False).y[0]
+    dates, y, columns = made.dates[0], made.y[0], made.columns
+    past = Sequences(dates[:-HORIZON], y[:-HORIZON], columns=columns)
+    later = (dates[-HORIZON:], y[-HORIZON:])
+    forecaster = choose(past, "forecast")
+    ahead = forecaster.forecast(later[0])
+    filler = choose(Sequences(dates, y, columns=columns), "impute")
+    filled = filler.impute(fill=False)
 
-    seen = motion.hide(motion.test_y, "legs")  # one leg, in the second half
-    hidden = np.isnan(seen)
-    found = posterior.reconstruct(motion.test_t, seen, solver=Solver(num_starts=2))
-    guesses = {
-        "VGPDS": found.mean.numpy(),
-        "nearest neighbour": baselines.nearest_neighbour(motion.y, seen).numpy(),
-    }
-    scale = model.output_scale.numpy()
-    scaled = [y / scale for y in (*motion.y, seen)]
-    linear = baselines.ppca([*motion.t, motion.test_t], scaled, num_iterations=50)[-1].numpy() * scale
-    truth = np.where(hidden, motion.test_y, np.nan)
-    for name, guess in {**guesses, "probabilistic PCA": linear}.items():
-        print(f"{name}: {np.degrees(metrics.mse(truth, guess) ** 0.5):.2f} degrees")
-    print(f"in the 95 % intervals: {100 * metrics.coverage(truth, *found.interval(0.95)):.0f} %")
+    spread = past.output_scales.numpy()
+    error = metrics.mse(later[1] / spread, ahead.mean.numpy() / spread) ** 0.5
+    print(f"last day: error {error:.2f}, in 95 %: {100 * metrics.coverage(later[1], *ahead.interval(0.95)):.0f}")
+    lost = np.where(np.isnan(y), truth, np.nan)
+    error = metrics.mse(lost / spread, filled.mean.numpy() / spread) ** 0.5
+    print(f"gaps: error {error:.2f}, in 95 %: {100 * metrics.coverage(lost, *filled.interval(0.95)):.0f}")
 
-    # hypot(y[50], y[51]) is the speed of the hips; it identifies the runs and is only used for colours
-    is_run = [np.hypot(y[:, 50], y[:, 51]).mean() > 1.3 for y in motion.y]
     plt.rcParams.update({"font.size": 8.5, "axes.titlesize": 9.5, "axes.titlelocation": "left"})
-    fig = plt.figure(figsize=(8.5, 5.1), layout="constrained")
-    above, below = fig.subfigures(2, 1, height_ratios=(1.2, 1))
-    draw_poses(above.subplots(), motion, guesses, hidden)
-    grid = below.add_gridspec(1, 3, width_ratios=(1.75, 1.1, 0.9))
-    draw_knee(below.add_subplot(grid[0]), motion, found, guesses["nearest neighbour"], seen)
-    loops = below.add_subplot(grid[1], projection="3d")
-    draw_loops(loops, posterior, relevance, is_run)
-    loops.set_title("31 latent paths")
-    bars = plot_relevance(relevance, ax=below.add_subplot(grid[2]))
-    bars.set(ylabel="relevance", title=f"{int(relevance.active.sum())} of {LATENT_DIM} are active")
-    fig.savefig(target, dpi=180)
-    print(f"{target}: {target.stat().st_size / 1e3:.0f} kB")
+    fig = plt.figure(figsize=(9.2, 5.4), layout="constrained")
+    left, right = fig.subfigures(1, 2, width_ratios=(1.25, 1))
+    axes = left.subplots(3, 1)
+    for ax, name in zip(axes, SHOWN, strict=False):
+        draw_forecast(ax, ahead, name, past, later)
+    axes[1].get_legend().remove()
+    axes[0].set_title("The next day, with intervals; dots: what happened", pad=20)
+    (name, label), window = next(iter(FILLED.items())), slice(9 * 24, 20 * 24)
+    plot_reconstruction(filled.select(window), name, axes[2], truth=truth[window], seen=y[window])
+    axes[2].set_ylabel(label)
+    axes[2].set_title("Gaps that were filled in; dots: the lost values", pad=20)
+    date_axis(axes[2])
+    for ax, (found, title) in zip(
+        right.subplots(2, 1),
+        ((forecaster, "Forecast of a day: held-out errors"), (filler, "Missing entries: held-out errors")),
+        strict=True,
+    ):
+        rows = list(found.report.table())[:9]
+        names, kinds = ([str(row[key]) for row in rows] for key in ("candidate", "kind"))
+        draw_errors(ax, names, [float(row["error"]) for row in rows], kinds)
+        ax.set_title(title, pad=20)
+        ax.set_xlabel("standard deviations of the outputs")
+    fig.savefig(target, dpi=170)
+    print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":
