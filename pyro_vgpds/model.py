@@ -19,8 +19,8 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
-from pyro_vgpds.inference.start import Sizes, Start, check_start, find_start, start_kernels
-from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Kernel, Matern32, White
+from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
+from pyro_vgpds.kernels import ARDRBF, Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -158,11 +158,12 @@ class VGPDS(ParameterModule):
 
         :param data: the training sequences.
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
-            Default: 20, or less for few outputs or frames.
+            Default: 40, or less for few outputs or frames.
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
-        :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``, a noisy oscillator with
-            parameters of its own for each latent dimension. The variances of its first two factors are fixed at 1, as
-            they are redundant with the weights of the mapping.
+        :param temporal: k_x. Default: ``Matern32() + White(1e-2) + Bias(0.1)``, or for a single sequence ``Matern32() *
+            Cosine() + White(1e-2) + Bias(0.1)``, a noisy oscillator, with parameters of their own for each latent
+            dimension. The variances of ``Matern32`` and ``Cosine`` are fixed at 1, as they are redundant with the
+            weights of the mapping.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension
@@ -184,9 +185,8 @@ class VGPDS(ParameterModule):
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
-        oscillator = Matern32().fix("variance") * Cosine().fix("variance") + White(1e-2) + Bias(0.1)
         model = cls(
-            oscillator if temporal is None else temporal,
+            default_temporal(data) if temporal is None else temporal,
             ARDRBF() if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0,

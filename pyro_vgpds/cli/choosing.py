@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import math
 from collections.abc import Sequence
 
@@ -37,8 +36,8 @@ def check_choice(args: argparse.Namespace) -> None:
         raise UsageError(f"--folder must be a folder, but {args.folder} is a file.")
 
 
-def choose(args: argparse.Namespace, data: Sequences) -> Ensemble:
-    """Compare models and baselines on held-out data, and train the best of them on all data."""
+def choose(args: argparse.Namespace, data: Sequences, refit: bool = True) -> Ensemble:
+    """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``."""
     task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
     candidates = None
     if args.candidates is not None:
@@ -46,24 +45,19 @@ def choose(args: argparse.Namespace, data: Sequences) -> Ensemble:
         candidates = [known[name] for name in _named(args.candidates, list(known), "--candidates")]
     baselines = None if args.baselines is None else _named(args.baselines, list(RIVALS), "--baselines")
     with watching(args) as progress:
-        options = {
-            "candidates": candidates,
-            "baselines": baselines,
-            "horizon": args.horizon,
-            "seconds": math.inf if args.seconds is None else args.seconds,
-            "seed": args.seed,
-            "progress": progress,
-            "processes": args.processes,
-            "folder": args.folder,
-        }
-        return _auto(data, task, options)
-
-
-def _auto(data: Sequences, task: str, options: dict[str, object]) -> Ensemble:
-    """Call auto with the arguments that it has. To be removed when it has ``processes`` and ``folder``."""
-    known = inspect.signature(auto).parameters
-    ensemble: Ensemble = auto(data, task, **{name: v for name, v in options.items() if name in known})  # type: ignore[arg-type]
-    return ensemble
+        return auto(
+            data,
+            task,
+            candidates=candidates,
+            baselines=baselines,
+            horizon=args.horizon,
+            seconds=math.inf if args.seconds is None else args.seconds,
+            seed=args.seed,
+            processes=args.processes,
+            folder=args.folder,
+            refit=refit,
+            progress=progress,
+        )
 
 
 def report_of(ensemble: Ensemble) -> Report:

@@ -29,7 +29,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
     say(args, f"{args.file}: {data}")
-    report = report_of(choose(args, data))
+    report = report_of(choose(args, data, refit=False))
     write_comparison(target, report, table, data)
     print(report)
     say(args, f"report: {target} (open it in a browser)")

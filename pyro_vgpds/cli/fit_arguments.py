@@ -39,7 +39,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         metavar="KERNEL",
         help="temporal kernel: rbf, markovrbf, matern12, matern32, matern52, periodic, cosine, linear, white, bias, "
         'combined with + and *, brackets and parameters, as in "periodic(period=24 fixed)*rbf+white". '
-        "Default: matern32*cosine+white+bias, a noisy oscillator for each latent dimension",
+        "Default: matern32+white+bias, for a single sequence matern32*cosine+white+bias, with parameters for each "
+        "latent dimension",
     )
     model.add_argument(
         "--hold",
@@ -52,7 +53,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--one-noise", action="store_true", help="one noise variance for all outputs, not one for each")
     for old in ("--scale", "--noise-per-output"):  # now the default
         model.add_argument(old, action="store_true", help=argparse.SUPPRESS)
-    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 500")
+    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 100")
     model.add_argument("--method", choices=METHODS, help="optimiser. Default: natural")
     model.add_argument("--restarts", type=whole, metavar="N", help="further runs; the best run is kept. Default: 0")
     model.add_argument(

@@ -30,7 +30,7 @@ from pyro_vgpds.training.result import FitResult
 
 __all__ = ["run_fit"]
 
-_STEPS, _METHOD = 500, "natural"  # as in fit
+_STEPS, _METHOD = 100, "natural"  # as in fit
 _SINGLE = (
     "--latent-dim", "--num-inducing", "--temporal", "--hold", "--no-scale", "--one-noise", "--steps", "--method",
     "--restarts", "--checkpoint", "--resume",

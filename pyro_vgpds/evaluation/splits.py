@@ -232,7 +232,7 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
 def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split:
     t, y = split_outputs(data)
     count = data.num_sequences
-    if count >= 4:
+    if count >= 2:
         out = np.sort(rng.permutation(count)[: max(1, min(count // 2, round(2 * share * count)))]).tolist()
         train = take_frames(data, [slice(0, 0 if i in out else n) for i, n in enumerate(data.lengths)])
         parts, belongs = [(t[i], y[i]) for i in out], [None] * len(out)
@@ -249,7 +249,7 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
     for k, (_, part) in enumerate(parts):
         hidden = torch.zeros_like(part, dtype=torch.bool)
         # a sensor that fails on the way, or one that was never there
-        first = len(part) // 2 if count >= 4 and k % 2 else 0
+        first = len(part) // 2 if count >= 2 and k % 2 else 0
         known = part[first:].isfinite().any(0).nonzero().squeeze(-1)
         if len(known):
             hidden[first:, known[torch.from_numpy(choose_columns(len(known), rng)).to(known.device)]] = True

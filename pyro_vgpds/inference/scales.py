@@ -17,6 +17,7 @@ __all__ = ["choose_scales", "dominant_period"]
 _FRAMES = 240  # frames that the search uses
 _NOISE = 0.05  # white noise of the points, as a share of their variance
 _FAR = 20.0  # a period of this many spans is no oscillation within the data
+_CYCLES = 2.0  # cycles of an oscillation within the longest sequence, at the least: a smooth path resembles part of one
 
 
 def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> None:
@@ -24,6 +25,7 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
 
     The points x (N, Q) are unit-variance paths with a share (Q,) of the outputs' variance. Each latent dimension gets a
     lengthscale of its own, and a period of its own if the kernel is a cosine; a periodic kernel has one period for all.
+    An oscillation must be seen for at least two cycles.
     The search uses the first frames of the longest sequences and a grid from the typical step to the span of the times.
     """
     open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
@@ -38,7 +40,7 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
         if "period" in leaf.unset and leaf not in turning:
             leaf.set("period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
     tried, values = [], []
-    for period in [_FAR * span, *_grid(3.0 * step, 1.5 * span, 24)] if turning else [math.inf]:
+    for period in [_FAR * span, *_grid(3.0 * step, span / _CYCLES, 24)] if turning else [math.inf]:
         for leaf in turning:
             leaf.set("period", x.new_tensor(period))
         # an oscillation that fades within a third of its period is none
@@ -72,7 +74,7 @@ def _grid(first: float, last: float, count: int) -> list[float]:
 def _evidence(kernel: Kernel, times: Times, x: Tensor) -> Tensor:
     """Log-likelihood (Q,) of the points as observations of the prior with more noise, up to a constant."""
     square, logdet = TemporalGP(_PlusNoise(kernel(), _NOISE), times, x.shape[1]).covariance.whiten(x)
-    return -(square + logdet)
+    return -0.5 * (square + logdet)
 
 
 class _PlusNoise(KernelValue):

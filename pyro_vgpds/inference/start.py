@@ -14,15 +14,17 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.inference.scales import choose_scales
-from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, White
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["Sizes", "Start", "check_start", "find_start", "start_kernels"]
+__all__ = ["Sizes", "Start", "check_start", "default_temporal", "find_start", "start_kernels"]
 
 _NOISE = 0.01  # initial share of noise in the outputs' variance, as in the authors' code
 # Precision of the latent points as observations, whose posterior under the temporal prior is the first q(X).
 _SITE_PRECISION = 10.0
-_LATENT = 20  # latent dimensions, if there are as many outputs
+_LATENT = 40  # latent dimensions, if there are as many outputs
+# Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
+_WEIGHTS = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,17 @@ class Start:
         return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
+def default_temporal(data: Sequences) -> Kernel:
+    """The temporal kernel for data: a noisy oscillator for a single sequence, which can be forecast by its rhythms.
+
+    For several sequences it does not oscillate: the exact rhythms of a few sequences are not those of a new one.
+    """
+    path: Kernel = Matern32().fix("variance")
+    if data.num_sequences == 1:
+        path = path * Cosine().fix("variance")
+    return path + White(1e-2) + Bias(0.1)
+
+
 def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> Start:
     """The start for data that are centred by ``mean`` and divided by ``scale``, (D,) each."""
     if static_dim:
@@ -86,7 +99,9 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
     """Scales of the default mapping kernel; for a kernel that was given, only the shape of its weights."""
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
-            leaf.set("variance", share.new_tensor(spread)).set("weight", share)
+            # x has unit variance, so that the mean variance of f over the data is σ² (1 − e^{−Σw}) approximately
+            leaf.set("variance", share.new_tensor(spread / -math.expm1(-_WEIGHTS)))
+            leaf.set("weight", _WEIGHTS / share.sum() * share)
         elif isinstance(leaf, (ARDRBF, ARDLinear)):
             leaf.per_dimension(len(share), "weight")
 

@@ -59,7 +59,7 @@ def _gaussian(probability: float) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * probability)
 
 
-def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
+def calibrate_intervals(held_out: HeldOut, num_outputs: int, checked: HeldOut | None = None) -> Calibration:
     """The calibration under which held-out numbers lie in their intervals as often as promised.
 
     The standard deviation of an output is corrected by the root mean square of its held-out errors in units of the
@@ -67,6 +67,8 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
+    :param checked: predictions with corrected deviations that were chosen on other held-out numbers; the widths are the
+        quantiles of their errors, which choices have not made smaller. Default: ``held_out``, corrected.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals
@@ -74,22 +76,36 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int) -> Calibration:
     >>> calibrate_intervals(split.predict(post.condition(split.train)), num_outputs=5).factor.shape
     torch.Size([5])
     """
-    z2 = (held_out.mean - held_out.truth).square() / held_out.variance.clamp_min(1e-300)
-    z2, output = z2.to("cpu", torch.float64), held_out.output.cpu()
+    factor = _factors(held_out, num_outputs)
+    z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
+    return Calibration(factor, torch.tensor(_quantiles(z), dtype=torch.float64))
+
+
+def _relative_errors(held_out: HeldOut) -> Tensor:
+    """Absolute errors in predicted standard deviations, (n,)."""
+    z = (held_out.mean - held_out.truth).abs() / held_out.variance.clamp_min(1e-300).sqrt()
+    return z.to("cpu", torch.float64)
+
+
+def _factors(held_out: HeldOut, num_outputs: int) -> Tensor:
+    """The factor of each output's standard deviation, (D,)."""
+    z2, output = _relative_errors(held_out).square(), held_out.output.cpu()
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones_like(z2))
     cut = torch.minimum(z2, _limits(z2, output, count.long()))
     total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, cut)
-    factor = ((total + _PSEUDO * cut.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
-    z = (z2.sqrt() / factor[output]).sort().values
-    n = len(z)
-    widths = [_gaussian(level) for level in LEVELS]
-    if n >= _LEAST:
-        ranks = torch.tensor([min(level * (n + 1), n) for level in LEVELS], dtype=torch.float64)
-        low = ranks.floor().long().clamp(1, n)
-        share = (ranks - low).clamp(0.0, 1.0)
-        found = (1.0 - share) * z[low - 1] + share * z[(low + 1).clamp_max(n) - 1]
-        widths = found.cummax(0).values.tolist()
-    return Calibration(factor, torch.tensor(widths, dtype=torch.float64))
+    return ((total + _PSEUDO * cut.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
+
+
+def _quantiles(z: Tensor) -> list[float]:
+    """The quantiles of ``LEVELS``; those of the Gaussian if there are few errors."""
+    z, n = z.sort().values, len(z)
+    if n < _LEAST:
+        return [_gaussian(level) for level in LEVELS]
+    ranks = torch.tensor([min(level * (n + 1), n) for level in LEVELS], dtype=torch.float64)
+    low = ranks.floor().long().clamp(1, n)
+    share = (ranks - low).clamp(0.0, 1.0)
+    found = (1.0 - share) * z[low - 1] + share * z[(low + 1).clamp_max(n) - 1]
+    return found.cummax(0).values.tolist()
 
 
 def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:

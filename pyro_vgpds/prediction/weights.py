@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ _LEAST = 0.02  # smaller weights become zero: each member costs time
 _PSEUDO = 200.0  # held-out entries that the average of all outputs counts for
 
 
-def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor:
+def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: float = math.inf) -> Tensor:
     """Weights (members, D), not negative with sum 1, that minimise the squared held-out error of each output.
 
     The errors of one output are few and correlated in time, so they are combined with those of all outputs.
@@ -26,6 +27,8 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor
     :param members: held-out predictions of the same numbers.
     :param num_outputs: D.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    :param limit: members whose root mean squared error is more than this times the smallest one get no weight: the
+        errors of a poor member can offset those of the others by chance.
     """
     output = members[0].output.cpu()
     errors = torch.stack([(m.mean - m.truth).to("cpu", torch.float64) for m in members], 1)
@@ -37,7 +40,8 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor) -> Tensor
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones(len(output)).double())
     pooled = gram.sum(0) / max(1.0, float(count.sum()))
     gram = ((gram + _PSEUDO * pooled) / (count + _PSEUDO).unsqueeze(-1)).unflatten(-1, (k, k))
-    keep = torch.ones(k, dtype=torch.bool)
+    own = pooled.unflatten(-1, (k, k)).diagonal()
+    keep = own <= limit**2 * own.min() if limit < math.inf else torch.ones(k, dtype=torch.bool)
     while True:
         weights = torch.zeros(num_outputs, k, dtype=torch.float64)
         weights[:, keep] = _simplex(gram[:, keep][:, :, keep])

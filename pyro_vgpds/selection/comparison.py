@@ -3,50 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 
-import torch
 from torch import Tensor
 
-from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import HeldOut, Split
-from pyro_vgpds.prediction.intervals import Calibration
-from pyro_vgpds.prediction.weights import combine
+from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.selection.combining import Choice
+from pyro_vgpds.selection.entries import Entries
 
-__all__ = ["ENSEMBLE", "LEVELS", "Comparison", "Entries", "compare"]
+__all__ = ["ENSEMBLE", "Comparison", "compare"]
 
 ENSEMBLE = "ensemble"  # its name among the candidates
-LEVELS = (0.5, 0.8, 0.95)  # probabilities of intervals
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Where the n held-out entries are."""
-
-    sequence: Tensor  #: (n,), index in the data
-    t: Tensor  #: (n,)
-    split: Tensor  #: (n,), number of the split, such as the origin of a forecast
-
-    @classmethod
-    def of(cls, splits: Sequence[Split], data: Sequences) -> Entries:
-        """The entries of splits of ``data``, one split after the other."""
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        for number, split in enumerate(splits):
-            new = iter(sorted(set(range(data.num_sequences)) - set(split.kept)))  # whole sequences that are hidden
-            belongs = [next(new) if s is None else split.kept[s] for s in split.sequence]
-            rows = torch.cat(split.truth).isfinite().nonzero()[:, 0]
-            sequence = torch.cat([torch.full((len(t),), s) for s, t in zip(belongs, split.t, strict=True)])
-            parts.append((sequence[rows.cpu()], torch.cat(split.t)[rows].cpu(), torch.full((len(rows),), number)))
-        return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Held-out predictions of all candidates and of the ensemble.
 
-    The weights and the calibration of the ensemble's predictions are those of the other half of the entries.
+    The weights and the calibration of the ensemble's predictions were chosen on other entries.
     """
 
     entries: Entries
@@ -80,30 +55,13 @@ class Comparison:
         return float(((part.mean - part.truth) / scale.to(part.mean)[part.output]).square().mean().sqrt())
 
 
-def compare(
-    entries: Entries, found: dict[str, HeldOut], choose: Callable[[list[HeldOut]], tuple[Tensor, Calibration]]
-) -> Comparison:
+def compare(entries: Entries, found: dict[str, HeldOut], choice: Choice) -> Comparison:
     """
     :param entries: where the held-out entries are.
     :param found: the predictions of each candidate.
-    :param choose: weights and calibration of an ensemble from held-out predictions.
+    :param choice: the ensemble.
     """
-    members = list(found.values())
-    n = len(members[0].truth)
-    halves = [torch.arange(n) < n // 2, torch.arange(n) >= n // 2]
-    mean, variance = members[0].mean.clone(), members[0].variance.clone()
-    widths = {level: torch.zeros_like(mean) for level in LEVELS}
-    for tested, fitted in (halves, halves[::-1]):
-        if not bool(tested.any()):
-            continue
-        known = fitted if bool(fitted.any()) else tested
-        weights, calibration = choose([_part(member, known) for member in members])
-        mixed = combine([_part(member, tested) for member in members], weights)
-        size = mixed.variance.sqrt() * calibration.factor.to(mixed.mean)[mixed.output]
-        mean[tested], variance[tested] = mixed.mean, size.square()
-        for level, width in widths.items():
-            width[tested] = calibration.width(level) * size
-    return Comparison(entries, {ENSEMBLE: replace(members[0], mean=mean, variance=variance), **found}, widths)
+    return Comparison(entries, {ENSEMBLE: choice.found, **found}, choice.widths)
 
 
 def _part(found: HeldOut, where: Tensor) -> HeldOut:

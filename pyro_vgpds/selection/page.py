@@ -15,7 +15,8 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.table import format_value
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.plotting.pages import Chapter, Highlight, ReportFigure, ReportTable, save_page
-from pyro_vgpds.selection.comparison import ENSEMBLE, LEVELS, Comparison
+from pyro_vgpds.selection.combining import LEVELS
+from pyro_vgpds.selection.comparison import ENSEMBLE, Comparison
 from pyro_vgpds.selection.pictures import Pictures
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.types import PathLike

@@ -21,7 +21,8 @@ from pyro_vgpds.plotting.comparisons import (
     draw_errors,
     draw_panel,
 )
-from pyro_vgpds.selection.comparison import ENSEMBLE, LEVELS, Comparison
+from pyro_vgpds.selection.combining import LEVELS
+from pyro_vgpds.selection.comparison import ENSEMBLE, Comparison
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["Pictures"]

@@ -11,7 +11,9 @@ from pyro_vgpds.selection.rivals import RIVALS
 
 __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
-_LINEAR = 30  # latent dimensions of a linear mapping
+_LINEAR = 50  # latent dimensions of a linear mapping
+_STEPS = 80  # of training
+_OSCILLATOR = "matern32(variance=1 fixed)*cosine(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"
 
 
 def propose_models(data: Sequences, task: str) -> list[Configuration]:
@@ -22,12 +24,13 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     """
     n, d = data.num_frames, data.num_base_outputs
     latent = max(1, min(_LINEAR, d, n // 3))
+    temporal = _OSCILLATOR if task == "forecast" and data.num_sequences > 1 else None
     found = [
-        Configuration("linear mapping", mapping="linear", latent_dim=latent, num_inducing=min(n, latent + 1)),
-        Configuration("nonlinear mapping"),
+        Configuration("linear mapping", "linear", temporal, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
+        Configuration("nonlinear mapping", temporal=temporal, num_steps=_STEPS),
     ]
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
-        found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4)))
+        found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4), num_steps=_STEPS))
     return found
 
 

@@ -59,7 +59,7 @@ class Report:
 
     task: str  #: what was held out
     candidates: list[Scored]  #: with their scores, or the reason of their failure
-    ensemble: Scored  #: of all members together, with weights and intervals from the other half of the held-out data
+    ensemble: Scored  #: of all members together, with weights and intervals chosen on other held-out entries
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
     comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files

@@ -215,4 +215,4 @@ def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor]:
     if not shared:
         return a, q
     chosen = torch.nn.functional.one_hot(torch.where(first, len(steps), which), len(dt)).to(t)  # (N, U + 1)
-    return tuple((chosen @ x.flatten(-2)).unflatten(-1, x.shape[-2:]) for x in (a, q))  # type: ignore[return-value]
+    return tuple((chosen @ x.flatten(-2)).unflatten(-1, x.shape[-2:]) for x in (a, q))

@@ -28,7 +28,7 @@ def fit(
     model: PyroModule,
     guide: AutoOpperArchambeau,
     data: Sequences,
-    num_steps: int = 500,
+    num_steps: int = 100,
     method: str = "natural",
     *,
     learning_rate: float | None = None,
@@ -53,7 +53,8 @@ def fit(
     :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
     :param data: the training sequences.
     :param num_steps: maximum number of steps; each is one evaluation of the bound with all gradients. L-BFGS may exceed
-        it to finish its last line search.
+        it to finish its last line search. More steps than the default raise the bound further, but on most data sets
+        held-out errors did not become smaller.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
         ``SVI`` with ``Collapsed_ELBO`` does.

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pyro_vgpds import Sequences, auto
-from pyro_vgpds.selection.comparison import ENSEMBLE, LEVELS
+from pyro_vgpds.selection.combining import LEVELS
+from pyro_vgpds.selection.comparison import ENSEMBLE
 from pyro_vgpds.selection.page import write_page
 from pyro_vgpds.selection.pictures import Pictures
 

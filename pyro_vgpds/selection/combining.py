@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights and intervals of an ensemble, and its predictions for held-out entries by choices made on other entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
+from pyro_vgpds.prediction.weights import combine, stack
+from pyro_vgpds.selection.entries import Entries
+
+__all__ = ["LEVELS", "Choice", "choose"]
+
+LEVELS = (0.5, 0.8, 0.95)  # probabilities of the intervals whose coverage is reported
+_FOLDS = 4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An ensemble of candidates, and what it would have predicted for the held-out entries.
+
+    The predictions and the widths of an entry belong to weights, factors and quantiles of the entries of other folds.
+    """
+
+    weights: Tensor  #: (candidates, D)
+    calibration: Calibration
+    found: HeldOut  #: the variances are corrected
+    widths: dict[float, Tensor]  #: half widths (n,) of the intervals, for each of ``LEVELS``
+
+
+def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
+    """Combine candidates.
+
+    :param found: the held-out predictions of each candidate.
+    :param entries: where the held-out entries are.
+    :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    """
+    num_outputs, limit, fold = len(scale), _limit(entries), _folds(entries)
+    everything = [fold == k for k in fold.unique()]
+    mean, variance = found[0].mean.clone(), found[0].variance.clone()
+    for tested in everything:
+        known = ~tested if len(everything) > 1 else tested
+        some = [_part(member, known) for member in found]
+        weights = stack(some, num_outputs, scale, limit)
+        factor = calibrate_intervals(combine(some, weights), num_outputs).factor
+        mixed = combine([_part(member, tested) for member in found], weights)
+        mean[tested] = mixed.mean
+        variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
+    checked = replace(found[0], mean=mean, variance=variance)
+    widths = {level: torch.zeros_like(mean) for level in LEVELS}
+    for tested in everything:
+        known = ~tested if len(everything) > 1 else tested
+        others = calibrate_intervals(_part(checked, known), num_outputs, _part(checked, known))
+        for level, width in widths.items():
+            width[tested] = others.width(level) * variance[tested].sqrt()
+    weights = stack(found, num_outputs, scale, limit)
+    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked)
+    return Choice(weights, calibration, checked, widths)
+
+
+def _folds(entries: Entries) -> Tensor:
+    """The fold (n,) of each entry: the origins of forecasts, or consecutive parts, because neighbours are alike."""
+    if len(entries.split.unique()) > 1:
+        return entries.split
+    n = len(entries.split)
+    return torch.arange(n) * _FOLDS // max(1, n)
+
+
+def _limit(entries: Entries) -> float:
+    """How much larger than the best a member's error may be: the fewer frames, the less an error says."""
+    frames = len(torch.stack([entries.split.double(), entries.sequence.double(), entries.t.double()]).unique(dim=1).mT)
+    ahead = len(entries.split.unique()) > 1
+    return 1.1 + 0.25 * frames / (frames + (1000.0 if ahead else 200.0))
+
+
+def _part(found: HeldOut, where: Tensor) -> HeldOut:
+    return HeldOut(*(getattr(found, field.name)[where.to(found.truth.device)] for field in fields(found)))

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of a comparison: in this process, in worker processes, and kept in a folder so that it can be continued.
+
+A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried or to be trained on all data.
+The name of a job's file is a digest of everything that its result depends on. A worker is another Python process that
+reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job that a dead
+process has begun counts as not begun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from time import monotonic, sleep
+
+import torch
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import Split, hold_out
+from pyro_vgpds.files.container import FileFormatError, read_file, write_file
+from pyro_vgpds.files.models import build_data, describe_data
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.trials import (
+    Candidate,
+    Predictor,
+    Trial,
+    finish,
+    load_member,
+    load_trial,
+    name_of,
+    save_member,
+    save_trial,
+    try_out,
+)
+from pyro_vgpds.version import __version__
+
+__all__ = ["Problem", "Workplace", "workplace"]
+
+FAILURES = (ValueError, NumericalError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+_ORIGINS = 4  # of forecasts, at the most
+_SHARE = 0.25  # of the frames that all origins together may leave out of the training
+_LARGE = 20_000  # observed numbers from which worker processes pay for their start
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a comparison is about."""
+
+    data: Sequences
+    task: str
+    horizon: int | None
+    seed: int
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Held-out parts, of which the first is trained without; the others need no training of their own."""
+        first = hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=self.seed)
+        if self.task != "forecast":
+            return [first]
+        width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
+        for origins in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):
+            try:
+                skips = [width * k for k in range(origins - 1, 0, -1)]
+                return [*(hold_out(self.data, self.task, horizon=width, skip=skip) for skip in skips), first]
+            except ValueError:  # too short for an earlier origin
+                continue
+        return [first]
+
+    @property
+    def share(self) -> float:
+        """The share of the data to hold out: as little as tells candidates apart, since they train on the rest."""
+        if self.task != "impute":
+            return 0.1
+        return min(0.1, max(0.05, 2000.0 / self.data.num_observed))
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the data and the settings."""
+        header, tensors = describe_data(self.data)
+        total = hashlib.sha256(json.dumps([header, self.task, self.horizon, self.seed, __version__]).encode())
+        for tensor in tensors.values():
+            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Write the problem for workers."""
+        header, tensors = describe_data(self.data)
+        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed}
+        write_file(path, "comparison", {**header, "comparison": about}, tensors)
+
+    @classmethod
+    def read(cls, path: Path) -> Problem:
+        """The problem that :meth:`write` wrote."""
+        header, tensors = read_file(path, "comparison")
+        return cls(build_data(header, tensors), **header["comparison"])
+
+
+class Workplace:
+    """Runs the jobs of a problem.
+
+    :param problem: what the jobs are about.
+    :param folder: keeps results; None if there are no workers and nothing is kept.
+    :param processes: number of processes, this one included.
+    """
+
+    def __init__(self, problem: Problem, folder: Path | None, processes: int = 1) -> None:
+        self.problem, self.folder, self.processes = problem, folder, processes
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def tries(
+        self, candidates: Sequence[Candidate], deadline: float, starting: Callable[[str], object]
+    ) -> Iterator[tuple[Candidate, Trial | str | None]]:
+        """Each candidate with its trial, the reason of its failure, or None if there was no time for it.
+
+        :param candidates: what to try.
+        :param deadline: time of ``time.monotonic`` from which no further candidate is begun, except for the first.
+        :param starting: called with the name of each candidate that this process begins.
+        """
+        self._hire("try", candidates, deadline)
+        waiting, began = [], False
+        for candidate in candidates:
+            known = self._known(candidate)
+            if known is None and began and monotonic() > deadline:
+                yield candidate, None
+            elif known is None and not self._claim(candidate, "try"):
+                waiting.append(candidate)
+            else:
+                starting(name_of(candidate))
+                began = True
+                yield candidate, known if known is not None else self.run(candidate)
+        for candidate in waiting:
+            yield candidate, self._wait(candidate, "try", self._known, self.run)
+
+    def finals(self, trials: Sequence[Trial]) -> list[Predictor]:
+        """The candidates of trials, trained on all data."""
+        self._hire("final", [trial.candidate for trial in trials if not trial.is_baseline], math.inf)
+        found: dict[str, Predictor] = {}
+        waiting = []
+        for trial in trials:
+            known = self._finished(trial.candidate)
+            if known is None and not self._claim(trial.candidate, "final"):
+                waiting.append(trial)
+            else:
+                found[trial.name] = known if known is not None else self.finish(trial)
+        for trial in waiting:
+            found[trial.name] = self._wait(
+                trial.candidate, "final", self._finished, lambda _, trial=trial: self.finish(trial)
+            )
+        return [found[trial.name] for trial in trials]
+
+    def run(self, candidate: Candidate) -> Trial | str:
+        """Try a candidate and keep the result; a failure is its reason."""
+        try:
+            trial = try_out(candidate, self.problem.splits, self.problem.seed)
+            if (path := self._path(candidate, "try")) is not None:
+                save_trial(path, trial)
+            return trial
+        except FAILURES as error:
+            return str(error)
+        finally:
+            self._release(candidate, "try")
+
+    def finish(self, trial: Trial) -> Predictor:
+        """Train the candidate of a trial on all data and keep the result."""
+        try:
+            member = finish(trial, self.problem.splits[0], self.problem.data, self.problem.seed)
+            if not trial.is_baseline and (path := self._path(trial.candidate, "final")) is not None:
+                save_member(path, member)
+            return member
+        finally:
+            self._release(trial.candidate, "final")
+
+    def work(self, kind: str, candidates: Sequence[Candidate], seconds: float) -> None:
+        """What a worker does: jobs that nobody has begun, the last ones first."""
+        deadline = monotonic() + seconds
+        for candidate in reversed(candidates):
+            path = self._path(candidate, kind)
+            if path is None or path.exists() or monotonic() > deadline or not self._claim(candidate, kind):
+                continue
+            if kind == "try":
+                self.run(candidate)
+            elif (trial := self._known(candidate)) is not None:
+                self.finish(trial)
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.terminate()
+        for worker in self._workers:
+            worker.wait()
+
+    # files
+
+    def _path(self, candidate: Candidate, kind: str) -> Path | None:
+        if self.folder is None:
+            return None
+        about = candidate if isinstance(candidate, str) else asdict(candidate)
+        digest = hashlib.sha256(json.dumps([self.problem.digest, kind, about]).encode()).hexdigest()
+        return self.folder / f"{kind}-{digest[:24]}.safetensors"
+
+    def _known(self, candidate: Candidate) -> Trial | None:
+        path = self._path(candidate, "try")
+        try:
+            return None if path is None or not path.exists() else load_trial(path, candidate)
+        except FileFormatError:
+            return None
+
+    def _finished(self, candidate: Candidate) -> Predictor | None:
+        path = self._path(candidate, "final")
+        try:
+            return None if path is None or not path.exists() else load_member(path)
+        except FileFormatError:
+            return None
+
+    def _claim(self, candidate: Candidate, kind: str) -> bool:
+        """Begin a job, unless a living process has begun it."""
+        path = self._path(candidate, kind)
+        if path is None:
+            return True
+        begun = path.with_suffix(".begun")
+        if begun.exists() and not _is_alive(begun):
+            begun.unlink(missing_ok=True)
+        try:
+            with begun.open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return begun.read_text() == str(os.getpid())
+        return True
+
+    def _release(self, candidate: Candidate, kind: str) -> None:
+        if (path := self._path(candidate, kind)) is not None:
+            path.with_suffix(".begun").unlink(missing_ok=True)
+
+    # workers
+
+    def _hire(self, kind: str, candidates: Sequence[Candidate], deadline: float) -> None:
+        """Start workers for jobs of a kind."""
+        models = [asdict(c) if isinstance(c, Configuration) else c for c in candidates]
+        count = min(self.processes - 1, sum(isinstance(c, Configuration) for c in candidates) - (kind == "final"))
+        if self.folder is None or count < 1:
+            return
+        problem = self.folder / f"problem-{self.problem.digest[:24]}.safetensors"
+        if not problem.exists():
+            self.problem.write(problem)
+        seconds = max(0.0, deadline - monotonic())
+        home = str(Path(__file__).parents[2])
+        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "pyro_vgpds.selection.worker", kind, str(problem), json.dumps(models)]
+        for _ in range(count):
+            self._workers.append(
+                subprocess.Popen(
+                    [*command, repr(seconds)],
+                    env={**os.environ, "PYTHONPATH": paths},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+
+    def _wait(self, candidate: Candidate, kind: str, known: Callable, run: Callable):  # type: ignore[no-untyped-def]
+        """The result of another process, or of this one if the other process has failed."""
+        while True:
+            found = known(candidate)
+            if found is not None:
+                return found
+            if self._claim(candidate, kind):
+                return run(candidate)
+            sleep(0.05)
+
+
+def _is_alive(begun: Path) -> bool:
+    try:
+        os.kill(int(begun.read_text() or "0") or os.getpid(), 0)
+    except (ValueError, ProcessLookupError, FileNotFoundError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def workplace(problem: Problem, folder: Path | None, processes: int | None) -> Iterator[Workplace]:
+    """A workplace whose workers end with the block.
+
+    :param folder: where results are kept. Default: a temporary folder if there are workers, else none.
+    :param processes: Default: one for each core, if the data are large enough.
+    """
+    if processes is None:
+        processes = (os.cpu_count() or 1) if problem.data.num_observed >= _LARGE else 1
+    with tempfile.TemporaryDirectory(prefix="pyro-vgpds-") as temporary:
+        place = folder if folder is not None else (Path(temporary) if processes > 1 else None)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+        found = Workplace(problem, place, processes)
+        try:
+            yield found
+        finally:
+            found.close()

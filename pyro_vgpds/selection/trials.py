@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One candidate: trained without the held-out data, scored on them, and trained on all data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import process_time
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.baselines import BaselinePosterior
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import HeldOut, Split
+from pyro_vgpds.files.models import load_metadata
+from pyro_vgpds.prediction.conditioning import continue_training
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
+from pyro_vgpds.prediction.storage import load_posterior, save_posterior
+from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.rivals import make_rival
+
+__all__ = [
+    "Candidate",
+    "Predictor",
+    "Trial",
+    "finish",
+    "load_member",
+    "load_trial",
+    "name_of",
+    "save_member",
+    "save_trial",
+    "try_out",
+]
+
+Candidate = str | Configuration  #: the name of a baseline, or a model
+Predictor = Posterior | BaselinePosterior
+
+_STEPS = 30  # of further training on all data
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was trained on the first split's training data, and its predictions of all held-out entries."""
+
+    candidate: Candidate
+    predictor: Predictor
+    settings: Settings
+    found: HeldOut
+    seconds: float  #: CPU time
+
+    @property
+    def name(self) -> str:
+        return name_of(self.candidate)
+
+    @property
+    def is_baseline(self) -> bool:
+        return isinstance(self.candidate, str)
+
+
+def name_of(candidate: Candidate) -> str:
+    """The name of a baseline or a model."""
+    return candidate if isinstance(candidate, str) else candidate.name
+
+
+def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
+    """Train a candidate on the first split's training data and predict what is held out.
+
+    :param splits: held-out parts; for all but the first the candidate is conditioned on their training data.
+    :param seed: of the initial values.
+    """
+    start = process_time()
+    train = splits[0].train
+    if isinstance(candidate, str):
+        rival = make_rival(candidate, train)
+        found = [split.predict(rival.condition(split.train)) for split in splits]
+        return Trial(candidate, rival, TRAINED, _with_errors(_joined(found), rival), process_time() - start)
+    posterior = candidate.fit(train, seed)
+    settings, first = choose_settings(posterior, splits[0])
+    ready = apply_settings(posterior, settings)
+    found = [first, *(split.predict(ready.condition(split.train, list(split.kept))) for split in splits[1:])]
+    return Trial(candidate, posterior, settings, _joined(found), process_time() - start)
+
+
+def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
+    """The candidate of a trial, trained on all data.
+
+    :param split: the one that the trial was trained on.
+    """
+    if isinstance(trial.candidate, str):
+        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs))
+    if len(split.kept) < data.num_sequences:  # whole sequences are new: their paths need a start of their own
+        posterior = trial.candidate.fit(data, seed)
+    else:
+        posterior = continue_training(cast("Posterior", trial.predictor), data, num_steps=_STEPS)
+    return apply_settings(posterior, trial.settings)
+
+
+def _joined(parts: list[HeldOut]) -> HeldOut:
+    names = ("truth", "mean", "variance", "output", "ahead")
+    return HeldOut(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+def _mean_squares(found: HeldOut, num_outputs: int) -> Tensor:
+    """Mean squared held-out error of each output (D,); that of all outputs counts for ten entries."""
+    square = (found.mean - found.truth).square()
+    total = torch.zeros(num_outputs, dtype=square.dtype, device=square.device).index_add_(0, found.output, square)
+    count = torch.zeros_like(total).index_add_(0, found.output, torch.ones_like(square))
+    return (total + 10.0 * square.mean()) / (count + 10.0)
+
+
+def _with_errors(found: HeldOut, rival: BaselinePosterior) -> HeldOut:
+    """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
+    if not torch.equal(found.variance, rival.variance.to(found.variance)[found.output]):
+        return found
+    return replace(found, variance=_mean_squares(found, rival.num_outputs)[found.output].clamp_min(1e-300))
+
+
+def save_trial(path: Path, trial: Trial) -> None:
+    """Write a trial to a file; the candidate itself is not written, since the reader asks for it."""
+    about = {"settings": asdict(trial.settings), "found": vars(trial.found), "seconds": trial.seconds}
+    save_member(path, trial.predictor, {"trial": about})
+
+
+def load_trial(path: Path, candidate: Candidate) -> Trial:
+    """The trial of a candidate that :func:`save_trial` wrote."""
+    about = cast("dict[str, Any]", load_metadata(path)["trial"])
+    noise, residual = about["settings"]["noise"], about["settings"]["residual"]
+    settings = Settings(noise, None if residual is None else (residual[0], residual[1]))
+    return Trial(candidate, load_member(path), settings, HeldOut(**about["found"]), about["seconds"])
+
+
+def save_member(path: Path, member: Predictor, metadata: dict[str, object] | None = None) -> None:
+    """Write a predictor, as an ensemble of one."""
+    d = member.num_outputs
+    alone = Combination(torch.ones(1, d, dtype=torch.float64), Calibration.none(d))
+    save_posterior(path, Ensemble([member], {"impute": alone}), metadata)
+
+
+def load_member(path: Path) -> Predictor:
+    """The predictor that :func:`save_member` or :func:`save_trial` wrote."""
+    return cast("Predictor", cast("Ensemble", load_posterior(path)).members[0])

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m pyro_vgpds.selection.worker KIND PROBLEM CANDIDATES SECONDS``: a worker process of a comparison.
+
+See :mod:`pyro_vgpds.selection.jobs`, which starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.files import register_files
+from pyro_vgpds.selection.jobs import Problem, Workplace
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Work on the jobs of a problem until none is left."""
+    kind, path, candidates, seconds = arguments
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    register_files()
+    models = [
+        Configuration(**{**about, "lags": tuple(about["lags"])}) if isinstance(about, dict) else about
+        for about in json.loads(candidates)
+    ]
+    Workplace(Problem.read(Path(path)), Path(path).parent).work(kind, models, float(seconds))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

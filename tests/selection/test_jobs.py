@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes, and folders in which finished candidates are kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pyro_vgpds import auto
+from pyro_vgpds.datasets import make_sequences
+from pyro_vgpds.selection import Configuration
+from pyro_vgpds.selection.jobs import Problem, Workplace
+
+MODELS = [
+    Configuration("small", latent_dim=2, num_inducing=8, num_steps=8),
+    Configuration("line", mapping="linear", latent_dim=2, num_inducing=3, num_steps=8, lags=(-1, 1)),
+]
+NAMES = ["column mean", "linear dynamical system"]
+
+
+def make_data(seed=3):
+    return make_sequences(num_sequences=2, num_outputs=4, length=(24, 28), missing=0.1, seed=seed).sequences()
+
+
+def run(data, **options):
+    return auto(data, "impute", candidates=MODELS, baselines=NAMES, **options)
+
+
+def same(first, second):
+    assert first.names == second.names
+    assert torch.equal(first.impute().mean, second.impute().mean)
+    assert torch.equal(first.impute().variance, second.impute().variance)
+    assert [(c.name, c.error, c.weight) for c in first.report.candidates] == [
+        (c.name, c.error, c.weight) for c in second.report.candidates
+    ]
+
+
+@pytest.fixture
+def untrainable(monkeypatch):
+    """A function after which no candidate can be trained."""
+
+    def forbid():
+        def fail(self, *args, **kwargs):
+            raise AssertionError("trained again")
+
+        monkeypatch.setattr(Configuration, "fit", fail)
+        for name in ("make_rival", "continue_training"):
+            monkeypatch.setattr(f"pyro_vgpds.selection.trials.{name}", fail)
+
+    return forbid
+
+
+@pytest.mark.long
+def test_two_processes_give_the_results_of_one(tmp_path):
+    data = make_data()
+    same(run(data, processes=1), run(data, processes=2, folder=tmp_path))
+    assert not list(tmp_path.glob("*.begun"))
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_folder_keeps_what_is_finished(tmp_path, untrainable):
+    data = make_data()
+    options = {"candidates": MODELS[:1], "baselines": [], "folder": tmp_path / "new"}
+    first = auto(data, "impute", **options)
+    kept = sorted((tmp_path / "new").iterdir())
+    assert [path.name.split("-")[0] for path in kept] == ["final", "try"]
+    untrainable()
+    same(first, auto(data, "impute", **options))
+    assert sorted((tmp_path / "new").iterdir()) == kept
+
+
+def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
+    data, original, count = make_data(), Configuration.fit, []
+
+    def fit(self, *args, **kwargs):
+        count.append(self.name)
+        if len(count) == 2:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Configuration, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        run(data, folder=tmp_path, refit=False)
+    found = run(data, folder=tmp_path, refit=False)
+    assert count == ["small", "line", "line"]
+    same(found, run(data, refit=False))
+
+
+def test_other_problems_in_the_folder_are_others(tmp_path):
+    options = {"folder": tmp_path, "refit": False}
+    first = run(make_data(), **options)
+    same(run(make_data(4), **options), run(make_data(4), refit=False))
+    assert first.report.ensemble.error != run(make_data(), seed=1, **options).report.ensemble.error
+
+
+def test_damaged_files_and_claims_of_dead_processes_are_ignored(tmp_path):
+    data = make_data()
+    first = run(data, folder=tmp_path, refit=False)
+    for path in tmp_path.glob("try-*"):
+        path.write_bytes(path.read_bytes()[:-20])
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    place = Workplace(Problem(data, "impute", None, 0), tmp_path)
+    for candidate in MODELS:
+        place._path(candidate, "try").with_suffix(".begun").write_text(str(dead.pid))
+    same(first, run(data, folder=tmp_path, refit=False))
+    assert not list(tmp_path.glob("*.begun"))
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_is_replaced_by_this_process(monkeypatch):
+    data = make_data()
+    monkeypatch.setattr("pyro_vgpds.selection.jobs.sys.executable", "/bin/false")
+    same(run(data, processes=3, refit=False), run(data, processes=1, refit=False))
+
+
+def test_without_refit_the_members_never_saw_what_is_held_out():
+    data = make_data()
+    found = run(data, refit=False)
+    assert all(member.data.num_observed < data.num_observed for member in found.members)
+
+
+def test_the_number_of_processes_must_be_positive():
+    with pytest.raises(ValueError, match="processes must be a whole number of at least 1, but got 0"):
+        run(make_data(), processes=0)
+
+
+def test_forecasts_have_several_origins_if_the_horizon_is_short():
+    data = make_sequences(num_sequences=1, num_outputs=3, length=(80, 80), seed=0).sequences()
+    lengths = [split.train.num_frames for split in Problem(data, "forecast", 4, 0).splits]
+    assert lengths == [64, 68, 72, 76]
+    assert [split.train.num_frames for split in Problem(data, "forecast", None, 0).splits] == [60, 70]
