@@ -47,7 +47,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
     ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
-    ("py:class", r"PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
+    ("py:class", r"ProgressLike|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
 ]
 

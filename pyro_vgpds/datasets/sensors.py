@@ -38,7 +38,7 @@ def make_sensors(
     >>> from pyro_vgpds.datasets import make_sensors
     >>> sensors = make_sensors()
     >>> sensors.sequences()
-    Sequences(1 sequence, 504 frames, 24 outputs, 8.46 % missing)
+    Sequences(1 sequence, 504 frames, 24 outputs, 8.47 % missing)
     >>> sensors.columns[:4], str(sensors.dates[0][0])
     (['temperature 1', 'humidity 1', 'light 1', 'wind 1'], '2024-05-06T00')
     """
