@@ -16,7 +16,8 @@ import torch
 
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.files import register_files
-from pyro_vgpds.selection.jobs import Problem, Workplace
+from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.problem import Problem
 
 __all__ = ["main"]
 

@@ -12,7 +12,8 @@ import torch
 from pyro_vgpds import auto
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.selection import Configuration
-from pyro_vgpds.selection.jobs import Problem, Workplace
+from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.problem import Problem
 
 MODELS = [
     Configuration("small", latent_dim=2, num_inducing=8, num_steps=8),
