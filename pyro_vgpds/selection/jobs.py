@@ -3,8 +3,8 @@
 
 A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried or to be trained on all data.
 The name of a job's file is a digest of everything that its result depends on. A worker is another Python process that
-reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job that a dead
-process has begun counts as not begun.
+reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job counts as
+begun only if a living process of the same call has begun it: others in the same folder never wait for each other.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ class Workplace:
     :param problem: what the jobs are about.
     :param folder: keeps results; None if there are no workers and nothing is kept.
     :param processes: number of processes, this one included.
+    :param leader: process id of the process that started the workers. Default: this one.
     """
 
-    def __init__(self, problem: Problem, folder: Path | None, processes: int = 1) -> None:
+    def __init__(self, problem: Problem, folder: Path | None, processes: int = 1, leader: int | None = None) -> None:
         self.problem, self.folder, self.processes = problem, folder, processes
+        self._leader = os.getpid() if leader is None else leader
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def tries(
@@ -140,6 +142,9 @@ class Workplace:
             worker.terminate()
         for worker in self._workers:
             worker.wait()
+        if self.folder is not None:
+            for begun in self.folder.glob(f"*.{self._leader}.begun"):
+                begun.unlink(missing_ok=True)
 
     # files
 
@@ -165,12 +170,12 @@ class Workplace:
             return None
 
     def _claim(self, candidate: Candidate, kind: str) -> bool:
-        """Begin a job, unless a living process has begun it."""
+        """Begin a job, unless a living process of the same call has begun it."""
         path = self._path(candidate, kind)
         if path is None:
             return True
-        begun = path.with_suffix(".begun")
-        if begun.exists() and not _is_alive(begun):
+        begun = self._mark(path)
+        if not _is_alive(begun):
             begun.unlink(missing_ok=True)
         try:
             with begun.open("x") as file:
@@ -179,9 +184,13 @@ class Workplace:
             return begun.read_text() == str(os.getpid())
         return True
 
+    def _mark(self, path: Path) -> Path:
+        """The file that tells which process has begun a job; each call of :func:`~pyro_vgpds.auto` has its own."""
+        return path.with_suffix(f".{self._leader}.begun")
+
     def _release(self, candidate: Candidate, kind: str) -> None:
         if (path := self._path(candidate, kind)) is not None:
-            path.with_suffix(".begun").unlink(missing_ok=True)
+            self._mark(path).unlink(missing_ok=True)
 
     # workers
 
@@ -201,7 +210,7 @@ class Workplace:
         for _ in range(count):
             self._workers.append(
                 subprocess.Popen(
-                    [*command, repr(seconds)],
+                    [*command, repr(seconds), str(os.getpid())],
                     env={**os.environ, "PYTHONPATH": paths},
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -211,6 +220,8 @@ class Workplace:
     def _wait(self, candidate: Candidate, kind: str, known: Callable, run: Callable):  # type: ignore[no-untyped-def]
         """The result of another process, or of this one if the other process has failed."""
         while True:
+            for worker in self._workers:
+                worker.poll()  # a process that has ended counts as alive until it is asked
             found = known(candidate)
             if found is not None:
                 return found
@@ -220,8 +231,9 @@ class Workplace:
 
 
 def _is_alive(begun: Path) -> bool:
+    """Whether the process that wrote the mark is running; a mark without a number is just being written."""
     try:
-        os.kill(int(begun.read_text() or "0") or os.getpid(), 0)
+        os.kill(int(begun.read_text() or os.getpid()), 0)
     except (ValueError, ProcessLookupError, FileNotFoundError):
         return False
     except PermissionError:
@@ -242,6 +254,9 @@ def workplace(problem: Problem, folder: Path | None, processes: int | None) -> I
         place = folder if folder is not None else (Path(temporary) if processes > 1 else None)
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
+            for begun in place.glob("*.begun"):
+                if not _is_alive(begun):
+                    begun.unlink(missing_ok=True)
         found = Workplace(problem, place, processes)
         try:
             yield found
