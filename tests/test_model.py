@@ -40,10 +40,14 @@ def test_the_start():
         torch.testing.assert_close(x.square().mean(0), torch.ones(3))
         spread = y.var(0, correction=0).mean()
         torch.testing.assert_close(model.noise, 0.01 * spread.expand(model.noise.shape))
-        torch.testing.assert_close(model.mapping.variance, spread)
-        torch.testing.assert_close(model.mapping.weight, (s[:3] / s[0]).square().clamp_min(1e-3))
+        share = (s[:3] / s[0]).square().clamp_min(1e-3)
+        torch.testing.assert_close(model.mapping.weight / model.mapping.weight[0], share)
+        # almost linear, with the variance of the outputs over the data
+        total = model.mapping.weight.sum()
+        assert 0.1 < total < 1.0
+        torch.testing.assert_close(model.mapping.variance * -torch.expm1(-total), spread)
         torch.testing.assert_close(model.output_mean, data.y.mean(0))
-        assert "variance" not in dict(model.temporal[0][0].named_pyro_params())
+        assert "variance" not in dict(model.temporal[0].named_pyro_params())
     # q(X) is the temporal prior's posterior of noisy observations of the components
     guide = AutoOpperArchambeau(model)
     prior = TemporalGP(model.temporal(), data.times, 3)
@@ -75,10 +79,9 @@ def test_the_defaults():
     q, inducing, static = Sizes(None, None, None).chosen(data)
     assert (model.latent_dim, model.num_inducing) == (q, inducing)
     assert static > 0
-    (smooth, turning), white, bias = model.temporal
-    for kernel in (smooth, turning):
-        assert kernel.is_fixed("variance")  # redundant with the weights of the mapping
-    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
+    smooth, white, bias = model.temporal
+    assert smooth.is_fixed("variance")  # redundant with the weights of the mapping
+    for value in (smooth.lengthscale, white.variance, bias.variance):
         assert value.shape == (q,)
     torch.testing.assert_close(model.output_scale, data.output_scales)
     assert model.noise.shape == (12,)
@@ -91,6 +94,15 @@ def test_the_defaults():
     assert shared.least_noise == 0.0
     torch.testing.assert_close(shared.output_scale, torch.ones(12))
     assert (torch.stack([shared.start.x[rows].var(0) for rows in data.times.slices()]) > 1e-6).all()
+
+
+def test_a_single_sequence_may_oscillate():
+    model = VGPDS.from_data(make_data((40,), outputs=6), 3)
+    (smooth, turning), white, bias = model.temporal
+    for kernel in (smooth, turning):
+        assert kernel.is_fixed("variance")
+    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
+        assert value.shape == (3,)
 
 
 @pytest.mark.parametrize(("lengths", "outputs"), [((3,), 4), ((9,), 1), ((1,), 2), ((2, 1), 3)])
@@ -318,7 +330,7 @@ def test_repr():
     text = repr(VGPDS.from_data(make_data(), 2, 4))
     assert "latent_dim=2, num_inducing=4, num_outputs=5" in text
     assert "White(variance=[0.01, 0.01])" in text
-    assert "Cosine(variance=1 (fixed), period=[" in text
+    assert "Matern32(variance=1 (fixed), lengthscale=[" in text
     assert "White(variance=0.01)" in repr(VGPDS.from_data(make_data(), 2, 4, RBF() + White(1e-2), static_dim=0))
 
 

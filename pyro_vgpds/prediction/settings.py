@@ -15,16 +15,20 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, White
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
 from pyro_vgpds.prediction.fitted import Origin
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.types import DataLike
 
 __all__ = ["TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings"]
 
 _LAGS = (1, 4)  # frames, at which the autocorrelation of residuals is read
 _LEAST = 0.1  # autocorrelation below which residuals count as white
 _MOST = 4e10  # multiplications that the correlation of residuals may take
+_QUICK = Solver(num_starts=1, num_steps=60)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class Trained(Member, Protocol):
 
     def impute(self, *, fill: bool = True, include_noise: bool = True) -> Outputs: ...
 
+    def reconstruct(
+        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, solver: Solver | None = None
+    ) -> Outputs: ...
+
 
 P = TypeVar("P", bound=Trained)
 
@@ -86,7 +94,8 @@ def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
     best: tuple[float, Settings, HeldOut] | None = None
     for settings in _proposals(posterior, split):
         try:
-            found = split.predict(apply_settings(posterior, settings))
+            ready = apply_settings(posterior, settings)
+            found = split.predict(_Quick(ready) if split.task == "reconstruct" else ready)
         except NumericalError:
             if settings == TRAINED:
                 raise
@@ -95,7 +104,19 @@ def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
         if best is None or error < 0.99 * best[0]:  # a small gain is chance
             best = error, settings, found
     assert best is not None
+    if split.task == "reconstruct":
+        return best[1], split.predict(apply_settings(posterior, best[1]))
     return best[1], best[2]
+
+
+class _Quick:
+    """A model that reconstructs with fewer steps, which is enough to compare settings."""
+
+    def __init__(self, posterior: Trained) -> None:
+        self.impute, self.forecast, self._reconstruct = posterior.impute, posterior.forecast, posterior.reconstruct
+
+    def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs:
+        return self._reconstruct(t, y, sequence, solver=_QUICK)
 
 
 def apply_settings(posterior: P, settings: Settings) -> P:

@@ -20,7 +20,8 @@ from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.entries import Entries
-from pyro_vgpds.selection.jobs import Problem, workplace
+from pyro_vgpds.selection.jobs import workplace
+from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models
 from pyro_vgpds.selection.report import Report, Scored

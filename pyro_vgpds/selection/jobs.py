@@ -3,8 +3,8 @@
 
 A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried or to be trained on all data.
 The name of a job's file is a digest of everything that its result depends on. A worker is another Python process that
-reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job that a dead
-process has begun counts as not begun.
+reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job counts as
+begun only if a living process of the same call has begun it: others in the same folder never wait for each other.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
 
 import torch
 
-from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import Split, hold_out
-from pyro_vgpds.files.container import FileFormatError, read_file, write_file
-from pyro_vgpds.files.models import build_data, describe_data
+from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.trials import (
     Candidate,
     Predictor,
@@ -43,67 +40,11 @@ from pyro_vgpds.selection.trials import (
     save_trial,
     try_out,
 )
-from pyro_vgpds.version import __version__
 
-__all__ = ["Problem", "Workplace", "workplace"]
+__all__ = ["Workplace", "workplace"]
 
 FAILURES = (ValueError, NumericalError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-_ORIGINS = 4  # of forecasts, at the most
-_SHARE = 0.25  # of the frames that all origins together may leave out of the training
 _LARGE = 20_000  # observed numbers from which worker processes pay for their start
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What a comparison is about."""
-
-    data: Sequences
-    task: str
-    horizon: int | None
-    seed: int
-
-    @cached_property
-    def splits(self) -> list[Split]:
-        """Held-out parts, of which the first is trained without; the others need no training of their own."""
-        first = hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=self.seed)
-        if self.task != "forecast":
-            return [first]
-        width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
-        for origins in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):
-            try:
-                skips = [width * k for k in range(origins - 1, 0, -1)]
-                return [*(hold_out(self.data, self.task, horizon=width, skip=skip) for skip in skips), first]
-            except ValueError:  # too short for an earlier origin
-                continue
-        return [first]
-
-    @property
-    def share(self) -> float:
-        """The share of the data to hold out: as little as tells candidates apart, since they train on the rest."""
-        if self.task != "impute":
-            return 0.1
-        return min(0.1, max(0.05, 2000.0 / self.data.num_observed))
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of the data and the settings."""
-        header, tensors = describe_data(self.data)
-        total = hashlib.sha256(json.dumps([header, self.task, self.horizon, self.seed, __version__]).encode())
-        for tensor in tensors.values():
-            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return total.hexdigest()
-
-    def write(self, path: Path) -> None:
-        """Write the problem for workers."""
-        header, tensors = describe_data(self.data)
-        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed}
-        write_file(path, "comparison", {**header, "comparison": about}, tensors)
-
-    @classmethod
-    def read(cls, path: Path) -> Problem:
-        """The problem that :meth:`write` wrote."""
-        header, tensors = read_file(path, "comparison")
-        return cls(build_data(header, tensors), **header["comparison"])
 
 
 class Workplace:
@@ -112,10 +53,12 @@ class Workplace:
     :param problem: what the jobs are about.
     :param folder: keeps results; None if there are no workers and nothing is kept.
     :param processes: number of processes, this one included.
+    :param leader: process id of the process that started the workers. Default: this one.
     """
 
-    def __init__(self, problem: Problem, folder: Path | None, processes: int = 1) -> None:
+    def __init__(self, problem: Problem, folder: Path | None, processes: int = 1, leader: int | None = None) -> None:
         self.problem, self.folder, self.processes = problem, folder, processes
+        self._leader = os.getpid() if leader is None else leader
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def tries(
@@ -199,6 +142,9 @@ class Workplace:
             worker.terminate()
         for worker in self._workers:
             worker.wait()
+        if self.folder is not None:
+            for begun in self.folder.glob(f"*.{self._leader}.begun"):
+                begun.unlink(missing_ok=True)
 
     # files
 
@@ -224,12 +170,12 @@ class Workplace:
             return None
 
     def _claim(self, candidate: Candidate, kind: str) -> bool:
-        """Begin a job, unless a living process has begun it."""
+        """Begin a job, unless a living process of the same call has begun it."""
         path = self._path(candidate, kind)
         if path is None:
             return True
-        begun = path.with_suffix(".begun")
-        if begun.exists() and not _is_alive(begun):
+        begun = self._mark(path)
+        if not _is_alive(begun):
             begun.unlink(missing_ok=True)
         try:
             with begun.open("x") as file:
@@ -238,9 +184,13 @@ class Workplace:
             return begun.read_text() == str(os.getpid())
         return True
 
+    def _mark(self, path: Path) -> Path:
+        """The file that tells which process has begun a job; each call of :func:`~pyro_vgpds.auto` has its own."""
+        return path.with_suffix(f".{self._leader}.begun")
+
     def _release(self, candidate: Candidate, kind: str) -> None:
         if (path := self._path(candidate, kind)) is not None:
-            path.with_suffix(".begun").unlink(missing_ok=True)
+            self._mark(path).unlink(missing_ok=True)
 
     # workers
 
@@ -260,7 +210,7 @@ class Workplace:
         for _ in range(count):
             self._workers.append(
                 subprocess.Popen(
-                    [*command, repr(seconds)],
+                    [*command, repr(seconds), str(os.getpid())],
                     env={**os.environ, "PYTHONPATH": paths},
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -270,6 +220,8 @@ class Workplace:
     def _wait(self, candidate: Candidate, kind: str, known: Callable, run: Callable):  # type: ignore[no-untyped-def]
         """The result of another process, or of this one if the other process has failed."""
         while True:
+            for worker in self._workers:
+                worker.poll()  # a process that has ended counts as alive until it is asked
             found = known(candidate)
             if found is not None:
                 return found
@@ -279,8 +231,9 @@ class Workplace:
 
 
 def _is_alive(begun: Path) -> bool:
+    """Whether the process that wrote the mark is running; a mark without a number is just being written."""
     try:
-        os.kill(int(begun.read_text() or "0") or os.getpid(), 0)
+        os.kill(int(begun.read_text() or os.getpid()), 0)
     except (ValueError, ProcessLookupError, FileNotFoundError):
         return False
     except PermissionError:
@@ -301,6 +254,9 @@ def workplace(problem: Problem, folder: Path | None, processes: int | None) -> I
         place = folder if folder is not None else (Path(temporary) if processes > 1 else None)
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
+            for begun in place.glob("*.begun"):
+                if not _is_alive(begun):
+                    begun.unlink(missing_ok=True)
         found = Workplace(problem, place, processes)
         try:
             yield found

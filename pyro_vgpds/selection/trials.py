@@ -71,7 +71,7 @@ def name_of(candidate: Candidate) -> str:
 def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
-    :param splits: held-out parts; for all but the first the candidate is conditioned on their training data.
+    :param splits: held-out parts; the candidate is conditioned on the training data of the second and later ones.
     :param seed: of the initial values.
     """
     start = process_time()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m pyro_vgpds.selection.worker KIND PROBLEM CANDIDATES SECONDS``: a worker process of a comparison.
+"""``python -m pyro_vgpds.selection.worker KIND PROBLEM CANDIDATES SECONDS LEADER``: a worker process of a comparison.
 
 See :mod:`pyro_vgpds.selection.jobs`, which starts it.
 """
@@ -16,14 +16,15 @@ import torch
 
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.files import register_files
-from pyro_vgpds.selection.jobs import Problem, Workplace
+from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.problem import Problem
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> None:
     """Work on the jobs of a problem until none is left."""
-    kind, path, candidates, seconds = arguments
+    kind, path, candidates, seconds, leader = arguments
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     register_files()
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str]) -> None:
         Configuration(**{**about, "lags": tuple(about["lags"])}) if isinstance(about, dict) else about
         for about in json.loads(candidates)
     ]
-    Workplace(Problem.read(Path(path)), Path(path).parent).work(kind, models, float(seconds))
+    place = Workplace(Problem.read(Path(path)), Path(path).parent, leader=int(leader))
+    place.work(kind, models, float(seconds))
 
 
 if __name__ == "__main__":

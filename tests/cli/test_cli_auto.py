@@ -176,7 +176,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
 
     def fake(
         data, task, *, candidates=None, baselines=None, horizon=None, seconds=None, seed=0, progress=None,
-        processes=None, folder=None,
+        processes=None, folder=None, refit=True,
     ):  # fmt: skip
         given.update(locals())
         raise ValueError("stop")
@@ -192,6 +192,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
     for more, task in (([], "impute"), (["--horizon", "2"], "forecast"), (["--task", "reconstruct"], "reconstruct")):
         assert main(["evaluate", gaps.csv, "-o", str(tmp_path / "a.html"), "-q", *more]) == 1
         assert given["task"] == task
+        assert not given["refit"]  # only the comparison is needed
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_folds_of_a_forecast_are_rolling_origins():
 
 @pytest.mark.parametrize("task", ["impute", "reconstruct"])
 def test_other_folds_are_random_parts(task):
-    data = make_data((30, 24), missing=0.1)
+    data = make_data((30, 24, 20, 26), missing=0.1)
     hidden = []
 
     def factory(train):

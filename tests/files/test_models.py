@@ -118,12 +118,8 @@ def test_the_header_says_what_it_is(tmp_path):
     assert header["format"] == files.FORMAT
     assert header["kind"] == "model"
     assert header["model"]["temporal"]["kind"] == "Sum"
-    oscillator, white, _ = header["model"]["temporal"]["parts"]
-    assert oscillator["kind"] == "Product"
-    assert oscillator["parts"] == [
-        {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}},
-        {"kind": "Cosine", "parameters": {"variance": "fixed", "period": "learned"}},
-    ]
+    smooth, white, _ = header["model"]["temporal"]["parts"]
+    assert smooth == {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}}
     assert white == {"kind": "White", "parameters": {"variance": "learned"}}
     assert header["model"]["least_noise"] == model.least_noise > 0.0
     assert header["versions"]["torch"] == torch.__version__

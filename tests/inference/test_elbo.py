@@ -514,11 +514,11 @@ def test_a_noise_prior_may_replace_any_noise():
 
 def test_a_model_in_another_dtype_than_its_data_is_said():
     data = make_data((5, 3))
-    model = VGPDS.from_data(data, 2, 4).to(torch.float32)
+    model = VGPDS.from_data(data, 2, 4, mapping=ARDRBF()).to(torch.float32)
     with pytest.raises(TypeError, match=r"data is torch\.float64, but the model is torch\.float32"):
         Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), data)
     small = Sequences([data.times.t[:5], data.times.t[5:]], [data.y[:5], data.y[5:]], dtype=torch.float32)
-    exact = VGPDS.from_data(data, 2, 4)
+    exact = VGPDS.from_data(data, 2, 4, mapping=ARDRBF())
     exact.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
     loss = Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), small)
     pyro.clear_param_store()

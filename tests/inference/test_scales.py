@@ -88,7 +88,7 @@ def test_it_is_the_best_point_of_the_grid(oscillates):
     kernel = (Matern32() * Cosine() if oscillates else Matern32()) + White(0.02)
     choose_scales(kernel, times, x, torch.ones(3))
     step, span = 0.1, 2.9
-    periods = [scales._FAR * span, *scales._grid(3.0 * step, 1.5 * span, 24)] if oscillates else [math.inf]
+    periods = [scales._FAR * span, *scales._grid(3.0 * step, span / scales._CYCLES, 24)] if oscillates else [math.inf]
     best, at = torch.full((3,), -math.inf), [None] * 3
     for period, scale in itertools.product(periods, scales._grid(step, 4.0 * span, 12)):
         if not (scale > period / 3.0 or period > 2.0 * span):

@@ -158,7 +158,7 @@ def test_an_offset_is_found_again():
     offsets = 0.5 * rng.standard_normal((6, 8))
     y = [clean + offset + 0.05 * rng.standard_normal((40, 8)) for offset in offsets]
     data = Sequences([t] * 5, y[:5])
-    model = VGPDS.from_data(data, 2, 15)
+    model = VGPDS.from_data(data, 2, 15, mapping=ARDRBF())
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, 30)
     seen = y[5].copy()

@@ -246,7 +246,7 @@ def test_bad_arguments_are_named_before_anything_is_trained(options, kind, messa
     def never(*args):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(api, "_try", never)
+    monkeypatch.setattr(jobs, "try_out", never)
     with pytest.raises(kind, match=message):
         auto(make_data(), **options)
 

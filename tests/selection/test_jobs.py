@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ import torch
 from pyro_vgpds import auto
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.selection import Configuration
-from pyro_vgpds.selection.jobs import Problem, Workplace
+from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.problem import Problem
 
 MODELS = [
     Configuration("small", latent_dim=2, num_inducing=8, num_steps=8),
@@ -105,13 +108,27 @@ def test_damaged_files_and_claims_of_dead_processes_are_ignored(tmp_path):
     dead.wait()
     place = Workplace(Problem(data, "impute", None, 0), tmp_path)
     for candidate in MODELS:
-        place._path(candidate, "try").with_suffix(".begun").write_text(str(dead.pid))
+        place._mark(place._path(candidate, "try")).write_text(str(dead.pid))
     same(first, run(data, folder=tmp_path, refit=False))
     assert not list(tmp_path.glob("*.begun"))
 
 
+def test_a_worker_that_is_killed_while_it_works_is_replaced(tmp_path):
+    data = make_data()
+    place = Workplace(Problem(data, "impute", None, 0), tmp_path)
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    place._workers.append(worker)
+    place._mark(place._path(MODELS[0], "try")).write_text(str(worker.pid))
+    threading.Timer(0.3, worker.kill).start()
+    ((candidate, trial),) = place.tries(MODELS[:1], math.inf, lambda name: None)
+    assert candidate is MODELS[0]
+    assert trial.name == "small"
+    place.close()
+    assert not list(tmp_path.glob("*.begun"))
+
+
 @pytest.mark.long
-def test_a_worker_that_dies_is_replaced_by_this_process(monkeypatch):
+def test_a_worker_that_cannot_start_is_replaced_by_this_process(monkeypatch):
     data = make_data()
     monkeypatch.setattr("pyro_vgpds.selection.jobs.sys.executable", "/bin/false")
     same(run(data, processes=3, refit=False), run(data, processes=1, refit=False))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison is about, and which parts of the data it holds out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import Split, hold_out
+from pyro_vgpds.files.container import read_file, write_file
+from pyro_vgpds.files.models import build_data, describe_data
+from pyro_vgpds.version import __version__
+
+__all__ = ["Problem"]
+
+_ORIGINS = 4  # of forecasts, at the most
+_SHARE = 0.25  # of the frames that all origins together may remove from the training data
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a comparison is about."""
+
+    data: Sequences
+    task: str
+    horizon: int | None
+    seed: int
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Held-out parts, of which the first is trained without; the others need no training of their own."""
+        first = hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=self.seed)
+        if self.task != "forecast":
+            return [first]
+        width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
+        for origins in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):
+            try:
+                skips = [width * k for k in range(origins - 1, 0, -1)]
+                return [*(hold_out(self.data, self.task, horizon=width, skip=skip) for skip in skips), first]
+            except ValueError:  # too short for an earlier origin
+                continue
+        return [first]
+
+    @property
+    def share(self) -> float:
+        """The share of the data to hold out: as little as tells candidates apart, since they train on the rest."""
+        if self.task != "impute":
+            return 0.1
+        return min(0.1, max(0.05, 2000.0 / self.data.num_observed))
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the data and the settings."""
+        header, tensors = describe_data(self.data)
+        total = hashlib.sha256(json.dumps([header, self.task, self.horizon, self.seed, __version__]).encode())
+        for tensor in tensors.values():
+            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Write the problem for workers."""
+        header, tensors = describe_data(self.data)
+        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed}
+        write_file(path, "comparison", {**header, "comparison": about}, tensors)
+
+    @classmethod
+    def read(cls, path: Path) -> Problem:
+        """The problem that :meth:`write` wrote."""
+        header, tensors = read_file(path, "comparison")
+        return cls(build_data(header, tensors), **header["comparison"])
