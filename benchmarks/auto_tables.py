@@ -8,9 +8,9 @@ the same training data, the task and a seed, and nothing else.
 test sequence. With ``--folds`` also in the held-out training sequences of each of five folds, on which settings
 may be compared: nothing may be chosen by the test sequence.
 
-``missa``: the upper half of 65 of 150 frames is hidden, by three cells of all 25,344 pixels. ``impute`` trains on all
-``missa``: the upper half of 65 of 150 frames is hidden, in three cells of all 25,344 pixels. ``impute`` trains on all 150
-65 are missing as a whole. ``--factor 2`` averages blocks of 2 x 2 pixels, and so on, for a quick look.
+``missa``: the upper half of 65 of 150 frames is hidden, in three cells. ``impute`` trains on all 150 frames with the
+upper halves missing, ``reconstruct`` on the 85 complete frames, and ``times`` on 150 frames of which 65 are missing as a
+whole. ``--factor 2`` averages blocks of 2 x 2 of the 25,344 pixels, and so on, for a quick look.
 
 Each cell is a file in DIR, and finished ones are reused. ``--table`` prints the tables of finished cells only.
 ``PYRO_VGPDS_DATA`` names the folder of the data. Times are CPU seconds on one thread; ``linear dynamical system`` is
