@@ -9,7 +9,7 @@ test sequence. With ``--folds`` also in the held-out training sequences of each 
 may be compared: nothing may be chosen by the test sequence.
 
 ``missa``: the upper half of 65 of 150 frames is hidden, in three cells. ``impute`` trains on all 150 frames with the
-upper halves missing, ``reconstruct`` on the 85 complete frames, and ``times`` on 150 frames of which 65 are missing as a
+upper halves missing, ``reconstruct`` on the 85 complete frames, and ``times`` on 150 frames, 65 of them missing as a
 whole. ``--factor 2`` averages blocks of 2 x 2 of the 25,344 pixels, and so on, for a quick look.
 
 Each cell is a file in DIR, and finished ones are reused. ``--table`` prints the tables of finished cells only.
