@@ -61,8 +61,12 @@ def _log(event: Any) -> None:
 
 
 def _settings(member: Any) -> str:
+    """Noise and residual kernel that a model predicts with, if they are not those of training."""
     origin = getattr(member, "origin", None)
-    return "" if origin is None else f"residual {getattr(member, 'residual', None)}"
+    if origin is None or (origin.noise_variance is None and origin.residual is None):
+        return ""
+    noise = "trained" if origin.noise_variance is None else "wider"
+    return f"{noise} noise, residual {origin.residual}"
 
 
 def walks(seed: int, fold: int | None = None) -> Cell:

@@ -12,6 +12,7 @@ from pyro_vgpds.selection.rivals import RIVALS
 __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
 _LINEAR = 30  # latent dimensions of a linear mapping
+_WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
 def propose_models(data: Sequences, task: str) -> list[Configuration]:
@@ -21,6 +22,8 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     :param task: what will be predicted.
     """
     n, d = data.num_frames, data.num_base_outputs
+    if d > _WIDE:
+        return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False, num_steps=60)]
     latent = max(1, min(_LINEAR, d, n // 3))
     found = [
         Configuration("linear mapping", mapping="linear", latent_dim=latent, num_inducing=min(n, latent + 1)),
