@@ -165,7 +165,10 @@ def _walk_table(kind: str, runs: list[Cell], recipe: dict[str, dict[str, float]]
     ratios = [cell["mean"] / recipe[b][s] for cell, (b, s) in zip(rows[0][1:], kinds, strict=True)]  # type: ignore[index]
     rows.insert(2, ["auto / recipe", *(f"{ratio:.3f}" for ratio in ratios)])
     times = "; ".join(f"auto {a} s, linear dynamical system {b} s, ratio {c}" for a, b, c in map(_times, runs))
+    count = sum(len(run["scores"]["auto"]) for run in runs)
     where = "test sequence" if kind == "test" else "held-out training sequences"
+    if kind == "fold":
+        times += f"\n\nthe recipe's row is the mean of all 31 sequences, the others of {count}"
     return table([f"cmu35, {where}", *(f"{block} {score}" for block, score in kinds)], rows) + f"\n\n{times}"
 
 
