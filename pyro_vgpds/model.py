@@ -160,10 +160,10 @@ class VGPDS(ParameterModule):
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
             Default: 40, or less for few outputs or frames.
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
-        :param temporal: k_x. Default: ``Matern32() + White(1e-2) + Bias(0.1)``, or for a single sequence ``Matern32() *
-            Cosine() + White(1e-2) + Bias(0.1)``, a noisy oscillator, with parameters of their own for each latent
-            dimension. The variances of ``Matern32`` and ``Cosine`` are fixed at 1, as they are redundant with the
-            weights of the mapping.
+        :param temporal: k_x. Default: ``Matern32() + White(1e-2) + Bias(0.1)``. For a single sequence, ``Matern32() *
+            Cosine()`` replaces ``Matern32()``, or is added to it if the data have a clear cycle, whose period it has
+            then. Each latent dimension has parameters of its own. Variances that are redundant with the weights of the
+            mapping are fixed at 1.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension
@@ -185,19 +185,21 @@ class VGPDS(ParameterModule):
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
+        mean, scale = data.output_means, data.output_scales if scale_outputs else torch.ones_like(data.output_scales)
+        with torch.no_grad():
+            start = find_start(data, latent_dim, static_dim, mean, scale)
         model = cls(
-            default_temporal(data) if temporal is None else temporal,
+            default_temporal(start) if temporal is None else temporal,
             ARDRBF() if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0,
-            output_mean=data.output_means,
-            output_scale=data.output_scales if scale_outputs else None,
+            output_mean=mean,
+            output_scale=scale,
             least_noise=_LEAST_NOISE if noise_per_output else 0.0,
             jitter=jitter,
             structure=structure,
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
-            start = find_start(data, latent_dim, static_dim, model.output_mean, model.output_scale)
             model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
             model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)

@@ -55,3 +55,30 @@ def test_scaling(tmp_path):
         panels = np.split(np.asarray(picture.convert("RGB")), 3, axis=1)
     for panel in panels:  # a line in matplotlib's first colour in each
         assert (np.abs(panel - np.array([31, 119, 180])).max(-1) < 10).sum() > 50
+
+
+def test_auto_tables(tmp_path):
+    scores = {"legs": {"SC": 13.3, "RA": 2.7}, "body": {"SC": 8.6, "RA": 1.56}}
+    times = {"auto s": 60.0, "linear dynamical system s": 4.0}
+    walks = {"scores": {name: [scores] for name in ("auto", "NN", "NN sc.")}, **times}
+    (tmp_path / "cmu35-test-0.json").write_text(json.dumps(walks))
+    faces = {"auto": {"MAE": 1.61, "MSE": 9.0}, "NN, best k": {"MAE": 1.7, "MSE": 16.0}}
+    (tmp_path / "missa-impute-1-0.json").write_text(json.dumps({"scores": faces, "outputs": 12, **times}))
+    output = run("benchmarks.auto_tables", "--table", "--output", str(tmp_path))
+    assert "| auto / recipe | 2.000 | 1.000 | 1.000 | 1.000 |" in output
+    assert "auto 60 s, linear dynamical system 4.0 s, ratio 15.0" in output
+    assert "| impute | 12 | 1.61 | 9 | 1.288 | 1.250 | 1.7 | 60 | 4.0 | 15.0 |" in output
+
+
+def test_auto_tables_average_pixels():
+    from benchmarks.auto_tables import shrunk
+    from pyro_vgpds.datasets import Video
+
+    y, hidden = np.arange(40.0).reshape(2, 20), np.arange(20) < 9
+    video = Video(
+        [np.arange(2.0)], [y], "a film", shape=(4, 5), fps=1.0, train=np.arange(1), test=np.arange(1, 2), hidden=hidden
+    )
+    small = shrunk(video, 2)
+    assert small.shape == (2, 2)
+    np.testing.assert_allclose(small.y[0][0], [3.0, 5.0, 13.0, 15.0])
+    assert small.hidden.tolist() == [True, True, False, False]

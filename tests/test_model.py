@@ -105,6 +105,19 @@ def test_a_single_sequence_may_oscillate():
         assert value.shape == (3,)
 
 
+def test_a_single_sequence_with_a_clear_cycle_has_its_period():
+    t = torch.arange(120) / 10.0
+    y = torch.sin(2.0 * torch.pi * t.unsqueeze(-1) / 1.5 + torch.arange(6.0)) + 0.1 * torch.randn(120, 6)
+    model = VGPDS.from_data(Sequences(t, y), 3)
+    (slow, turning), path, white, bias = model.temporal
+    assert turning.is_fixed("variance")
+    torch.testing.assert_close(turning.period.detach(), torch.full((3,), 1.5), rtol=0.02, atol=0.0)
+    assert (slow.lengthscale > path.lengthscale).all()
+    for value in (slow.variance, path.variance, white.variance, bias.variance):
+        assert value.shape == (3,)
+    assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 3  # several sequences do not oscillate
+
+
 @pytest.mark.parametrize(("lengths", "outputs"), [((3,), 4), ((9,), 1), ((1,), 2), ((2, 1), 3)])
 def test_the_defaults_train_on_very_few_numbers(lengths, outputs):
     data = make_data(lengths, outputs=outputs)

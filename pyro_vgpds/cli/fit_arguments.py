@@ -39,8 +39,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         metavar="KERNEL",
         help="temporal kernel: rbf, markovrbf, matern12, matern32, matern52, periodic, cosine, linear, white, bias, "
         'combined with + and *, brackets and parameters, as in "periodic(period=24 fixed)*rbf+white". '
-        "Default: matern32+white+bias, for a single sequence matern32*cosine+white+bias, with parameters for each "
-        "latent dimension",
+        "Default: matern32+white+bias, and a cosine for a single sequence, with parameters for each latent dimension",
     )
     model.add_argument(
         "--hold",

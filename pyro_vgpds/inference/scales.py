@@ -12,11 +12,13 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["choose_scales", "dominant_period"]
+__all__ = ["choose_scales", "dominant_period", "main_cycle"]
 
 _FRAMES = 240  # frames that the search uses
 _NOISE = 0.05  # white noise of the points, as a share of their variance
 _FAR = 20.0  # a period of this many spans is no oscillation within the data
+_LEAST_FRAMES, _CYCLE_FRAMES = 24, 2000  # in which a clear cycle is looked for
+_CLEAR_CYCLES, _CLEAR = 3.0, 0.2  # cycles and share of the variance of a clear one
 _CYCLES = 2.0  # cycles of an oscillation within the longest sequence, at the least: a smooth path resembles part of one
 
 
@@ -40,7 +42,7 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
         if "period" in leaf.unset and leaf not in turning:
             leaf.set("period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
     tried, values = [], []
-    for period in [_FAR * span, *_grid(3.0 * step, span / _CYCLES, 24)] if turning else [math.inf]:
+    for period in _periods(head, points * share.sqrt(), step, span) if turning else [math.inf]:
         for leaf in turning:
             leaf.set("period", x.new_tensor(period))
         # an oscillation that fades within a third of its period is none
@@ -59,6 +61,13 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
         leaf.fix(name)
     for leaf in open_leaves:
         leaf.unset.clear()
+
+
+def _periods(times: Times, x: Tensor, step: float, span: float) -> list[float]:
+    """None, a grid, and the dominant period with its half, which the grid would miss by several percent."""
+    found = [_FAR * span, *_grid(3.0 * step, span / _CYCLES, 24)]
+    main = dominant_period(times, x, step, span)
+    return found + [period for period in (main, 0.5 * main) if 3.0 * step <= period <= span / _CYCLES]
 
 
 def _range(times: Times) -> tuple[float, float]:
@@ -103,6 +112,31 @@ def _head(times: Times, x: Tensor, most: int) -> tuple[Times, Tensor]:
 
 def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
     """The period of the sinusoid that fits the components of the longest sequence best (least squares)."""
+    frequencies, power = _periodogram(times, x, step, span)
+    return float(1.0 / frequencies[power.argmax()])
+
+
+def main_cycle(times: Times, x: Tensor) -> float | None:
+    """The dominant period of the points, if it is clear: a sinusoid that is seen for several cycles explains a good
+    part of their variance. None if there is none.
+
+    :param times: of the points.
+    :param x: (N, Q), with the variance that each component has in the outputs.
+    """
+    if max(times.lengths) < _LEAST_FRAMES:
+        return None
+    head, points = _head(times, x, _CYCLE_FRAMES)
+    step, span = _range(head)
+    frequencies, power = _periodogram(head, points, step, span)
+    power = torch.where(frequencies * span >= _CLEAR_CYCLES, power, 0.0)
+    best = power.argmax()
+    rows = head.slices()[0]
+    total = (points[rows] - points[rows].mean(0)).square().sum()
+    return float(1.0 / frequencies[best]) if bool(power[best] > _CLEAR * total) else None
+
+
+def _periodogram(times: Times, x: Tensor, step: float, span: float) -> tuple[Tensor, Tensor]:
+    """Frequencies, and the sum of squares that a sinusoid of each explains in the longest sequence."""
     rows = times.slices()[0]
     t, y = times.t[rows] - times.t[rows][0], x[rows] - x[rows].mean(0)
     frequencies = torch.linspace(1.0 / span, 0.5 / step, max(8, min(2000, 4 * len(t))), dtype=t.dtype, device=t.device)
@@ -110,5 +144,4 @@ def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
     basis = torch.stack([angle.cos(), angle.sin()], -1)  # (F, n, 2)
     normal = basis.mT @ basis + 1e-6 * len(t) * torch.eye(2, dtype=t.dtype, device=t.device)
     explained = basis.mT @ y
-    power = (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))
-    return float(1.0 / frequencies[power.argmax()])
+    return frequencies, (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))

@@ -13,7 +13,7 @@ from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.scales import choose_scales
+from pyro_vgpds.inference.scales import choose_scales, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.temporal.distributions import TemporalGP
 
@@ -23,6 +23,7 @@ _NOISE = 0.01  # initial share of noise in the outputs' variance, as in the auth
 # Precision of the latent points as observations, whose posterior under the temporal prior is the first q(X).
 _SITE_PRECISION = 10.0
 _LATENT = 40  # latent dimensions, if there are as many outputs
+_CYCLES = 7.0  # periods over which a cycle changes, at first
 # Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
 _WEIGHTS = 0.5
 
@@ -58,14 +59,21 @@ class Start:
         return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def default_temporal(data: Sequences) -> Kernel:
-    """The temporal kernel for data: a noisy oscillator for a single sequence, which can be forecast by its rhythms.
+def default_temporal(start: Start) -> Kernel:
+    """The temporal kernel for data.
 
+    A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle, which changes
+    over several periods, plus a path that changes within one; if not, it is a noisy oscillator for each dimension.
     For several sequences it does not oscillate: the exact rhythms of a few sequences are not those of a new one.
     """
     path: Kernel = Matern32().fix("variance")
-    if data.num_sequences == 1:
-        path = path * Cosine().fix("variance")
+    if len(start.times.lengths) == 1:
+        period = main_cycle(start.times, start.x * start.share.sqrt())
+        if period is None:
+            path = path * Cosine().fix("variance")
+        else:
+            cycle = Matern32(lengthscale=_CYCLES * period) * Cosine(period=period).fix("variance")
+            path = cycle + Matern32(lengthscale=period)
     return path + White(1e-2) + Bias(0.1)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
-from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.prediction.solver import Solver, check_solver
+from pyro_vgpds.training.progress import counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = ["hidden_variance", "residual_variance"]
@@ -28,7 +29,9 @@ class Reconstructs(Protocol):
 
     def impute(self, *, fill: bool, include_noise: bool) -> Prediction: ...
 
-    def reconstruct(self, t: DataLike, y: DataLike, *, include_noise: bool, solver: Solver) -> Reconstruction: ...
+    def reconstruct(
+        self, t: DataLike, y: DataLike, *, include_noise: bool, solver: Solver, progress: bool
+    ) -> Reconstruction: ...
 
 
 def residual_variance(posterior: Reconstructs) -> Tensor:
@@ -43,7 +46,13 @@ def residual_variance(posterior: Reconstructs) -> Tensor:
 
 
 def hidden_variance(
-    posterior: Reconstructs, share: float = 0.5, num_sequences: int = 8, *, solver: Solver | None = None
+    posterior: Reconstructs,
+    share: float = 0.5,
+    num_sequences: int = 8,
+    num_frames: int = 250,
+    *,
+    solver: Solver | None = None,
+    progress: bool | None = None,
 ) -> Tensor:
     """Mean squared error of each output where it is hidden, (D,).
 
@@ -52,18 +61,36 @@ def hidden_variance(
     if not 0.0 < share < 1.0:
         raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
     check_count("num_sequences", num_sequences)
-    solver = Solver(num_starts=1, num_steps=60) if solver is None else solver
+    check_count("num_frames", num_frames)
+    solver = Solver(num_starts=1, num_steps=60) if solver is None else check_solver(solver)
     data, num_outputs = posterior.data, posterior.num_outputs
     y, slices = data.read(0, num_outputs), data.times.slices()
+    parts = min(max(2, round(1.0 / share)), num_outputs)
     total, count = (data.times.t.new_zeros(num_outputs) for _ in range(2))
-    for i in torch.randperm(len(slices))[:num_sequences].tolist():
-        rows = slices[i]
-        parts = max(2, round(1.0 / share))
-        for hidden in torch.randperm(num_outputs, device=y.device).tensor_split(parts):
-            observed = y[rows].clone()
-            observed[:, hidden] = torch.nan
-            found = posterior.reconstruct(data.times.t[rows], observed, include_noise=False, solver=solver)
-            error = (found.mean - y[rows])[:, hidden].square()
-            total[hidden] += torch.nan_to_num(error, nan=0.0).sum(0)
-            count[hidden] += torch.isfinite(error).sum(0)
-    return total / count.clamp_min(1.0)
+    chosen = torch.randperm(len(slices))[:num_sequences].tolist()
+    with counting_bar(parts * len(chosen), "hidden variance", progress) as bar:
+        for i in chosen:
+            rows = _window(slices[i], num_frames)
+            for hidden in torch.randperm(num_outputs, device=y.device).tensor_split(parts):
+                observed = y[rows].clone()
+                observed[:, hidden] = torch.nan
+                found = posterior.reconstruct(
+                    data.times.t[rows], observed, include_noise=False, solver=solver, progress=False
+                )
+                error = (found.mean - y[rows])[:, hidden].square()
+                total[hidden] += torch.nan_to_num(error, nan=0.0).sum(0)
+                count[hidden] += torch.isfinite(error).sum(0)
+                bar.update()
+    variance = data.output_variances[:num_outputs].nan_to_num(0.0)
+    expected = (variance * count).sum()  # squared errors of the mean of each output at the same entries
+    relative = total.sum() / expected if bool(expected > 0.0) else expected
+    return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
+
+
+def _window(rows: slice, num_frames: int) -> slice:
+    """A random window of consecutive frames of a sequence, all of it if it is not longer."""
+    spare = rows.stop - rows.start - num_frames
+    if spare <= 0:
+        return rows
+    start = rows.start + int(torch.randint(spare + 1, ()))
+    return slice(start, start + num_frames)

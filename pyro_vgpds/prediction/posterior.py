@@ -87,22 +87,37 @@ class Posterior(FittedModel):
         """
         return residual_variance(self)
 
-    def hidden_variance(self, share: float = 0.5, num_sequences: int = 8, *, solver: Solver | None = None) -> Tensor:
+    def hidden_variance(
+        self,
+        share: float = 0.5,
+        num_sequences: int = 8,
+        num_frames: int = 250,
+        *,
+        solver: Solver | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:
         """Mean squared error of each output where it is hidden, (D,).
 
-        Random training sequences are reconstructed as new sequences from a part of their outputs, until every output
-        has been hidden once. Outputs that the others do not determine have a large error, also if their training
-        residuals are small. Two to four times this is a good ``noise_variance`` to reconstruct hidden outputs with.
+        Random training sequences, or random windows of long ones, are reconstructed as new sequences from a part of
+        their outputs, until every output has been hidden once. Outputs that the others do not determine have a large
+        error, also if their training residuals are small. Two to four times this is a good ``noise_variance`` to
+        reconstruct hidden outputs with.
 
-        :param share: share of the outputs that is hidden at a time.
+        :param share: share of the outputs that is hidden at a time, at most half of them and at least one output.
+            Small shares are slow: each sequence is reconstructed 1 / ``share`` times, at most D times.
         :param num_sequences: maximum number of training sequences to use.
+        :param num_frames: maximum number of consecutive frames of each of them to use, at a random place. An output
+            that is not observed in any of these frames gets the mean error of the others, relative to its variance.
         :param solver: Default: ``Solver(num_starts=1, num_steps=60)``.
-        :raises ValueError: if ``share`` is not in (0, 1) or ``num_sequences`` is not a positive whole number.
+        :param progress: show a progress bar over the reconstructions. Default: on a terminal only.
+        :raises ValueError: if ``share`` is not in (0, 1), or ``num_sequences`` or ``num_frames`` is not a positive
+            whole number.
+        :raises TypeError: if ``solver`` is not a :class:`~pyro_vgpds.Solver`.
 
         >>> post.hidden_variance(num_sequences=1).shape
         torch.Size([5])
         """
-        return hidden_variance(self, share, num_sequences, solver=solver)
+        return hidden_variance(self, share, num_sequences, num_frames, solver=solver, progress=progress)
 
     def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> Posterior:
         """The posterior of other data at the same hyperparameters, without training: for a new origin of a forecast, or
@@ -207,6 +222,7 @@ class Posterior(FittedModel):
         fill: bool = False,
         include_noise: bool = True,
         solver: Solver | None = None,
+        progress: bool | None = False,
     ) -> Reconstruction:
         """Hidden outputs of partly observed frames (the paper's section 3.2).
 
@@ -229,6 +245,8 @@ class Posterior(FittedModel):
         :param fill: return observed numbers unchanged, with variance 0.
         :param include_noise: predict the outputs; if False, the function without their noise.
         :param solver: Default: ``Solver()``.
+        :param progress: show a progress bar over the steps of all starts; a start that converges skips the rest of its
+            steps. None: on a terminal only.
         :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other.
         :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown.
 
@@ -246,8 +264,9 @@ class Posterior(FittedModel):
             raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
         with torch.no_grad():
             joint, solution, bounds = solve(
-                self.training, new, belongs, check_solver(solver), factorised=factorised, free=free, trust=trust
-            )
+                self.training, new, belongs, check_solver(solver), factorised=factorised, free=free, trust=trust,
+                progress=progress,
+            )  # fmt: skip
             moments = joint.moments(solution)
             inducing = InducingPosterior(self.training.likelihood, *moments, joint.combined, joint.weight)
             result = Reconstruction(

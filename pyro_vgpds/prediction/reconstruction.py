@@ -9,7 +9,7 @@ is a constant, and the cost of a step depends on the new frames only, not on D.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -161,10 +161,19 @@ class Joint:
             raise NumericalError("the bound of the reconstruction is not finite.")
         return bound, q.mean, d_mean, d_variance
 
-    def solve(self, eta: Tensor, lam: Tensor, num_steps: int, rate: float, tolerance: float) -> Solution:
+    def solve(
+        self,
+        eta: Tensor,
+        lam: Tensor,
+        num_steps: int,
+        rate: float,
+        tolerance: float,
+        watch: Callable[[int], object] = lambda step: None,
+    ) -> Solution:
         """Natural steps from these sites of the active frames; one that lowers the bound is undone and halved.
 
         :param tolerance: a smaller change of the bound in some consecutive steps ends the iteration.
+        :param watch: is called with the number of steps after each of them.
         :raises NumericalError: if the bound has no finite value at these sites.
         """
         damping = Damping(drop=tolerance, small=lambda bound: tolerance, patience=_PATIENCE, least=_LEAST_RATE / rate)
@@ -182,6 +191,7 @@ class Joint:
         state = Ascent(*point(eta, lam, 0))
         while state.step < num_steps and damping.stopped(state) is None:
             state = damping.step(state, advance)
+            watch(state.step)
         return state.point[0]
 
     def path(self, solution: Solution) -> TorchDistribution:
@@ -261,6 +271,8 @@ def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
     if not sequences:
         return 0.0
     times, chosen = q.prior.times, set(sequences)
+    if len(chosen) == len(times.lengths):  # the moments of q are known
+        return float(kl_divergence(q, q.prior))
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
                       for i, s in enumerate(times.slices()) if i in chosen])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])

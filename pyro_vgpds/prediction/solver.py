@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.reconstruction import Joint, Solution
 from pyro_vgpds.prediction.starts import Training, nearest_starts
+from pyro_vgpds.training.progress import counting_bar
 
 __all__ = ["Solver", "check_solver", "solve"]
 
@@ -62,10 +64,12 @@ def solve(
     factorised: bool = False,
     free: bool = False,
     trust: float = 1.0,
+    progress: bool | None = False,
 ) -> tuple[Joint, Solution, list[float]]:
     """The best q(X, X*) over all starts, and the bounds of all starts, best first.
 
     :param belongs: for each sequence of ``new`` its training sequence, or None.
+    :param progress: show a progress bar over the steps. None: on a terminal only.
     :raises NumericalError: if no start has a finite bound.
     """
     combined = training.data.joined(new)
@@ -80,16 +84,29 @@ def solve(
         starts = [*near, *starts][: solver.num_starts]
     solutions: list[Solution] = []
     failure: NumericalError | None = None
-    for eta, lam in starts:
-        try:
-            solutions.append(fixed.solve(*fixed.sites(eta, lam), num_steps, solver.natural_rate, limit))
-        except NumericalError as error:  # another start may succeed
-            failure = error
-    if failure is not None and not solutions:
-        raise failure
-    solutions.sort(key=lambda s: -s.bound)
-    best, bounds = solutions[0], [s.bound for s in solutions]
-    if not free or not observed:
-        return fixed, best, bounds
-    freed = Joint(training, new, belongs, combined, free=True, trust=trust)
-    return freed, freed.solve(*freed.sites(*fixed.new_sites(best)), num_steps, solver.natural_rate, limit), bounds
+    free = free and observed > 0
+    with counting_bar(num_steps * (len(starts) + free), "reconstruction", progress) as bar:
+
+        def run(joint: Joint, eta: Tensor, lam: Tensor, done: int) -> Solution:
+            """The solution from a start, after ``done`` others."""
+            sites, first = joint.sites(eta, lam), done * num_steps
+            try:
+                return joint.solve(
+                    *sites, num_steps, solver.natural_rate, limit, lambda n: bar.update(first + n - bar.n)
+                )
+            finally:
+                bar.update(first + num_steps - bar.n)  # also if it ended early
+
+        for done, (eta, lam) in enumerate(starts):
+            try:
+                solutions.append(run(fixed, eta, lam, done))
+            except NumericalError as error:  # another start may succeed
+                failure = error
+        if failure is not None and not solutions:
+            raise failure
+        solutions.sort(key=lambda s: -s.bound)
+        best, bounds = solutions[0], [s.bound for s in solutions]
+        if not free:
+            return fixed, best, bounds
+        freed = Joint(training, new, belongs, combined, free=True, trust=trust)
+        return freed, run(freed, *fixed.new_sites(best), len(starts)), bounds

@@ -32,6 +32,8 @@ class Configuration:
     latent_dim: int | None = None  #: as in ``VGPDS.from_data``
     num_inducing: int | None = None  #: as in ``VGPDS.from_data``
     static_dim: int | None = None  #: as in ``VGPDS.from_data``
+    noise_per_output: bool = True  #: as in ``VGPDS.from_data``
+    scale_outputs: bool = True  #: as in ``VGPDS.from_data``
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
     num_steps: int = 120  #: of training
 
@@ -53,8 +55,9 @@ class Configuration:
             pyro.set_rng_seed(seed)
             temporal = None if self.temporal is None else parse_kernel(self.temporal)
             model = VGPDS.from_data(
-                data, self.latent_dim, self.num_inducing, temporal, self.kernel(), static_dim=self.static_dim
-            )
+                data, self.latent_dim, self.num_inducing, temporal, self.kernel(), static_dim=self.static_dim,
+                noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs,
+            )  # fmt: skip
             if temporal is not None:
                 temporal.per_dimension(model.latent_dim)
             guide = AutoOpperArchambeau(model)

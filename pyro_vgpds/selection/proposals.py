@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyro_vgpds.baselines import estimate_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.rivals import RIVALS
@@ -14,6 +15,7 @@ __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 _LINEAR = 50  # latent dimensions of a linear mapping
 _STEPS = 80  # of training
 _OSCILLATOR = "matern32(variance=1 fixed)*cosine(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"
+_WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
 def propose_models(data: Sequences, task: str) -> list[Configuration]:
@@ -23,15 +25,35 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     :param task: what will be predicted.
     """
     n, d = data.num_frames, data.num_base_outputs
+    if d > _WIDE:
+        return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False, num_steps=60)]
     latent = max(1, min(_LINEAR, d, n // 3))
     temporal = _OSCILLATOR if task == "forecast" and data.num_sequences > 1 else None
     found = [
         Configuration("linear mapping", "linear", temporal, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
         Configuration("nonlinear mapping", temporal=temporal, num_steps=_STEPS),
     ]
+    if task == "forecast" and (period := _period(data)) is not None:
+        found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period), num_steps=_STEPS))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4), num_steps=_STEPS))
     return found
+
+
+def _period(data: Sequences) -> float | None:
+    """The period of the data; None if they do not repeat."""
+    try:
+        return estimate_period(data)
+    except ValueError:
+        return None
+
+
+def _cycle(period: float) -> str:
+    """A cycle that changes over several periods, and what changes within a period besides."""
+    return (
+        f"matern32(lengthscale={7.0 * period!r})*cosine(variance=1 fixed, period={period!r})"
+        f"+matern32(lengthscale={period!r})+white(variance=0.01)+bias(variance=0.1)"
+    )
 
 
 def propose_baselines(data: Sequences, task: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from pyro_vgpds.training.problem import Problem
 
-__all__ = ["bar_class", "interruptible", "progress_bar"]
+__all__ = ["bar_class", "counting_bar", "interruptible", "progress_bar"]
 
 
 def bar_class() -> type[tqdm]:
@@ -24,6 +25,15 @@ def bar_class() -> type[tqdm]:
     from tqdm.auto import tqdm as widget
 
     return widget
+
+
+def counting_bar(total: int, label: str, progress: bool | None = None) -> tqdm:
+    """A progress bar over a number of things.
+
+    :param progress: show it. Default: on a terminal only.
+    """
+    show = sys.stderr.isatty() if progress is None else progress
+    return bar_class()(total=total, desc=label, disable=not show)
 
 
 @contextmanager

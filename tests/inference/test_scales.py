@@ -88,7 +88,7 @@ def test_it_is_the_best_point_of_the_grid(oscillates):
     kernel = (Matern32() * Cosine() if oscillates else Matern32()) + White(0.02)
     choose_scales(kernel, times, x, torch.ones(3))
     step, span = 0.1, 2.9
-    periods = [scales._FAR * span, *scales._grid(3.0 * step, span / scales._CYCLES, 24)] if oscillates else [math.inf]
+    periods = scales._periods(times, x, step, span) if oscillates else [math.inf]
     best, at = torch.full((3,), -math.inf), [None] * 3
     for period, scale in itertools.product(periods, scales._grid(step, 4.0 * span, 12)):
         if not (scale > period / 3.0 or period > 2.0 * span):
@@ -167,3 +167,25 @@ def test_the_default_kernel_finds_rhythms_in_outputs():
     y = wave @ rng.standard_normal((2, 8)) + 0.05 * rng.standard_normal((120, 8))
     model = VGPDS.from_data(Sequences(t, y), latent_dim=2)
     assert (model.temporal[0][1].period / 1.1).log().abs().max() < math.log(1.3)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_a_clear_cycle_is_found(noise):
+    times = evenly(200)
+    angle = 2.0 * math.pi * times.t / 1.7
+    x = torch.stack([angle.cos(), (2.0 * angle).sin(), torch.zeros_like(angle)], 1) + noise * torch.randn(200, 3)
+    assert scales.main_cycle(times, x * torch.tensor([1.0, 0.5, 0.2])) == pytest.approx(1.7, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_and_random_walks_have_no_clear_cycle(seed):
+    torch.manual_seed(seed)
+    times = evenly(200)
+    assert scales.main_cycle(times, torch.randn(200, 4)) is None
+    assert scales.main_cycle(times, torch.randn(200, 4).cumsum(0)) is None
+
+
+def test_a_cycle_needs_frames_and_several_periods():
+    angle = 2.0 * math.pi * torch.arange(200) / 200
+    assert scales.main_cycle(evenly(200), angle.sin().unsqueeze(-1)) is None  # seen once
+    assert scales.main_cycle(evenly(10), (20.0 * angle[:10]).sin().unsqueeze(-1)) is None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyro
@@ -275,6 +276,12 @@ def test_configurations_train_what_they_say():
     assert smooth.lengthscale.shape == white.variance.shape == (2,)
     assert lagged.settings()["lags"] == (-1, 1)
     assert Configuration(**lagged.settings()) == lagged
+    plain = Configuration("c", latent_dim=2, num_inducing=5, noise_per_output=False, scale_outputs=False, num_steps=2)
+    for configuration, size in ((plain, 1), (replace(plain, noise_per_output=True), 5)):
+        assert configuration.fit(data).origin.model.noise.numel() == size
+    for scaled in (True, False):
+        scale = replace(plain, scale_outputs=scaled).fit(data).origin.model.output_scale
+        assert bool((scale == 1.0).all()) is not scaled
     seeds = [SMALL.fit(data, seed).q.mean for seed in (1, 1, 2)]
     assert torch.equal(seeds[0], seeds[1])
     assert not torch.equal(seeds[0], seeds[2])

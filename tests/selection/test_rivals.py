@@ -125,3 +125,6 @@ def test_what_suits_the_data_is_proposed():
             for model in models:
                 assert model.latent_dim is None or model.latent_dim <= data.num_base_outputs
                 assert model.num_inducing is None or model.num_inducing <= data.num_frames
+    for outputs, own in ((2000, True), (2001, False)):
+        film = Sequences(np.arange(20.0), np.random.default_rng(0).standard_normal((20, outputs)))
+        assert {model.noise_per_output for model in propose_models(film, "impute")} == {own}
