@@ -3,7 +3,7 @@
 
 python docs/figure.py
 
-The data and the settings are those of the tutorial ``from_csv_to_forecast``.
+The data are those of the tutorial ``from_csv_to_forecast``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,16 @@ from pyro_vgpds import Ensemble, Sequences, auto, datasets, metrics
 from pyro_vgpds.plotting import plot_forecast, plot_reconstruction
 from pyro_vgpds.plotting.comparisons import draw_errors
 from pyro_vgpds.prediction import EnsemblePrediction
-from pyro_vgpds.selection import Configuration
-from pyro_vgpds.selection.proposals import propose_models
 
 HORIZON = 24  # hours
-DAY = 86400  # seconds
-CYCLE = f"matern32(lengthscale={7 * DAY})*cosine(period={DAY} fixed)+matern32(lengthscale={DAY})+white(variance=0.01)"
 SHOWN = {"temperature 1": "temperature 1, °C", "light 1": "light 1, W/m²"}
 FILLED = {"light 3": "light 3, W/m²"}
 
 
 def choose(data: Sequences, task: str) -> Ensemble:
-    """The default candidates and one with a daily cycle, with all baselines."""
+    """The default candidates and baselines, compared and combined."""
     pyro.set_rng_seed(0)
-    candidates = [*propose_models(data, task), Configuration("daily cycle", temporal=CYCLE)]
-    found = auto(data, task, candidates=candidates, horizon=HORIZON)
+    found = auto(data, task, horizon=HORIZON)
     print(found.report)
     return found
 

@@ -22,7 +22,7 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import add_diagonal, cholesky
+from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.bound import whiten
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.types import Shape
@@ -263,7 +263,11 @@ class PosteriorGP(Expandable):
     def _draw(self, x: Tensor, out: Tensor) -> None:
         """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
         u, k = self.inducing, self._whitened(x)
-        root = cholesky(u.kernel.cov(x, x) - k @ k.mT, "the mapping's covariance given the inducing variables", None)
+        prior = u.kernel.cov(x, x)
+        # the rounding of a difference has the scale of its terms: if the inducing inputs determine f, it is all that is left
+        jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
+        rest = add_diagonal(prior - k @ k.mT, jitter)
+        root = cholesky(rest, "the mapping's covariance given the inducing variables")
         for part in u.columns():
             spread = part.scale * part.shrink.sqrt()
             v = part.mean + part.basis @ (spread * x.new_empty(len(x), *spread.shape).normal_())

@@ -221,6 +221,17 @@ def test_generated_sequences_and_predictive(sequence, parallel):
         posterior.generate(T_NEW, 0)
 
 
+def test_draws_of_a_function_that_the_inducing_inputs_determine():
+    """The covariance given u is all rounding, of the scale of the prior covariance; the draws need no further jitter."""
+    x = torch.linspace(-2.0, 2.0, 100)[:, None]
+    data = Sequences(x[:, 0], torch.cat([x, -x], -1))
+    model = VGPDS.from_data(data, latent_dim=1, num_inducing=30, mapping=ARDRBF(variance=1e4, weight=[1e-3]))
+    given = PosteriorGP(x, Posterior(model, AutoOpperArchambeau(model), data).inducing, include_noise=False)
+    draws = given.sample((200,))  # warnings are errors
+    torch.testing.assert_close(draws.mean(0), given.mean, rtol=0, atol=0.1)
+    assert float(draws.var(0).max()) < 1.3 * float(given.variance.max()) + 2e-4
+
+
 def test_generated_sequences_are_coherent_in_time():
     """Two frames at almost the same time are almost the same frame, though each alone is uncertain."""
     posterior, _ = make_posterior(temporal=RBF(1.0, 0.5), noise=1e-4)
