@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the first figure of the README, ``docs/vgpds.png``, from generated measurements, in two minutes.
+"""Makes the first figure of the README, ``docs/vgpds.png``, from generated measurements, in three minutes.
 
 python docs/figure.py
 

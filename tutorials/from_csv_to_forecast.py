@@ -187,10 +187,10 @@ _ = ax.legend(
 
 # %% [markdown]
 # Held-out errors. Shorter is better. A candidate of your own is useful if its bar is clearly shorter than those of the
-# default models. Then let `auto` combine it with the default model: `candidates=[Configuration("default"), own]`. A small
-# difference on a few days is no reason to change anything. And with each further idea that is tried on the same days,
-# the smallest error becomes more optimistic: this is why we have put a day aside. Below we continue with the ensemble
-# of the first call.
+# default models. Then let `auto` combine it with the default model: `candidates=[Configuration("default"), own]`. A
+# small difference on a few days is no reason to change anything. And with each further idea that is tried on the same
+# days, the smallest error becomes more optimistic: this is why we have put a day aside. Below we continue with the
+# ensemble of the first call.
 
 # %% [markdown]
 # ## Backtest

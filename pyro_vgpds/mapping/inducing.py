@@ -264,7 +264,7 @@ class PosteriorGP(Expandable):
         """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
         u, k = self.inducing, self._whitened(x)
         prior = u.kernel.cov(x, x)
-        # the rounding of a difference has the scale of its terms: if the inducing inputs determine f, it is all that is left
+        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
         jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
         rest = add_diagonal(prior - k @ k.mT, jitter)
         root = cholesky(rest, "the mapping's covariance given the inducing variables")

@@ -222,7 +222,7 @@ def test_generated_sequences_and_predictive(sequence, parallel):
 
 
 def test_draws_of_a_function_that_the_inducing_inputs_determine():
-    """The covariance given u is all rounding, of the scale of the prior covariance; the draws need no further jitter."""
+    """The covariance given u is all rounding, of the scale of the prior covariance; draws need no more jitter."""
     x = torch.linspace(-2.0, 2.0, 100)[:, None]
     data = Sequences(x[:, 0], torch.cat([x, -x], -1))
     model = VGPDS.from_data(data, latent_dim=1, num_inducing=30, mapping=ARDRBF(variance=1e4, weight=[1e-3]))
