@@ -118,7 +118,7 @@ def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
 
 def main_cycle(times: Times, x: Tensor) -> float | None:
     """The dominant period of the points, if it is clear: a sinusoid that is seen for several cycles explains a good
-    part of their variance. None if there is none.
+    part of their variance. None if no period is clear.
 
     :param times: of the points.
     :param x: (N, Q), with the variance that each component has in the outputs.
