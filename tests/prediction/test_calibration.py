@@ -12,6 +12,7 @@ import torch
 from problems import make_data, make_model
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, fit
+from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Matern32, White
 from pyro_vgpds.prediction.reconstruction import _kl_of
 
 FEW = Solver(num_starts=1, num_steps=2)
@@ -26,7 +27,7 @@ def long():
     y = y + 0.1 * torch.randn(400, 6)
     y[:, 5] += torch.randn(400)
     data = Sequences(t, y)
-    model = VGPDS.from_data(data, 3, 15)
+    model = VGPDS.from_data(data, 3, 15, Matern32() * Cosine() + White(1e-2) + Bias(0.1), ARDRBF())
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, 20, progress=False)
     return Posterior(model, guide, data)

@@ -80,7 +80,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, method, stop,
 def test_undone_steps_are_resumed_too(tmp_path):
     options = {"tolerance": 0.0, "warmup": 4, "learning_rate": 1.5}
     whole = fit(*make(), num_steps=40, **options)
-    stopped = fit(*make(), num_steps=21, checkpoint=tmp_path / "c", checkpoint_steps=7, **options)
+    stopped = fit(*make(), num_steps=14, checkpoint=tmp_path / "c", checkpoint_steps=7, **options)
     assert 1 < stopped.num_undone < whole.num_undone
     resumed = fit(*make(), num_steps=40, resume=tmp_path / "c", **options)
     assert resumed.num_undone == whole.num_undone
