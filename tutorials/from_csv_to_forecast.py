@@ -137,8 +137,13 @@ print(found.report)
 # *Error* is the root mean squared error on hidden entries, in standard deviations of each column. So columns of
 # different units count alike, predicting the mean of each column has an error of about 1, and 0 is perfect. *In 95 %*
 # is the percentage of the hidden entries inside the 95 % intervals: it should be near 95. *Weight* is the share in the
-# ensemble, a mean over the columns, because each column has weights of its own. The row of the ensemble is a fair one:
-# its weights and the widths of its intervals were chosen on other hidden entries than those that it is tested on.
+# ensemble, a mean over the columns, because each column has weights of its own; poor candidates have none. The row of
+# the ensemble is a fair one: its weights and the widths of its intervals were chosen on other hidden entries than those
+# that it is tested on. So its error can be above that of the best candidate, which was found by looking at all of them.
+# Its percentage should be near 95 even if the intervals of single models are too narrow.
+#
+# The models differ in the mapping from the hidden path to the columns, and in the kernel of time. With a clear cycle in
+# the data, *nonlinear mapping* and *cycle, nonlinear mapping* have nearly the same kernel and nearly the same error.
 #
 # The baselines are the methods that anybody would try first. *Last cycle* repeats the last day. *Linear dynamical
 # system* is a linear state-space model whose parameters are learned by the EM algorithm. A model that is not better
@@ -186,11 +191,12 @@ _ = ax.legend(
 )
 
 # %% [markdown]
-# Held-out errors. Shorter is better. A candidate of your own is useful if its bar is clearly shorter than those of the
-# default models. Then let `auto` combine it with the default model: `candidates=[Configuration("default"), own]`. A
-# small difference on a few days is no reason to change anything. And with each further idea that is tried on the same
-# days, the smallest error becomes more optimistic: this is why we have put a day aside. Below we continue with the
-# ensemble of the first call.
+# Held-out errors. Shorter is better. The bars of single candidates can be compared with each other; that of the
+# ensemble can be longer, as described above. A candidate of your own is useful if its bar is clearly shorter than those
+# of the default models. Then let `auto` combine it with the default model: `candidates=[Configuration("default"),
+# own]`. A small difference on a few days can be chance. And with each further idea that is tried on the same days, the
+# smallest error becomes more optimistic: this is why we have put a day aside. Below we continue with the ensemble of
+# the first call.
 
 # %% [markdown]
 # ## Backtest
@@ -361,9 +367,10 @@ if french is not None:
     print(f"\nthe error of {best.name} is {100 * best.error / mean.error:.0f} % of that of the column mean")
 
 # %% [markdown]
-# The differences between the candidates are small, and the held-out months are few, so the order of the candidates may
-# be chance. If the mean of each column, one line of code, is about as good as everything else, that is the answer to
-# the question, not a failure of the call. What can be done:
+# The best candidates differ little, and the held-out months are few, so their order may be chance. A model with a cycle
+# is tried if something in the past looks like one; the held-out months decide whether it gets any weight. If the mean
+# of each column, one line of code, is about as good as everything else, that is the answer to the question, not a
+# failure of the call. What can be done:
 #
 # - *Use the baseline.* The column mean costs nothing and needs no explanation.
 # - *Think about the question.* Next year's returns may be unpredictable, while their variance, or the difference of two
