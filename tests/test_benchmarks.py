@@ -82,3 +82,13 @@ def test_auto_tables_average_pixels():
     assert small.shape == (2, 2)
     np.testing.assert_allclose(small.y[0][0], [3.0, 5.0, 13.0, 15.0])
     assert small.hidden.tolist() == [True, True, False, False]
+
+
+def test_defaults(tmp_path):
+    arguments = ["model (generated)", "--tasks", "points", "ahead", "--methods", "baselines", "--seeds", "1"]
+    lines = run("benchmarks.defaults", *arguments, "--jobs", "1", "--output", str(tmp_path)).splitlines()
+    assert lines[0].startswith("| data | task | seeds | best baseline | its error | auto |")
+    assert [line.split(" | ")[1:3] for line in lines[2:4]] == [["ahead", "1"], ["points", "1"]]
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    again = run("benchmarks.defaults", *arguments, "--table", "--output", str(tmp_path)).splitlines()
+    assert again == lines  # finished cells are reused
