@@ -25,7 +25,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         type=count,
         metavar="Q",
         help="initial number of latent dimensions; training switches off those it does not need. "
-        "Default: 20, or less for few outputs or frames",
+        "Default: 40, or less for few outputs or frames",
     )
     model.add_argument(
         "--num-inducing",
@@ -114,7 +114,10 @@ def _add_choice(parser: argparse.ArgumentParser, page: bool = False) -> None:
         help="keep finished candidates in this folder, so that the same command continues after an interruption",
     )
     choice.add_argument(
-        "--processes", type=count, metavar="N", help="number of worker processes. Default: one for each core"
+        "--processes",
+        type=count,
+        metavar="N",
+        help="number of processes. Default: one for each core if the data are large",
     )
     if page:
         choice.add_argument(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -69,6 +69,22 @@ class HeldOut:
     variance: Tensor  #: (n,)
     output: Tensor  #: (n,), index of the output
     ahead: Tensor  #: (n,), number of frames since the last training frame of a forecast; 0 for other tasks
+
+    def take(self, where: Tensor) -> HeldOut:
+        """Some of the entries.
+
+        :param where: a mask (n,) or indices.
+        """
+        where = where.to(self.truth.device)
+        return HeldOut(*(getattr(self, field.name)[where] for field in fields(self)))
+
+    @classmethod
+    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """The entries of several, one after the other.
+
+        :param parts: at least one.
+        """
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)

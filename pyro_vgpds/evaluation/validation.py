@@ -7,12 +7,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-from torch import Tensor
-
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import score, score_predictor
-from pyro_vgpds.evaluation.splits import HeldOut, Predictor, check_task, hold_out
+from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
 from pyro_vgpds.evaluation.table import Table, Value
 
 __all__ = ["Conditional", "backtest", "cross_validate"]
@@ -105,10 +103,6 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
         split = hold_out(data, "forecast", horizon=horizon, skip=origin * step)
         found = split.predict(posterior.condition(split.train))
         for ahead in range(1, horizon + 1):
-            part = _at(found, found.ahead == ahead)
+            part = found.take(found.ahead == ahead)
             rows.append({"origin": -origin * step - horizon, "ahead": ahead, **score(part, scale)})
     return Table(rows)
-
-
-def _at(found: HeldOut, which: Tensor) -> HeldOut:
-    return HeldOut(*(getattr(found, name)[which] for name in ("truth", "mean", "variance", "output", "ahead")))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, White
 from pyro_vgpds.linalg import NumericalError
@@ -100,7 +101,7 @@ def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
             if settings == TRAINED:
                 raise
             continue
-        error = float(((found.mean - found.truth) / scale.to(found.mean)[found.output]).square().mean())
+        error = relative_error(found, scale) ** 2
         if best is None or error < 0.99 * best[0]:  # a small gain is chance
             best = error, settings, found
     assert best is not None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,17 +45,18 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
-        some = [_part(member, known) for member in found]
+        some = [member.take(known) for member in found]
         weights = stack(some, num_outputs, scale, limit)
         factor = calibrate_intervals(combine(some, weights), num_outputs).factor
-        mixed = combine([_part(member, tested) for member in found], weights)
+        mixed = combine([member.take(tested) for member in found], weights)
         mean[tested] = mixed.mean
         variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
     checked = replace(found[0], mean=mean, variance=variance)
     widths = {level: torch.zeros_like(mean) for level in LEVELS}
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
-        others = calibrate_intervals(_part(checked, known), num_outputs, _part(checked, known))
+        part = checked.take(known)
+        others = calibrate_intervals(part, num_outputs, part)
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
     weights = stack(found, num_outputs, scale, limit)
@@ -76,7 +77,3 @@ def _limit(entries: Entries) -> float:
     frames = len(torch.stack([entries.split.double(), entries.sequence.double(), entries.t.double()]).unique(dim=1).mT)
     ahead = len(entries.split.unique()) > 1
     return 1.1 + 0.25 * frames / (frames + (1000.0 if ahead else 200.0))
-
-
-def _part(found: HeldOut, where: Tensor) -> HeldOut:
-    return HeldOut(*(getattr(found, field.name)[where.to(found.truth.device)] for field in fields(found)))

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from torch import Tensor
 
+from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.selection.combining import Choice
 from pyro_vgpds.selection.entries import Entries
@@ -51,8 +52,8 @@ class Comparison:
 
     def error(self, name: str, scale: Tensor, where: Tensor | None = None) -> float:
         """Root mean squared error in units of each output's scale (D,), of all entries or of some."""
-        part = self.found[name] if where is None else _part(self.found[name], where)
-        return float(((part.mean - part.truth) / scale.to(part.mean)[part.output]).square().mean().sqrt())
+        found = self.found[name]
+        return relative_error(found if where is None else found.take(where), scale)
 
 
 def compare(entries: Entries, found: dict[str, HeldOut], choice: Choice) -> Comparison:
@@ -62,7 +63,3 @@ def compare(entries: Entries, found: dict[str, HeldOut], choice: Choice) -> Comp
     :param choice: the ensemble.
     """
     return Comparison(entries, {ENSEMBLE: choice.found, **found}, choice.widths)
-
-
-def _part(found: HeldOut, where: Tensor) -> HeldOut:
-    return HeldOut(*(getattr(found, field.name)[where] for field in fields(found)))

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TypeVar
 
 import torch
 
@@ -42,6 +43,8 @@ from pyro_vgpds.selection.trials import (
 )
 
 __all__ = ["Workplace", "workplace"]
+
+R = TypeVar("R")
 
 FAILURES = (ValueError, NumericalError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _LARGE = 20_000  # observed numbers from which worker processes pay for their start
@@ -88,17 +91,18 @@ class Workplace:
     def finals(self, trials: Sequence[Trial]) -> list[Predictor]:
         """The candidates of trials, trained on all data."""
         self._hire("final", [trial.candidate for trial in trials if not trial.is_baseline], math.inf)
+        own = {trial.name: trial for trial in trials}
         found: dict[str, Predictor] = {}
         waiting = []
         for trial in trials:
             known = self._finished(trial.candidate)
             if known is None and not self._claim(trial.candidate, "final"):
-                waiting.append(trial)
+                waiting.append(trial.candidate)
             else:
                 found[trial.name] = known if known is not None else self.finish(trial)
-        for trial in waiting:
-            found[trial.name] = self._wait(
-                trial.candidate, "final", self._finished, lambda _, trial=trial: self.finish(trial)
+        for candidate in waiting:
+            found[name_of(candidate)] = self._wait(
+                candidate, "final", self._finished, lambda candidate: self.finish(own[name_of(candidate)])
             )
         return [found[trial.name] for trial in trials]
 
@@ -156,18 +160,10 @@ class Workplace:
         return self.folder / f"{kind}-{digest[:24]}.safetensors"
 
     def _known(self, candidate: Candidate) -> Trial | None:
-        path = self._path(candidate, "try")
-        try:
-            return None if path is None or not path.exists() else load_trial(path, candidate)
-        except FileFormatError:
-            return None
+        return _loaded(self._path(candidate, "try"), lambda path: load_trial(path, candidate))
 
     def _finished(self, candidate: Candidate) -> Predictor | None:
-        path = self._path(candidate, "final")
-        try:
-            return None if path is None or not path.exists() else load_member(path)
-        except FileFormatError:
-            return None
+        return _loaded(self._path(candidate, "final"), load_member)
 
     def _claim(self, candidate: Candidate, kind: str) -> bool:
         """Begin a job, unless a living process of the same call has begun it."""
@@ -217,7 +213,9 @@ class Workplace:
                 )
             )
 
-    def _wait(self, candidate: Candidate, kind: str, known: Callable, run: Callable):  # type: ignore[no-untyped-def]
+    def _wait(
+        self, candidate: Candidate, kind: str, known: Callable[[Candidate], R | None], run: Callable[[Candidate], R]
+    ) -> R:
         """The result of another process, or of this one if the other process has failed."""
         while True:
             for worker in self._workers:
@@ -228,6 +226,14 @@ class Workplace:
             if self._claim(candidate, kind):
                 return run(candidate)
             sleep(0.05)
+
+
+def _loaded(path: Path | None, load: Callable[[Path], R]) -> R | None:
+    """What a file holds; None if it does not exist or is damaged."""
+    try:
+        return None if path is None or not path.exists() else load(path)
+    except FileFormatError:
+        return None
 
 
 def _is_alive(begun: Path) -> bool:

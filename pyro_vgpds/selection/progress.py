@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
-from pyro_vgpds.training.progress import bar_class
+from pyro_vgpds.training.progress import counting_bar
 
 __all__ = ["Event", "ProgressLike", "Watch", "watch_candidates"]
 
@@ -71,6 +70,5 @@ def watch_candidates(total: int, progress: ProgressLike) -> Iterator[Watch]:
     :param progress: as in :func:`~pyro_vgpds.auto`.
     """
     call = progress if callable(progress) else None
-    show = sys.stderr.isatty() if progress is None else progress is True
-    with bar_class()(total=total, desc="candidates", disable=not show) as bar:
+    with counting_bar(total, "candidates", None if progress is None else progress is True) as bar:
         yield Watch(total, bar, call)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyro_vgpds.baselines import estimate_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.rivals import RIVALS
+from pyro_vgpds.selection.rivals import RIVALS, find_period
 
 __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
@@ -33,19 +32,11 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
         Configuration("linear mapping", "linear", temporal, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
         Configuration("nonlinear mapping", temporal=temporal, num_steps=_STEPS),
     ]
-    if task == "forecast" and (period := _period(data)) is not None:
+    if task == "forecast" and (period := find_period(data)) is not None:
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period), num_steps=_STEPS))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4), num_steps=_STEPS))
     return found
-
-
-def _period(data: Sequences) -> float | None:
-    """The period of the data; None if they do not repeat."""
-    try:
-        return estimate_period(data)
-    except ValueError:
-        return None
 
 
 def _cycle(period: float) -> str:

@@ -15,7 +15,7 @@ from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
 from pyro_vgpds.data.parts import split_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 
-__all__ = ["RIVALS", "Rival", "make_rival"]
+__all__ = ["RIVALS", "Rival", "find_period", "make_rival"]
 
 Filled = Tensor | list[Tensor]
 
@@ -96,12 +96,12 @@ def _kernel_ridge(train: list[Tensor], test: list[Tensor]) -> list[Tensor]:
     return cast("list[Tensor]", baselines.kernel_ridge(train, test, lags=(-4, -2, 2, 4)))
 
 
-def _cycle(data: Sequences) -> bool:
+def find_period(data: Sequences) -> float | None:
+    """The period of the data; None if they do not repeat."""
     try:
-        baselines.estimate_period(data)
+        return baselines.estimate_period(data)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _has_complete_sequences(data: Sequences) -> bool:
@@ -114,7 +114,9 @@ RIVALS: dict[str, _Kind] = {
     "linear interpolation": _Kind(_plain(baselines.linear_interpolation), ("impute", "reconstruct")),
     "last value": _Kind(_plain(baselines.last_value), ("forecast",)),
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
-    "last cycle": _Kind(_plain(baselines.repeat_cycle), ("impute", "forecast"), _cycle),
+    "last cycle": _Kind(
+        _plain(baselines.repeat_cycle), ("impute", "forecast"), lambda data: find_period(data) is not None
+    ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
         _plain(baselines.ppca), ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 2000

@@ -79,12 +79,12 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     if isinstance(candidate, str):
         rival = make_rival(candidate, train)
         found = [split.predict(rival.condition(split.train)) for split in splits]
-        return Trial(candidate, rival, TRAINED, _with_errors(_joined(found), rival), process_time() - start)
+        return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
     posterior = candidate.fit(train, seed)
     settings, first = choose_settings(posterior, splits[0])
     ready = apply_settings(posterior, settings)
     found = [first, *(split.predict(ready.condition(split.train, list(split.kept))) for split in splits[1:])]
-    return Trial(candidate, posterior, settings, _joined(found), process_time() - start)
+    return Trial(candidate, posterior, settings, HeldOut.join(found), process_time() - start)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -99,11 +99,6 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     else:
         posterior = continue_training(cast("Posterior", trial.predictor), data, num_steps=_STEPS)
     return apply_settings(posterior, trial.settings)
-
-
-def _joined(parts: list[HeldOut]) -> HeldOut:
-    names = ("truth", "mean", "variance", "output", "ahead")
-    return HeldOut(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def _mean_squares(found: HeldOut, num_outputs: int) -> Tensor:
