@@ -160,10 +160,10 @@ class VGPDS(ParameterModule):
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
             Default: 40, or less for few outputs or frames.
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
-        :param temporal: k_x. Default: ``Matern32() + White(1e-2) + Bias(0.1)``. For a single sequence, ``Matern32() *
-            Cosine()`` replaces ``Matern32()``, or is added to it if the data have a clear cycle, whose period it has
-            then. Each latent dimension has parameters of its own. Variances that are redundant with the weights of the
-            mapping are fixed at 1.
+        :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
+            lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
+            added and the cosine has the period of the cycle. Each latent dimension has parameters of its own. Variances
+            that are redundant with the weights of the mapping are fixed at 1.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension

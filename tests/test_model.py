@@ -79,9 +79,12 @@ def test_the_defaults():
     q, inducing, static = Sizes(None, None, None).chosen(data)
     assert (model.latent_dim, model.num_inducing) == (q, inducing)
     assert static > 0
-    smooth, white, bias = model.temporal
-    assert smooth.is_fixed("variance")  # redundant with the weights of the mapping
-    for value in (smooth.lengthscale, white.variance, bias.variance):
+    (smooth, turning), white, bias = model.temporal
+    for kernel in (smooth, turning):
+        assert kernel.is_fixed("variance")  # redundant with the weights of the mapping
+    assert smooth.is_fixed("lengthscale")  # a new sequence does not follow the exact rhythm of a few others
+    assert (smooth.lengthscale <= turning.period).all()
+    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
         assert value.shape == (q,)
     torch.testing.assert_close(model.output_scale, data.output_scales)
     assert model.noise.shape == (12,)
@@ -115,7 +118,7 @@ def test_a_single_sequence_with_a_clear_cycle_has_its_period():
     assert (slow.lengthscale > path.lengthscale).all()
     for value in (slow.variance, path.variance, white.variance, bias.variance):
         assert value.shape == (3,)
-    assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 3  # several sequences do not oscillate
+    assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 3  # several sequences have no common cycle
 
 
 @pytest.mark.parametrize(("lengths", "outputs"), [((3,), 4), ((9,), 1), ((1,), 2), ((2, 1), 3)])

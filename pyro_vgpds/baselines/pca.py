@@ -18,6 +18,7 @@ __all__ = ["pairs", "pca", "ppca"]
 _HELD_OUT = 0.1  # fraction of the observed entries that is held out to choose the number of components
 _COLUMNS = 500  # maximal number of columns used for this choice
 _MOST = 40  # maximal number of components that are tried
+_ITERATIONS, _TOLERANCE = 30, 1e-3  # limits of the fits that only compare numbers of components
 _RIDGE = 1e-6  # ridge on the loadings, for columns observed in fewer frames than there are components
 
 
@@ -46,7 +47,7 @@ def pca(
     >>> round(pca(range(4), y, num_components=1)[2, 1].item(), 3)
     6.0
     """
-    return _impute(Gaps(t, y), num_components, partial(_low_rank, num_iterations=num_iterations, tolerance=tolerance))
+    return _impute(Gaps(t, y), num_components, _low_rank, num_iterations, tolerance)
 
 
 def ppca(
@@ -68,18 +69,25 @@ def ppca(
     >>> round(ppca(np.arange(20.0), y, num_components=1)[4, 1].item(), 2)  # twice the sine of 4
     -1.51
     """
-    return _impute(Gaps(t, y), num_components, partial(_em, num_iterations=num_iterations, tolerance=tolerance))
+    return _impute(Gaps(t, y), num_components, _em, num_iterations, tolerance)
 
 
-def _impute(gaps: Gaps, number: int | None, fit: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor | list[Tensor]:
+def _impute(
+    gaps: Gaps,
+    number: int | None,
+    fit: Callable[[Tensor, Tensor, int, int, float], Tensor],
+    num_iterations: int,
+    tolerance: float,
+) -> Tensor | list[Tensor]:
     most = min(gaps.y.shape)
     if number is not None and not 1 <= number <= most:
         raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number}.")
     if bool(gaps.seen.all()):
         return gaps.fill(gaps.y)
     if number is None:
-        number = _choose(gaps.y, gaps.seen, fit)
-    return gaps.fill(fit(gaps.y, gaps.seen, number))
+        limits = {"num_iterations": min(num_iterations, _ITERATIONS), "tolerance": max(tolerance, _TOLERANCE)}
+        number = _choose(gaps.y, gaps.seen, partial(fit, **limits))
+    return gaps.fill(fit(gaps.y, gaps.seen, number, num_iterations, tolerance))
 
 
 def _choose(y: Tensor, seen: Tensor, fit: Callable[[Tensor, Tensor, int], Tensor]) -> int:

@@ -25,7 +25,8 @@ _SITE_PRECISION = 10.0
 _LATENT = 40  # latent dimensions, if there are as many outputs
 _CYCLES = 7.0  # periods over which a cycle changes, at first
 # Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
-_WEIGHTS = 0.5
+# K_MM of an almost linear kernel is nearly singular, for which single precision has too few digits.
+_WEIGHTS = {torch.float64: 0.2, torch.float32: 0.5}
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,15 @@ def default_temporal(start: Start) -> Kernel:
     """The temporal kernel for data.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle, which changes
-    over several periods, plus a path that changes within one; if not, it is a noisy oscillator for each dimension.
-    For several sequences it does not oscillate: the exact rhythms of a few sequences are not those of a new one.
+    over several periods, plus a path that changes within one; if not, and for several sequences, it is a noisy
+    oscillator for each dimension.
     """
-    path: Kernel = Matern32().fix("variance")
-    if len(start.times.lengths) == 1:
-        period = main_cycle(start.times, start.x * start.share.sqrt())
-        if period is None:
-            path = path * Cosine().fix("variance")
-        else:
-            cycle = Matern32(lengthscale=_CYCLES * period) * Cosine(period=period).fix("variance")
-            path = cycle + Matern32(lengthscale=period)
+    period = main_cycle(start.times, start.x * start.share.sqrt()) if len(start.times.lengths) == 1 else None
+    if period is None:
+        path: Kernel = Matern32().fix("variance") * Cosine().fix("variance")
+    else:
+        cycle = Matern32(lengthscale=_CYCLES * period) * Cosine(period=period).fix("variance")
+        path = cycle + Matern32(lengthscale=period)
     return path + White(1e-2) + Bias(0.1)
 
 
@@ -101,6 +100,19 @@ def start_kernels(
         _slow_down(temporal, start.times, moving, static_dim)
     elif default_temporal:
         temporal.per_dimension(moving)
+    if default_temporal and len(start.times.lengths) > 1:
+        _fade(temporal)
+
+
+def _fade(kernel: Kernel) -> None:
+    """Fix the lengthscales of oscillations, at most at one period.
+
+    Training on a few sequences would make them longer, and a new sequence does not follow the exact rhythm of others.
+    """
+    period = next(leaf.period.detach() for leaf in kernel.leaves() if isinstance(leaf, Cosine))
+    for leaf in kernel.leaves():
+        if isinstance(leaf, Matern32):
+            leaf.set("lengthscale", torch.minimum(leaf.lengthscale.detach(), period)).fix("lengthscale")
 
 
 def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) -> None:
@@ -108,8 +120,9 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
             # x has unit variance, so that the mean variance of f over the data is σ² (1 − e^{−Σw}) approximately
-            leaf.set("variance", share.new_tensor(spread / -math.expm1(-_WEIGHTS)))
-            leaf.set("weight", _WEIGHTS / share.sum() * share)
+            total = _WEIGHTS[share.dtype]
+            leaf.set("variance", share.new_tensor(spread / -math.expm1(-total)))
+            leaf.set("weight", total / share.sum() * share)
         elif isinstance(leaf, (ARDRBF, ARDLinear)):
             leaf.per_dimension(len(share), "weight")
 

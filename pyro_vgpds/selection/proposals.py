@@ -13,7 +13,7 @@ __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
 _STEPS = 80  # of training
-_OSCILLATOR = "matern32(variance=1 fixed)*cosine(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"
+_PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
@@ -27,15 +27,19 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     if d > _WIDE:
         return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False, num_steps=60)]
     latent = max(1, min(_LINEAR, d, n // 3))
-    temporal = _OSCILLATOR if task == "forecast" and data.num_sequences > 1 else None
+    several = data.num_sequences > 1
+    linear = _PLAIN if several and task != "forecast" else None
+    nonlinear = _PLAIN if several and task == "reconstruct" else None  # a new sequence may have another rhythm
     found = [
-        Configuration("linear mapping", "linear", temporal, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
-        Configuration("nonlinear mapping", temporal=temporal, num_steps=_STEPS),
+        Configuration("linear mapping", "linear", linear, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
+        Configuration("nonlinear mapping", temporal=nonlinear, num_steps=_STEPS),
     ]
     if task == "forecast" and (period := find_period(data)) is not None:
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period), num_steps=_STEPS))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
-        found.append(Configuration("nonlinear mapping, neighbouring frames", lags=(-4, 4), num_steps=_STEPS))
+        found.append(
+            Configuration("nonlinear mapping, neighbouring frames", temporal=nonlinear, lags=(-4, 4), num_steps=_STEPS)
+        )
     return found
 
 
