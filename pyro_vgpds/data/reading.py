@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_vgpds.data.dates import to_seconds
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Array", "is_list", "read_outputs", "read_times", "to_tensor", "view"]
+__all__ = ["Array", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
 
 Array: TypeAlias = "np.ndarray | Tensor"
 
@@ -45,6 +45,17 @@ def read_times(
     else:
         origin = None
     return [_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin
+
+
+def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
+    """Names of ``count`` sequences, which must differ."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a list of strings, one for each sequence, but got {names!r}.")
+    if len(names) != count or len(set(names)) < count:
+        raise ValueError(f"names must be {count} different names, one for each sequence, but got {list(names)}.")
+    return list(names)
 
 
 def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
