@@ -26,7 +26,7 @@ PriorLike: TypeAlias = Prior | PyroSample
 #: a positive parameter: numbers (learned) or a prior
 ParameterLike: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | PyroParam | PriorLike
 #: the same for a parameter that is a time: also durations
-TimeLike: TypeAlias = "ParameterLike | Duration | Sequence[Duration]"
+TimeLike: TypeAlias = ParameterLike | Duration | Sequence[Duration]
 
 
 def is_prior(value: object) -> TypeGuard[PriorLike]:

@@ -45,5 +45,6 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(90.0), format_duration(0.25), format_duration(6.048e5)
     ('1.5 min', '0.25 s', '7 d')
     """
-    unit = next((name for name in ("d", "h", "min") if seconds >= UNITS[name]), "s")
+    rounded = (1.0 + 1e-9) * seconds  # a learned parameter is the exponential of its logarithm
+    unit = next((name for name in ("d", "h", "min") if rounded >= UNITS[name]), "s")
     return f"{seconds / UNITS[unit]:.4g} {unit}"

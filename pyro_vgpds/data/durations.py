@@ -14,7 +14,7 @@ __all__ = ["UNITS", "Duration", "has_unit", "in_seconds", "parse_duration", "rea
 #: seconds in each unit; a year has 365.25 days
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365.25 * 86400.0}
 #: ``"24h"``, ``numpy.timedelta64``, ``datetime.timedelta`` or ``pandas.Timedelta``
-Duration: TypeAlias = "str | np.timedelta64 | datetime.timedelta"
+Duration: TypeAlias = str | np.timedelta64 | datetime.timedelta
 
 _TEXT = re.compile(r"\s*(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]*)\s*")
 _MONTHS = {"Y": 12, "M": 1}  # units of numpy that have no fixed length
@@ -42,6 +42,7 @@ def parse_duration(text: str) -> float:
 def has_unit(value: object) -> bool:
     """Whether ``value`` is a duration, or an array or list with durations, and not only numbers.
 
+    >>> import numpy as np
     >>> from pyro_vgpds.data.durations import has_unit
     >>> has_unit("24h"), has_unit([np.timedelta64(1, "D"), "1w"]), has_unit(24.0)
     (True, True, False)
@@ -60,6 +61,8 @@ def read_durations(value: object) -> float | list[float]:
     :raises ValueError: if a text is not a duration, one is not finite, or has no unit.
     :raises TypeError: if a list has numbers as well.
 
+    >>> import datetime
+    >>> import numpy as np
     >>> from pyro_vgpds.data.durations import read_durations
     >>> read_durations(np.timedelta64(90, "m")), read_durations(["1h", datetime.timedelta(days=1)])
     (5400.0, [3600.0, 86400.0])

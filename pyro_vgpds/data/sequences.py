@@ -32,7 +32,7 @@ class Sequences:
     """One or several sequences of D outputs at given times.
 
     :param t: times (N,), increasing; or a list with one array for each sequence. numpy, torch, pandas or lists;
-        dates become seconds since the earliest.
+        dates become seconds since the earliest; dates of a time zone are UTC.
     :param y: outputs (N, D) at those times, or a list of them; NaN marks missing entries. A ``numpy.memmap`` is read in
         blocks and never copied whole. Default: times only, as for a draw from the prior.
     :param columns: names of the outputs. Default: those of a DataFrame, if ``y`` is one.

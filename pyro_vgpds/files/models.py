@@ -226,14 +226,14 @@ def convert_scale(header: Json, tensors: Tensors) -> None:
 
 
 def convert_names(header: Json, tensors: Tensors) -> None:
-    """Older files of our own commands hold the names of the sequences as metadata: put them to the data."""
+    """Files of our own commands may have the names of the sequences only as metadata: they become those of the data."""
     metadata = _unpack_metadata(header, tensors)
-    names = metadata.get("names") if {"source", "training"} & metadata.keys() else None
+    names = metadata.get("names") if {"source", "training", "lags"} & metadata.keys() else None
     if not isinstance(names, list):
         return
     for part in (header, *header.get("members", []), *header.get("sequences", [])):
         about = part.get("data", {})
-        if "names" not in about and len(about.get("lengths", [])) == len(names):
+        if about.get("names") is None and len(about.get("lengths", [])) == len(names):
             about["names"] = names
 
 

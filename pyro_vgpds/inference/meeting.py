@@ -29,9 +29,10 @@ class TimeScaleWarning(UserWarning):
     >>> from pyro_vgpds.inference import TimeScaleWarning
     >>> from pyro_vgpds.kernels import Periodic
     >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always", TimeScaleWarning)
     ...     other = VGPDS.from_data(data, latent_dim=2, num_inducing=10, temporal=Periodic(period=1e-3))
     >>> print(seen[0].message)
-    period=0.001 of Periodic is below the median spacing of the frames (0.1). It is in the unit of the times.
+    period=0.001 of Periodic is below the median spacing of the frames (0.104146). It is in the unit of the times.
     """
 
 

@@ -148,7 +148,7 @@ class Outputs(ABC):
 
         >>> first, second = post.impute().split()
         >>> first.shape, second.shape
-        ((23, 5), (25, 5))
+        ((25, 5), (23, 5))
         """
         ends = list(itertools.accumulate(self.parts.lengths))
         return [self.select(slice(end - n, end)) for end, n in zip(ends, self.parts.lengths, strict=True)]

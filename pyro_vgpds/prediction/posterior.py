@@ -166,9 +166,11 @@ class Posterior(FittedModel):
         :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown, or
             required.
 
-        >>> more = post.extended([2.3, 2.4], data.read()[-2:], sequence=0)
-        >>> more.data.lengths, more.forecast([2.5, 2.6], sequence=0).mean.shape
-        ((25, 25), torch.Size([2, 5]))
+        >>> data.lengths
+        (25, 23)
+        >>> more = post.extended([2.6, 2.7], data.read()[-2:], sequence=0)
+        >>> more.data.lengths, more.forecast([2.8, 2.9], sequence=0).mean.shape
+        ((27, 23), torch.Size([2, 5]))
         """
         return extend(self, t, y, sequence, free=free, solver=solver)
 
