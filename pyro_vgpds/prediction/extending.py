@@ -23,6 +23,7 @@ __all__ = ["Extension", "extend", "extend_data"]
 P = TypeVar("P", bound=FittedModel)
 
 _STEPS = 30  # natural steps of all frames, at most
+_SOLVER = Solver(num_starts=2)  # from the nearest training frames and from the forecast
 
 
 class Extension(NamedTuple):
@@ -74,7 +75,7 @@ def extend(
 ) -> P:
     """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`."""
     old = posterior.data
-    found, solver = extend_data(old, t, y, sequence), check_solver(solver)
+    found, solver = extend_data(old, t, y, sequence), check_solver(solver or _SOLVER)
     known: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(found.data.num_sequences)]
     for s, rows in enumerate(old.times.slices()):
         known[s].append((old.times.t[rows], posterior.q.eta[rows], posterior.q.lam[rows]))

@@ -161,7 +161,7 @@ class Posterior(FittedModel):
             become a further training sequence.
         :param free: optimise the training frames' q(X) as well; a step then costs as much as one of training. This is
             always done for data with lags, and if ``t`` has training times.
-        :param solver: of the search for the q(X) of the new frames. Default: ``Solver()``.
+        :param solver: of the search for the q(X) of the new frames. Default: ``Solver(num_starts=2)``.
         :returns: a new posterior with its own ``data``; this one does not change.
         :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown, or
             required.
