@@ -43,6 +43,7 @@ class Outputs(ABC):
     :param data: the sequences that it was made from, for the names of the outputs and the dates.
     :param include_noise: whether it is of the outputs, or of the function without their noise.
     :param parts: the sequences that the frames belong to. Default: one.
+    :ivar parts: the same: ``parts.lengths`` and ``parts.names``.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
     >>> ahead.shape, ahead.stddev.shape, ahead.columns
@@ -144,14 +145,18 @@ class Outputs(ABC):
         return Selection(self, rows)
 
     def split(self) -> list[Outputs]:
-        """The prediction of each sequence, if it was made for several. ``parts.names`` has their names.
+        """The prediction of each sequence, if it was made for several. ``parts.names`` has their names, also those of
+        the result.
 
         >>> first, second = post.impute().split()
         >>> first.shape, second.shape
         ((25, 5), (23, 5))
         """
-        ends = list(itertools.accumulate(self.parts.lengths))
-        return [self.select(slice(end - n, end)) for end, n in zip(ends, self.parts.lengths, strict=True)]
+        found = []
+        for end, n, name in zip(itertools.accumulate(self.parts.lengths), *self.parts, strict=True):
+            found.append(self.select(slice(end - n, end)))
+            found[-1].parts = Parts((n,), [name])
+        return found
 
     def _labels(self) -> list[str] | None:
         """The name of the sequence of each frame; None if there is only one sequence."""

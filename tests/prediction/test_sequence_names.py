@@ -166,6 +166,7 @@ def test_splitting(predictors):
         torch.testing.assert_close(torch.cat([part.mean for part in parts]), found.mean)
         torch.testing.assert_close(torch.cat([part.interval(0.9)[1] for part in parts]), found.interval(0.9)[1])
         assert [part.t.tolist() for part in parts] == t
+        assert [part.parts.names for part in parts] == [["2015/16"], ["new 1"], ["2014/15"]]
         frame = found.to_pandas()
         assert frame.index.names == ["sequence", "time"]
         np.testing.assert_allclose(frame.loc["new 1"].to_numpy(), parts[1].mean)
