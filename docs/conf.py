@@ -45,8 +45,11 @@ python_use_unqualified_type_names = True
 # every reference must resolve, except those to other packages
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
-    ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
+    ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    (
+        "py:class",
+        r"(Array|Data|Path|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path",
+    ),
     ("py:class", r"ProgressLike|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
 ]

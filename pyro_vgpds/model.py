@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import warnings
 from typing import Any
 
 import pyro
@@ -17,6 +16,7 @@ from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.meeting import meet, warn_of_stored
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
@@ -61,6 +61,8 @@ class VGPDS(ParameterModule):
     :raises TypeError: if a kernel does not suit its role: ``mapping`` needs analytic Ψ statistics.
 
     :ivar start: initial latent points ``start.x`` (N, Q), by :meth:`from_data`; None for a model created by hand.
+    :ivar warns_of_scales: whether the next call may give a :class:`~pyro_vgpds.inference.TimeScaleWarning`: True until
+        the model meets data, which :meth:`from_data` does.
 
     >>> import torch
     >>> from pyro_vgpds import Sequences
@@ -121,6 +123,7 @@ class VGPDS(ParameterModule):
         self.least_noise = least_noise
         self.set_noise(noise)
         self.start: Start | None = None
+        self.warns_of_scales = True
 
     def set_noise(self, noise: Any) -> None:
         """Replace the noise variance of the scaled outputs; the new one is learned.
@@ -174,7 +177,8 @@ class VGPDS(ParameterModule):
             them alike. Predictions and the bound stay in the data's units.
         :param jitter: as for :class:`VGPDS`.
         :param structure: as for :class:`VGPDS`.
-        :raises ValueError: if the sizes do not fit the data, an output was never observed, or nothing varies.
+        :raises ValueError: if the sizes do not fit the data, an output was never observed, nothing varies, or a
+            parameter of ``temporal`` is a duration although the data have no dates.
 
         >>> from pyro_vgpds.kernels import Bias, Matern32, White
         >>> kernel = Matern32() + White(1e-2) + Bias(0.1)
@@ -184,6 +188,7 @@ class VGPDS(ParameterModule):
         """
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
+        meet(temporal, data)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
         mean, scale = data.output_means, data.output_scales if scale_outputs else torch.ones_like(data.output_scales)
         with torch.no_grad():
@@ -203,7 +208,7 @@ class VGPDS(ParameterModule):
             model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
             model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
-        model.start = start
+        model.start, model.warns_of_scales = start, False
         return model
 
     @property
@@ -222,15 +227,9 @@ class VGPDS(ParameterModule):
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Pyro fills a new module from parameters of the same name in its store: warn before that happens
-        stored = dict(pyro.get_param_store().named_parameters()).get("inducing", self.inducing_unconstrained)
-        if stored is not self.inducing_unconstrained and not pyro.settings.get("module_local_params"):
-            warnings.warn(
-                "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
-                "Call pyro.clear_param_store() between models.",
-                UserWarning,
-                stacklevel=2,
-            )
+        warn_of_stored("inducing", self.inducing_unconstrained)
+        meet(self.temporal, args[0] if args else kwargs.get("data"), self.warns_of_scales)
+        self.warns_of_scales = False
         return super().__call__(*args, **kwargs)
 
     def forward(self, data: Sequences) -> Tensor:

@@ -13,8 +13,9 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
 
 from pyro_vgpds.checks import positive
+from pyro_vgpds.data.durations import Duration
 
-__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "is_prior"]
+__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
 
 #: a distribution, or a function from the module to one
 Prior: TypeAlias = (
@@ -24,6 +25,8 @@ Prior: TypeAlias = (
 PriorLike: TypeAlias = Prior | PyroSample
 #: a positive parameter: numbers (learned) or a prior
 ParameterLike: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | PyroParam | PriorLike
+#: the same for a parameter that is a time: also durations
+TimeLike: TypeAlias = ParameterLike | Duration | Sequence[Duration]
 
 
 def is_prior(value: object) -> TypeGuard[PriorLike]:

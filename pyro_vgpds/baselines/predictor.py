@@ -9,18 +9,22 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.parts import make_like, split_outputs
+from pyro_vgpds.data.parts import make_like, merge_frames, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.prediction.arguments import (
     ONLY,
+    OneSequence,
     SequenceLike,
+    describe_parts,
     read_new_data,
     read_new_times,
     resolve_sequence,
     resolve_sequences,
 )
+from pyro_vgpds.prediction.extending import extend_data
 from pyro_vgpds.prediction.moments import GaussianPrediction
+from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["BaselinePosterior", "Imputer"]
@@ -53,7 +57,7 @@ class BaselinePosterior:
         """D, the number of outputs."""
         return self.data.num_base_outputs
 
-    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> BaselinePosterior:
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> BaselinePosterior:
         """The same imputer for other data.
 
         :param data: sequences of the same outputs.
@@ -61,15 +65,21 @@ class BaselinePosterior:
         """
         return BaselinePosterior(self.imputer, data, self.variance)
 
+    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> BaselinePosterior:
+        """The same imputer with new frames as well. Arguments as in :meth:`Posterior.extended
+        <pyro_vgpds.Posterior.extended>`.
+        """
+        return self.condition(extend_data(self.data, t, y, sequence).data)
+
     def impute(self, *, fill: bool = True) -> GaussianPrediction:
         """Outputs at the training frames, (N, D). Observed numbers are returned unchanged.
 
         :param fill: for the same arguments as in :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`.
         """
         t, y = split_outputs(self.data)
-        return self._predict(self.data.times.t, t, y, [torch.arange(self.data.num_frames)])
+        return self._predict(self.data.times.t, t, y, [torch.arange(self.data.num_frames)], Parts.of(self.data))
 
-    def forecast(self, t: ArrayLike, sequence: int | Default | None = ONLY) -> GaussianPrediction:
+    def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> GaussianPrediction:
         """Outputs at new times, (T, D). Arguments as in :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
         times, which = read_new_times(t, self.data), resolve_sequence(sequence, self.data)
         hidden = times.new_full((len(times), self.num_outputs), torch.nan)
@@ -81,10 +91,15 @@ class BaselinePosterior:
         """
         new = read_new_data(t, y, self.data)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
-        return self._with_new(new.times.t, *split_outputs(new), belongs)
+        return self._with_new(new.times.t, *split_outputs(new), belongs, describe_parts(self.data, new, belongs))
 
     def _with_new(
-        self, times: Tensor, t_new: list[Tensor], y_new: list[Tensor], belongs: Sequence[int | None]
+        self,
+        times: Tensor,
+        t_new: list[Tensor],
+        y_new: list[Tensor],
+        belongs: Sequence[int | None],
+        parts: Parts | None = None,
     ) -> GaussianPrediction:
         """Predictions at new frames: those of a training sequence are sorted into it."""
         t, y = split_outputs(self.data)
@@ -93,23 +108,23 @@ class BaselinePosterior:
             if which is None:
                 t, y, which = [*t, times_new[:0]], [*y, part[:0]], len(t)
             old = t[which]
-            t[which], place = torch.cat([old, times_new]).unique(return_inverse=True)
-            merged = part.new_full((len(t[which]), part.shape[1]), torch.nan)
-            merged[place[: len(old)]] = y[which]
-            fresh = place[len(old) :]
-            merged[fresh] = torch.where(part.isfinite(), part, merged[fresh])
-            y[which] = merged
-            where = [(s, place[: len(old)][frames] if s == which else frames) for s, frames in where]
-            where.append((which, fresh))
+            t[which], y[which] = merge_frames(old, y[which], times_new, part)
+            where = [(s, torch.searchsorted(t[s], old)[frames] if s == which else frames) for s, frames in where]
+            where.append((which, torch.searchsorted(t[which], times_new.contiguous())))
         starts = torch.tensor([0, *(len(part) for part in t)]).cumsum(0)
-        return self._predict(times, t, y, [starts[s] + frames for s, frames in where])
+        return self._predict(times, t, y, [starts[s] + frames for s, frames in where], parts)
 
     def _predict(
-        self, times: Tensor, t: Sequence[Tensor], y: Sequence[Tensor], rows: Sequence[Tensor]
+        self,
+        times: Tensor,
+        t: Sequence[Tensor],
+        y: Sequence[Tensor],
+        rows: Sequence[Tensor],
+        parts: Parts | None = None,
     ) -> GaussianPrediction:
         mean, variance = self.imputer(make_like(self.data, t, y, lags=()))
         if variance is None:
             hidden = torch.cat(list(y)).isnan()
             variance = hidden * self.variance
         at = torch.cat(list(rows))
-        return GaussianPrediction(times, self.data, mean.to(times)[at], variance.to(times)[at])
+        return GaussianPrediction(times, self.data, mean.to(times)[at], variance.to(times)[at], parts=parts)

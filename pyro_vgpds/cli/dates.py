@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyro_vgpds.cli.errors import UsageError
+from pyro_vgpds.data.durations import UNITS, parse_duration
 
 __all__ = [
     "OutOfRangeError", "months_to", "parse_date", "parse_range", "parse_step",
@@ -19,7 +20,6 @@ _DATE = re.compile(
     r"(?P<day>\d{4}-\d\d(?:-\d\d)?)"
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
-_UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _MOST = 10_000_000  # times in a range; more is a typing error
 _YEARS = 1678, 2261  # that datetime64[ns] covers completely
 
@@ -134,13 +134,15 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
 
 
 def parse_step(text: str, argument: str) -> float:
-    """A positive number, in seconds if it has a unit s, min, h, d or w."""
-    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([a-z]*)\s*", text)
-    if match and _is_number(match[1]) and match[2] in _UNITS and 0.0 < float(match[1]) < float("inf"):
-        return float(match[1]) * _UNITS[match[2]]
-    units = ", ".join(unit for unit in _UNITS if unit)
+    """A positive number, in seconds if it has a unit s, min, h, d, w or y."""
+    try:
+        step = float(text) if _is_number(text) else parse_duration(text)
+    except ValueError:
+        step = 0.0
+    if 0.0 < step < float("inf"):
+        return step
     raise UsageError(
-        f"{argument} must be a positive number, for dates with one of the units {units}, but got {text!r}."
+        f"{argument} must be a positive number, for dates with one of the units {', '.join(UNITS)}, but got {text!r}."
     )
 
 

@@ -69,8 +69,8 @@ def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
     )
     plot_relevance(relevance_of(first), about.relevance_before, places["relevance"])
     leading = order[:2] if len(order) > 1 else order * 2
-    plot_latent(first, leading, [places["first"], places["second"]], names=about.names)
-    plot_plane(first, leading, places["plane"], names=about.names)
+    plot_latent(first, leading, [places["first"], places["second"]], names=trained.data.names)
+    plot_plane(first, leading, places["plane"], names=trained.data.names)
     if about.training is not None:
         plot_training(about.training, places["last"])
     else:
@@ -93,14 +93,14 @@ def _relevance(trained: ModelFile, args: argparse.Namespace) -> Figure:
 def _latent(trained: ModelFile, args: argparse.Namespace) -> Figure:
     first = trained.first("--what latent")
     active = int(relevance_of(first).active.sum())
-    return _figure(plot_latent(first, _order(trained)[: max(1, active)], names=trained.metadata.names)[0])
+    return _figure(plot_latent(first, _order(trained)[: max(1, active)], names=trained.data.names)[0])
 
 
 def _plane(trained: ModelFile, args: argparse.Namespace) -> Figure:
     first, order = trained.first("--what plane"), _order(trained)
     if len(order) < 2:
         raise CommandError(f"{trained.path} has one latent dimension, but --what plane requires two.")
-    return _figure(plot_plane(first, order[:2], names=trained.metadata.names))
+    return _figure(plot_plane(first, order[:2], names=trained.data.names))
 
 
 def _fit(trained: ModelFile, args: argparse.Namespace) -> Figure:

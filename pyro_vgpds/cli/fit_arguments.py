@@ -38,7 +38,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "--temporal",
         metavar="KERNEL",
         help="temporal kernel: rbf, markovrbf, matern12, matern32, matern52, periodic, cosine, linear, white, bias, "
-        'combined with + and *, brackets and parameters, as in "periodic(period=24 fixed)*rbf+white". '
+        'combined with + and *, brackets and parameters, as in "periodic(period=24h fixed)*rbf+white". '
+        "If the file has dates, times have a unit: s, min, h, d, w or y. "
         "Default: matern32+white+bias, and a cosine for a single sequence, with parameters for each latent dimension",
     )
     model.add_argument(

@@ -18,9 +18,11 @@ from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.cli.reading import read_data
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.prediction.storage import save_posterior
@@ -92,6 +94,8 @@ def _fit_one(args: argparse.Namespace) -> int:
     kernel = None if args.temporal is None else _temporal(args.temporal)
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
+    if kernel is not None:
+        _check_dated(kernel, data)
     say(args, f"{args.file}: {data}")
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
@@ -119,6 +123,13 @@ def _fit_one(args: argparse.Namespace) -> int:
 def _temporal(text: str) -> Kernel:
     try:
         return parse_kernel(text)
+    except ValueError as error:
+        raise UsageError(f"--temporal: {error}") from None
+
+
+def _check_dated(kernel: Kernel, data: Sequences) -> None:
+    try:
+        check_dated(kernel, data)
     except ValueError as error:
         raise UsageError(f"--temporal: {error}") from None
 

@@ -86,7 +86,7 @@ class ModelFile:
     @property
     def names(self) -> list[str]:
         """Names of the sequences. Default: their numbers."""
-        return self.metadata.names or [str(s) for s in range(self.data.num_sequences)]
+        return self.data.names or [str(s) for s in range(self.data.num_sequences)]
 
     def outputs(self, sequence: int | None = None) -> np.ndarray:
         """The outputs (N, D) of a training sequence. Default: of all."""

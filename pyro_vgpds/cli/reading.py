@@ -28,7 +28,7 @@ def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
     """
     table = read_table(path, layout)
     try:
-        data = Sequences(table.t, table.y, columns=table.columns)
+        data = Sequences(table.t, table.y, columns=table.columns, names=table.names)
         check_start(data, Sizes(None, None, None))
     except (ValueError, TypeError) as error:
         raise CommandError(f"{path}: {error}") from None

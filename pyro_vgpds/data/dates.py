@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["format_duration", "format_times", "to_dates", "to_seconds"]
+from pyro_vgpds.data.durations import UNITS
 
-_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+__all__ = ["format_duration", "format_times", "to_dates", "to_seconds"]
 
 
 def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
@@ -45,5 +45,6 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(90.0), format_duration(0.25), format_duration(6.048e5)
     ('1.5 min', '0.25 s', '7 d')
     """
-    unit, length = next((pair for pair in _UNITS if seconds >= pair[1]), ("s", 1.0))
-    return f"{seconds / length:.4g} {unit}"
+    rounded = (1.0 + 1e-9) * seconds  # a learned parameter is the exponential of its logarithm
+    unit = next((name for name in ("d", "h", "min") if rounded >= UNITS[name]), "s")
+    return f"{seconds / UNITS[unit]:.4g} {unit}"

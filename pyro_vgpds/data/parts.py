@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 
-__all__ = ["base_outputs", "make_like", "split_outputs", "take_frames", "with_outputs", "without_lags"]
+__all__ = [
+    "base_outputs", "from_origin", "make_like", "merge_frames", "split_outputs", "take_frames", "with_outputs",
+    "without_lags",
+]  # fmt: skip
 
 
 def base_outputs(data: Sequences) -> Tensor:
@@ -23,16 +28,24 @@ def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def make_like(
-    data: Sequences, t: Sequence[Tensor], y: Sequence[Tensor], lags: Sequence[int] | None = None
+    data: Sequences,
+    t: Sequence[Tensor],
+    y: Sequence[Tensor],
+    lags: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Sequences:
-    """Other times and outputs with the names, dates, dtype and device of ``data``.
+    """Other times and outputs with the columns, dates, dtype and device of ``data``.
 
     :param lags: Default: those of ``data``.
+    :param names: of the sequences. Default: those of ``data``, if there are as many.
     """
     columns = None if data.columns is None else data.columns[: data.num_base_outputs]
+    if names is None and len(t) == data.num_sequences:
+        names = data.names
     new = Sequences(
-        [part.cpu() for part in t], [part.cpu() for part in y], columns=columns, dtype=data.dtype, device=data.device
-    )
+        [part.cpu() for part in t], [part.cpu() for part in y], columns=columns, names=names, dtype=data.dtype,
+        device=data.device,
+    )  # fmt: skip
     new.time_origin = data.time_origin
     lags = data.lags if lags is None else lags
     return new.lagged(lags) if lags else new
@@ -54,5 +67,36 @@ def take_frames(data: Sequences, rows: Sequence[Tensor | slice]) -> Sequences:
     :param rows: for each sequence a slice, a mask or indices of its frames; sequences without frames are dropped.
     """
     parts = [(t[r], y[r]) for t, y, r in zip(*split_outputs(data), rows, strict=True)]
-    kept = [(t, y) for t, y in parts if len(t)]
-    return make_like(data, [t for t, _ in kept], [y for _, y in kept])
+    kept = [i for i, (t, _) in enumerate(parts) if len(t)]
+    names = None if data.names is None else [data.names[i] for i in kept]
+    return make_like(data, [parts[i][0] for i in kept], [parts[i][1] for i in kept], names=names)
+
+
+def from_origin(data: Sequences, origin: np.datetime64 | None) -> Sequences:
+    """The same sequences with times that count from another date; numbers are seconds since that date.
+
+    :param origin: the date. None: ``data`` must have numbers as times.
+    :raises TypeError: if the times of ``data`` are dates and ``origin`` is None.
+    """
+    if data.time_origin is not None and origin is None:
+        raise TypeError("data has dates, but the training times are numbers. Give numbers.")
+    if data.time_origin == origin:
+        return data
+    shift = 0.0 if data.time_origin is None else float((data.time_origin - origin) / np.timedelta64(1, "s"))
+    t, y = split_outputs(data)
+    new = make_like(data, [part + shift for part in t], y)
+    new.time_origin = origin
+    return new
+
+
+def merge_frames(t: Tensor, y: Tensor, t_new: Tensor, y_new: Tensor) -> tuple[Tensor, Tensor]:
+    """Times (n,) and outputs (n, D) of a sequence together with new frames, in the order of time.
+
+    At times that both have, observed outputs of the new frame replace those of the old one.
+    """
+    times, place = torch.cat([t, t_new]).unique(return_inverse=True)
+    merged = y.new_full((len(times), y.shape[1]), torch.nan)
+    merged[place[: len(t)]] = y
+    fresh = place[len(t) :]
+    merged[fresh] = torch.where(y_new.isfinite(), y_new, merged[fresh])
+    return times, merged

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -14,7 +15,10 @@ from torch import Tensor
 from pyro_vgpds.data.dates import to_seconds
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Array", "is_list", "read_outputs", "read_times", "to_tensor", "view"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Array", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
 
 Array: TypeAlias = "np.ndarray | Tensor"
 
@@ -36,7 +40,7 @@ def read_times(
     if isinstance(t, (list, tuple)) and len(t) == 0:
         raise ValueError("t is empty: there must be at least one sequence with at least one time.")
     names = [f"t[{i}]" if is_list(t) else "t" for i in range(len(parts))]
-    raw = [_as_numpy(part, name) for part, name in zip(parts, names, strict=True)]
+    raw = [_as_times(part, name) for part, name in zip(parts, names, strict=True)]
     if any(a.dtype.kind == "M" for a in raw):
         if not all(a.dtype.kind == "M" for a in raw):
             raise TypeError("t has dates in some sequences and numbers in others; use one kind for all.")
@@ -47,6 +51,17 @@ def read_times(
     return [_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin
 
 
+def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
+    """Names of ``count`` sequences, which must differ."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a list of strings, one for each sequence, but got {names!r}.")
+    if len(names) != count or len(set(names)) < count:
+        raise ValueError(f"names must be {count} different names, one for each sequence, but got {list(names)}.")
+    return list(names)
+
+
 def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     if t.ndim != 1:
         hint = " Times come first, then outputs: Sequences(t, y)." if t.ndim == 2 and t.shape[1] > 1 else ""
@@ -54,7 +69,10 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     if len(t) == 0:
         raise ValueError(f"{name} is empty: a sequence needs at least one time.")
     if t.dtype.kind not in "fiub":
-        hint = f" Convert text to dates with np.array({name}, 'datetime64[s]')." if t.dtype.kind == "U" else ""
+        hint = {
+            "U": f" Convert text to dates with np.array({name}, 'datetime64[s]').",
+            "m": f" Convert durations to numbers, such as hours: {name} / np.timedelta64(1, 'h').",
+        }.get(t.dtype.kind, "")
         raise TypeError(f"{name} must be numbers or dates, but its dtype is {t.dtype}.{hint}")
     t = t.astype(np.float64)
     if not np.isfinite(t).all():
@@ -117,6 +135,24 @@ def _check_outputs(part: ArrayLike, name: str, num_times: int) -> Array:
     if not real:
         raise TypeError(f"{name} must be real numbers, but its dtype is {array.dtype}.")
     return array
+
+
+def _as_times(value: ArrayLike, name: str) -> np.ndarray:
+    """Times as an array; dates of a time zone become UTC."""
+    if getattr(value, "tz", getattr(getattr(value, "dtype", None), "tz", None)) is not None:
+        zoned = cast("pandas.DatetimeIndex", getattr(value, "dt", value))
+        return np.asarray(zoned.tz_convert(None))
+    is_list_of_any = isinstance(value, (list, tuple)) or getattr(getattr(value, "dtype", None), "kind", None) == "O"
+    dates = [one for one in value if isinstance(one, datetime.date)] if is_list_of_any else []
+    if dates and len(dates) == len(value):
+        return np.array([_naive(date) for date in dates], "datetime64[us]")
+    return _as_numpy(value, name)
+
+
+def _naive(date: datetime.date) -> datetime.date:
+    if isinstance(date, datetime.datetime) and date.tzinfo is not None:
+        return date.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    return date
 
 
 def _as_numpy(value: ArrayLike, name: str) -> np.ndarray:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import bisect
 import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups
 from pyro_vgpds.data.lags import lagged
-from pyro_vgpds.data.reading import Array, is_list, read_outputs, read_times, to_tensor, view
+from pyro_vgpds.data.reading import Array, is_list, read_names, read_outputs, read_times, to_tensor, view
 from pyro_vgpds.data.summary import summarise
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
@@ -32,10 +32,11 @@ class Sequences:
     """One or several sequences of D outputs at given times.
 
     :param t: times (N,), increasing; or a list with one array for each sequence. numpy, torch, pandas or lists;
-        dates become seconds since the earliest.
+        dates become seconds since the earliest; dates of a time zone are UTC.
     :param y: outputs (N, D) at those times, or a list of them; NaN marks missing entries. A ``numpy.memmap`` is read in
         blocks and never copied whole. Default: times only, as for a draw from the prior.
     :param columns: names of the outputs. Default: those of a DataFrame, if ``y`` is one.
+    :param names: names of the sequences, which predictions take in place of their indices.
     :param dtype: of all computations.
     :param device: of all computations.
     :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, or a
@@ -43,6 +44,7 @@ class Sequences:
     :raises TypeError: if something is not an array of real numbers.
 
     :ivar lags: the lags of :meth:`lagged`, a tuple; empty by default.
+    :ivar names: names of the sequences, a list; None by default.
 
     Rows or columns in which nothing was observed are allowed and add nothing to the bound; a row without data is a time
     at which the outputs can be imputed. (``VGPDS.from_data`` rejects *training* columns with nothing observed.)
@@ -64,6 +66,7 @@ class Sequences:
         y: DataLike | None = None,
         *,
         columns: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
@@ -71,15 +74,16 @@ class Sequences:
             raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
         self.dtype, self.device = dtype, torch.device(device or "cpu")
         stamps, self.time_origin = read_times(t)
+        self.names = read_names(names, len(stamps))
         self._arrays: list[Array] = []
-        names = None
+        own = None
         if y is not None:
-            self._arrays, names = read_outputs(y, stamps, several=is_list(t))
+            self._arrays, own = read_outputs(y, stamps, several=is_list(t))
         if not self._is_on_disk():  # a copy, which later changes of the caller's array do not reach
             self._arrays = [to_tensor(a, dtype) for a in self._arrays]
         self.times = Times(torch.from_numpy(np.concatenate(stamps)).to(self.device, dtype), [len(s) for s in stamps])
-        _check_resolution(self.times)
-        self.columns = list(columns) if columns is not None else names
+        self.times.check_resolution()
+        self.columns = list(columns) if columns is not None else own
         if self.columns is not None and self.columns and len(self.columns) != self.num_outputs:
             raise ValueError(f"columns has {len(self.columns)} names, but y has {self.num_outputs} columns.")
         self.lags: tuple[int, ...] = ()
@@ -99,25 +103,20 @@ class Sequences:
         :param sequence: the column that names the sequence of each row. Default: one sequence.
         :param options: as for :class:`Sequences`.
         :raises ValueError: if a column does not exist, or a row names no sequence; also as :class:`Sequences`.
+        :raises TypeError: if the times are text: read the file with ``pandas.read_csv(..., parse_dates=...)``.
 
         >>> import pandas
         >>> rows = [["a", 0, 0.1, 2.0], ["a", 1, 0.2, 2.1], ["b", 0, 0.3, 1.9]]
         >>> frame = pandas.DataFrame(rows, columns=["walk", "t", "hip", "knee"])
-        >>> Sequences.from_frame(frame, time="t", sequence="walk")
-        Sequences(2 sequences, 3 frames, 2 outputs)
+        >>> walks = Sequences.from_frame(frame, time="t", sequence="walk")
+        >>> walks, walks.names
+        (Sequences(2 sequences, 3 frames, 2 outputs), ['a', 'b'])
         """
-        for name, value in (("time", time), ("sequence", sequence)):
-            if value is not None and value not in frame.columns:
-                raise ValueError(f"{name}={value!r} is not a column; the columns are {list(frame.columns)}.")
-        if sequence is not None and bool(frame[sequence].isna().any()):
-            raise ValueError(f"sequence={sequence!r} is missing in some rows; fill or drop them.")
-        parts = [frame] if sequence is None else [part for _, part in frame.groupby(sequence, sort=False)]
-        t = [part.index if time is None else part[time] for part in parts]
-        y = [part.drop(columns=[name for name in (time, sequence) if name is not None]) for part in parts]
-        return cls(t, y, **options)
+        t, y, names = split_frame(frame, time, sequence)
+        return cls(t, y, **{"names": names, **options})
 
     def joined(self, other: Sequences) -> Sequences:
-        """The sequences of both, these first; nothing is copied. Names, lags and time origin are those of the first.
+        """The sequences of both, these first; nothing is copied. Columns, lags and time origin are those of the first.
 
         :param other: sequences of the same outputs.
         :raises ValueError: if outputs, lags, dtypes or devices differ.
@@ -130,6 +129,7 @@ class Sequences:
         new = copy.copy(self)
         new.times = Times(torch.cat([self.times.t, other.times.t]), self.lengths + other.lengths)
         new._arrays, new._groups = self._arrays + other._arrays, {}
+        new.names = None if self.names is None or other.names is None else [*self.names, *other.names]
         if new._arrays:
             new._summarise()
         new._y = new._make_y()
@@ -152,7 +152,7 @@ class Sequences:
         y = [lagged(part, lags) for part in self.read().cpu().split(self.lengths)]
         names = self.columns and [*self.columns, *(f"{name} (lag {lag:+d})" for lag in lags for name in self.columns)]
         t = list(self.times.t.cpu().split(self.lengths))
-        new = Sequences(t, y, columns=names, dtype=self.dtype, device=self.device)
+        new = Sequences(t, y, columns=names, names=self.names, dtype=self.dtype, device=self.device)
         new.time_origin, new.lags = self.time_origin, tuple(int(lag) for lag in lags)
         return new
 
@@ -285,15 +285,3 @@ class Sequences:
     def mask(self) -> Tensor:
         """Which outputs were observed, bool (N, D)."""
         return torch.from_numpy(self._patterns.masks[self._patterns.of_column].T).to(self.device)
-
-
-def _check_resolution(times: Times) -> None:
-    """Times that differ must still differ in the dtype of the computation."""
-    close = torch.diff(times.t, append=times.t[-1:]) <= 0
-    close[torch.tensor(times.starts, device=close.device) - 1] = False  # the last frame of each sequence
-    if bool(close.any()):
-        i = bisect.bisect_right(times.starts, int(close.nonzero()[0])) - 1
-        raise ValueError(
-            f"the times of sequence {i} are too close together for {times.t.dtype}: use a later origin, "
-            "another unit, or dtype=torch.float64."
-        )

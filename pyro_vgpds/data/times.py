@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 from collections.abc import Sequence
@@ -88,6 +89,17 @@ class Times:
 
     def __len__(self) -> int:
         return len(self.t)
+
+    def check_resolution(self) -> None:
+        """Raise a ValueError if times of a sequence are equal in the dtype of the computation."""
+        close = torch.diff(self.t, append=self.t[-1:]) <= 0
+        close[torch.tensor(self.starts, device=close.device) - 1] = False  # the last frame of each sequence
+        if bool(close.any()):
+            i = bisect.bisect_right(self.starts, int(close.nonzero()[0])) - 1
+            raise ValueError(
+                f"the times of sequence {i} are too close together for {self.t.dtype}: use a later origin, "
+                "another unit, or dtype=torch.float64."
+            )
 
     def to(self, *args: Any, **kwargs: Any) -> Times:
         """A copy on another device or in another dtype."""

@@ -19,8 +19,8 @@ from pyro_vgpds.model import VGPDS
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "convert_scale", "describe_data", "describe_model",
-    "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "convert_names", "convert_scale", "describe_data",
+    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -93,6 +93,7 @@ def load(
         raise FileFormatError(f"{path} holds {what[header['kind']]}. Use load_posterior.")
     try:
         convert_scale(header, tensors)
+        convert_names(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
     except BAD_CONTENT as error:
@@ -154,6 +155,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
         structure=about.get("structure"),  # not in older files
     )
     model.load_state_dict(state)
+    model.warns_of_scales = False  # training chose the values
     _move(model, data)
     guide = AutoOpperArchambeau(
         model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
@@ -175,6 +177,7 @@ def describe_data(data: Sequences) -> tuple[Json, Tensors]:
             "columns": None if data.columns is None else data.columns[:base],
             "time_origin": None if data.time_origin is None else str(data.time_origin),
             "lags": list(data.lags),
+            "names": data.names,
         },
         "dtype": str(data.dtype).removeprefix("torch."),
     }
@@ -189,7 +192,8 @@ def build_data(
     ends = torch.tensor(about["lengths"]).cumsum(0)[:-1]
     t, y = (list(torch.tensor_split(tensors[f"data.{name}"], ends)) for name in ("t", "y"))
     dtype = getattr(torch, header["dtype"]) if dtype is None else dtype
-    data = Sequences(t, y, columns=about["columns"], dtype=dtype, device=device)
+    names = about.get("names")  # not in older files
+    data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
     return data.lagged(about["lags"]) if about.get("lags") else data  # older files have none
 
@@ -219,6 +223,18 @@ def convert_scale(header: Json, tensors: Tensors) -> None:
     tensors["model.output_scale"] = scale.to(mean)
     for name in ("model.output_mean", "data.y"):
         tensors[name] = tensors[name] * scale.to(tensors[name])
+
+
+def convert_names(header: Json, tensors: Tensors) -> None:
+    """Files of our own commands may have the names of the sequences only as metadata: they become those of the data."""
+    metadata = _unpack_metadata(header, tensors)
+    names = metadata.get("names") if {"source", "training", "lags"} & metadata.keys() else None
+    if not isinstance(names, list):
+        return
+    for part in (header, *header.get("members", []), *header.get("sequences", [])):
+        about = part.get("data", {})
+        if about.get("names") is None and len(about.get("lengths", [])) == len(names):
+            about["names"] = names
 
 
 def strip(tensors: Tensors, prefix: str) -> Tensors:

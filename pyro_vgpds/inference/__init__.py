@@ -3,6 +3,7 @@
 
 from pyro_vgpds.inference.elbo import Collapsed_ELBO, IntegrateMessenger
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.inference.natural import NaturalGradient
 
 __all__ = [
@@ -10,4 +11,5 @@ __all__ = [
     "Collapsed_ELBO",
     "IntegrateMessenger",
     "NaturalGradient",
+    "TimeScaleWarning",
 ]

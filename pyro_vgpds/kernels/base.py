@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import undefined
+from pyro_vgpds.data.durations import has_unit, in_seconds
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.parameters import ParameterLike, ParameterModule
+from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
 
 __all__ = ["Kernel", "Product", "Sum"]
 
@@ -25,8 +26,10 @@ class Kernel(ParameterModule):
     """Base of all kernel modules.
 
     Each parameter is positive. It is given as a number or tensor (learned), or as a distribution or ``PyroSample`` (a
-    prior); :meth:`fix` stops it from being learned. A call of the module reads every parameter once and returns the
-    kernel's value, so that one trace sees one draw of each. ``+`` and ``*`` combine kernels.
+    prior); :meth:`fix` stops it from being learned. If the data have dates, times such as a period can be durations:
+    ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``, ``datetime.timedelta`` or ``pandas.Timedelta``. A call of the
+    module reads every parameter once and returns the kernel's value, so that one trace sees one draw of each. ``+`` and
+    ``*`` combine kernels.
 
     To write a kernel, derive from this class, call :meth:`add_parameter` in the constructor, and write ``forward``,
     which passes what :meth:`read` gives to your :class:`KernelValue`.
@@ -42,7 +45,7 @@ class Kernel(ParameterModule):
 
     #: parameters in which the bound has many local maxima, such as a period: training moves them slowly
     slow_parameters: ClassVar[frozenset[str]] = frozenset()
-    #: parameters that are durations, in the unit of the times
+    #: parameters that are times, in the unit of the data: they also take durations such as ``"24h"``
     time_parameters: ClassVar[frozenset[str]] = frozenset()
     #: parameters that are always one number, never one for each latent dimension
     shared_parameters: ClassVar[frozenset[str]] = frozenset()
@@ -54,6 +57,8 @@ class Kernel(ParameterModule):
         self._names: tuple[str, ...] = ()
         #: parameters that were not given, which ``VGPDS.from_data`` chooses
         self.unset: set[str] = set()
+        #: parameters that were given as durations, which are in seconds and need data with dates
+        self.durations: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # PyroModule refuses to adopt a child that was called on its own. Reading a kernel alone is harmless, so
@@ -66,7 +71,7 @@ class Kernel(ParameterModule):
         """Read every parameter once, and return the kernel's value."""
         raise undefined(self, "forward(), which returns its value")
 
-    def add_parameter(self, name: str, value: ParameterLike | None, default: ParameterLike | None = None) -> None:
+    def add_parameter(self, name: str, value: TimeLike | None, default: ParameterLike | None = None) -> None:
         """Declare a positive parameter; to be called in the constructor.
 
         :param name: its name, which also becomes an attribute of the kernel.
@@ -90,7 +95,15 @@ class Kernel(ParameterModule):
         if value is None:
             self.unset.add(name)
             value = default
-        self.assign(name, value)  # type: ignore[arg-type]
+        self._give(name, value)  # type: ignore[arg-type]
+
+    def _give(self, name: str, value: TimeLike) -> None:
+        """Set a parameter to what a user gave; a duration is stored in seconds."""
+        self.durations.discard(name)
+        if has_unit(value):
+            value = in_seconds(f"{type(self).__name__}.{name}", value, name in self.time_parameters)
+            self.durations.add(name)
+        self.assign(name, cast("ParameterLike", value))
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -116,16 +129,17 @@ class Kernel(ParameterModule):
         own_dim = value.dim() if self.prior(name) is None else self.event_dim(name)
         return value if own_dim else value.unsqueeze(-1)
 
-    def set(self: K, name: str, value: ParameterLike) -> K:
+    def set(self: K, name: str, value: TimeLike) -> K:
         """Give a parameter another value or a prior, and return the kernel. ``VGPDS.from_data`` then keeps it.
 
         :param name: the parameter.
-        :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior).
+        :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior). One of the
+            ``time_parameters`` can be a duration, such as ``"24h"``.
         :raises ValueError: if there is no such parameter, or the value is not positive and finite.
-        :raises TypeError: if the value is neither a number nor a prior.
+        :raises TypeError: if the value is neither a number nor a prior, or is a duration and the parameter not a time.
         """
         self._check_names((name,))
-        self.assign(name, value)
+        self._give(name, value)
         self.unset.discard(name)
         return self
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
 from pyro_vgpds.kernels.stationary import ScaledKernel, ScaledValue
-from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters import ParameterLike, TimeLike
 
 __all__ = ["MarkovRBF"]
 
@@ -108,7 +108,8 @@ class MarkovRBF(ScaledKernel):
     ===== ===== ===== ===== ===== =====
 
     :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
-    :param lengthscale: :math:`\ell`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :param lengthscale: :math:`\ell`, one or (Q,), a number or a duration such as ``"7d"``. Default: 1, until
+        ``VGPDS.from_data`` chooses it from the data.
     :param order: p, from 1 to 12. The cost of a frame grows with its cube.
     :raises ValueError: if ``order`` is out of range, or a parameter is not positive and finite.
 
@@ -122,7 +123,7 @@ class MarkovRBF(ScaledKernel):
     option_names = ("order",)
     order: int
 
-    def __init__(self, variance: ParameterLike = 1.0, lengthscale: ParameterLike | None = None, order: int = 6) -> None:
+    def __init__(self, variance: ParameterLike = 1.0, lengthscale: TimeLike | None = None, order: int = 6) -> None:
         if not is_whole(order) or order not in _ORDERS:
             raise ValueError(f"order must be a whole number from 1 to {_ORDERS[-1]}, but got {order!r}.")
         super().__init__(variance, lengthscale)

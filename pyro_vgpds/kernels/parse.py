@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from pyro_vgpds.data.durations import UNITS
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.linear import Linear
@@ -37,7 +38,8 @@ def parse_kernel(text: str) -> Kernel:
     Names are ``rbf``, ``markovrbf``, ``matern12``, ``matern32``, ``matern52``, ``periodic``, ``cosine``, ``linear``,
     ``white`` and ``bias``, in upper or lower case; ``+``, ``*`` and brackets combine them. A name may have parameters,
     which are initial values or, with ``fixed``, never change:
-    ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``. Other parameters have the defaults of
+    ``"periodic(period=24 fixed) * rbf(lengthscale=100) + white(variance=0.01)"``. For data with dates, times can have
+    one of the units s, min, h, d, w and y (365.25 d): ``"periodic(period=24h)"``. Other parameters have the defaults of
     their class, except that ``white`` starts at 0.01 and ``bias`` at 0.1.
 
     :param text: the description.
@@ -138,7 +140,7 @@ class _Reader:
             value = float(self.take("a positive number", "number"))
             if not 0.0 < value < float("inf"):
                 raise self.error(f"{name} must be a positive number, but got {value:g}", at)
-            kernel.set(name, value)
+            kernel.set(name, self.unit(kernel, name, value))
             if self.peek() == "fixed":
                 self.next += 1
                 kernel.fix(name)
@@ -146,3 +148,15 @@ class _Reader:
                 break
             self.next += 1
         self.take(")")
+
+    def unit(self, kernel: Kernel, name: str, value: float) -> float | str:
+        """The value with the unit that follows, if one does."""
+        kind, text, at = self.tokens[self.next]
+        if kind != "name" or text == "fixed":
+            return value
+        if text.lower() not in UNITS:
+            raise self.error(f"unknown unit {text!r} (known: {', '.join(UNITS)})", at)
+        if name not in kernel.time_parameters:
+            raise self.error(f"{name} of {type(kernel).__name__} is not a time, so it has no unit {text!r},", at)
+        self.next += 1
+        return f"{value!r}{text}"

@@ -14,7 +14,7 @@ from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.matern_states import MaternStates
 from pyro_vgpds.kernels.periodic_states import CosineStates, PeriodicStates
 from pyro_vgpds.kernels.values import KernelValue, lift
-from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters import ParameterLike, TimeLike
 
 __all__ = [
     "RBF",
@@ -126,7 +126,7 @@ class ScaledKernel(Kernel):
 
     time_parameters = frozenset({"lengthscale"})
 
-    def __init__(self, variance: ParameterLike = 1.0, lengthscale: ParameterLike | None = None) -> None:
+    def __init__(self, variance: ParameterLike = 1.0, lengthscale: TimeLike | None = None) -> None:
         super().__init__()
         self.add_parameter("variance", variance)
         self.add_parameter("lengthscale", lengthscale, default=1.0)
@@ -141,7 +141,8 @@ class RBF(ScaledKernel):
     It has no state-space form, so a sequence of n frames costs O(n³); :class:`MarkovRBF` approximates it in O(n).
 
     :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
-    :param lengthscale: :math:`\ell`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :param lengthscale: :math:`\ell`, one or (Q,), a number or a duration such as ``"7d"``. Default: 1, until
+        ``VGPDS.from_data`` chooses it from the data.
     :raises ValueError: if a parameter is not positive and finite.
 
     >>> import torch
@@ -202,7 +203,8 @@ class Periodic(Kernel):
 
     :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
     :param lengthscale: :math:`\ell`, one or (Q,), relative to the period: the shorter, the more paths vary within one.
-    :param period: :math:`p`, one or (Q,). Default: 1, until ``VGPDS.from_data`` sets it to the data's dominant period.
+    :param period: :math:`p`, one or (Q,), a number or a duration such as ``"24h"``. Default: 1, until
+        ``VGPDS.from_data`` sets it to the data's dominant period.
     :raises ValueError: if a parameter is not positive and finite.
 
     >>> import torch
@@ -211,12 +213,14 @@ class Periodic(Kernel):
     >>> k[0, 0].round(decimals=6).tolist()
     [1.0, 0.135335, 1.0, 1.0]
     >>> drifting = Periodic(period=24.0) * RBF(lengthscale=100.0)  # a cycle that changes slowly
+    >>> Periodic(period="24h")  # for data with dates, whose times are in seconds
+    Periodic(variance=1, lengthscale=1, period=8.64e+04)
     """
 
     slow_parameters = time_parameters = frozenset({"period"})  # the lengthscale is relative to the period
 
     def __init__(
-        self, variance: ParameterLike = 1.0, lengthscale: ParameterLike = 1.0, period: ParameterLike | None = None
+        self, variance: ParameterLike = 1.0, lengthscale: ParameterLike = 1.0, period: TimeLike | None = None
     ) -> None:
         super().__init__()
         self.add_parameter("variance", variance)
@@ -235,7 +239,8 @@ class Cosine(Kernel):
     Matérn kernel alone.
 
     :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
-    :param period: :math:`p`, one or (Q,). Default: 1, until ``VGPDS.from_data`` chooses it from the data.
+    :param period: :math:`p`, one or (Q,), a number or a duration such as ``"24h"``. Default: 1, until
+        ``VGPDS.from_data`` chooses it from the data.
     :raises ValueError: if a parameter is not positive and finite.
 
     >>> import torch
@@ -248,7 +253,7 @@ class Cosine(Kernel):
 
     slow_parameters = time_parameters = frozenset({"period"})
 
-    def __init__(self, variance: ParameterLike = 1.0, period: ParameterLike | None = None) -> None:
+    def __init__(self, variance: ParameterLike = 1.0, period: TimeLike | None = None) -> None:
         super().__init__()
         self.add_parameter("variance", variance)
         self.add_parameter("period", period, default=1.0)

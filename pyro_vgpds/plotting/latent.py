@@ -48,7 +48,7 @@ def plot_latent(
     :param dimensions: indices of the dimensions. Default: all. The three most relevant are
         ``model.relevance(guide, data).value.argsort(descending=True)[:3]``.
     :param axes: one for each dimension. Default: those of a new figure.
-    :param names: names of the sequences, for the legend.
+    :param names: names of the sequences, for the legend. Default: those of the data.
     :returns: the axes, an array (len(dimensions),).
     :raises ValueError: if a dimension is unknown, or the number of axes differs from that of the dimensions.
 
@@ -59,6 +59,7 @@ def plot_latent(
     """
     import matplotlib.pyplot as plt
 
+    names = posterior.data.names if names is None else names
     mean, sd, slices, times = _paths(posterior)
     chosen = _dimensions(range(mean.shape[1]) if dimensions is None else dimensions, mean.shape[1])
     if axes is None:
@@ -92,7 +93,7 @@ def plot_plane(
     :param posterior: a :class:`~pyro_vgpds.Posterior`.
     :param dimensions: indices of two dimensions, such as the most relevant ones.
     :param ax: axes to draw on. Default: those of a new figure.
-    :param names: names of the sequences, for the legend.
+    :param names: names of the sequences, for the legend. Default: those of the data.
     :returns: the axes.
     :raises ValueError: if there are not two dimensions, or one is unknown.
 
@@ -102,6 +103,7 @@ def plot_plane(
     """
     from matplotlib.collections import EllipseCollection
 
+    names = posterior.data.names if names is None else names
     mean, sd, slices, times = _paths(posterior)
     first, second = _dimensions(dimensions, mean.shape[1], count=2)
     ax = tidy(new_axes(ax, (5.0, 4.4)))

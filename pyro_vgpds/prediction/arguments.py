@@ -14,33 +14,41 @@ from pyro_vgpds.checks import is_whole
 from pyro_vgpds.data.reading import is_list, read_times
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default, counted
+from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.types import ArrayLike, DataLike
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ONLY", "SequenceLike", "read_new_data", "read_new_times", "resolve_sequence", "resolve_sequences"]
+__all__ = [
+    "ONLY", "OneSequence", "SequenceLike", "describe_parts", "read_new_data", "read_new_times", "resolve_sequence",
+    "resolve_sequences",
+]  # fmt: skip
 
 ONLY = Default("the only sequence")
+_SHOWN = 20  # names in an error message
 
-#: a training sequence, None for a new one, or a list with one entry for each of several sequences
-SequenceLike: TypeAlias = "int | Sequence[int | None] | None"
+#: index or name of a training sequence, or None for a new one
+OneSequence: TypeAlias = "int | str | None"
+#: the same, or a list with one entry for each of several sequences
+SequenceLike: TypeAlias = "OneSequence | Sequence[OneSequence]"
 
 
-def resolve_sequences(sequence: SequenceLike, data: Sequences, num_new: int) -> list[int | None]:
+def resolve_sequences(sequence: SequenceLike | Default, data: Sequences, num_new: int) -> list[int | None]:
     """The training sequence that each of ``num_new`` sequences belongs to, from 0, or None for a new one.
 
     :param sequence: as in :class:`~pyro_vgpds.Posterior`; one that is not a list holds for all.
-    :raises TypeError: if an entry is not a whole number or None.
+    :raises TypeError: if an entry is not a whole number, a name or None.
     :raises ValueError: if there is no such training sequence, or the number of entries differs.
     """
-    given = list(sequence) if isinstance(sequence, (list, tuple)) else [cast("int | None", sequence)] * num_new
+    one = cast("OneSequence | Default", sequence)
+    given = list(sequence) if isinstance(sequence, (list, tuple)) else [one] * num_new
     if len(given) != num_new:
         raise ValueError(f"sequence has {len(given)} entries, but t has {counted(num_new, 'sequence')}.")
-    return [resolve_sequence(one, data) for one in given]
+    return [resolve_sequence(each, data) for each in given]
 
 
-def resolve_sequence(sequence: int | Default | None, data: Sequences) -> int | None:
+def resolve_sequence(sequence: OneSequence | Default, data: Sequences) -> int | None:
     """The same for one sequence.
 
     :raises ValueError: also if the only sequence is asked for and there are several.
@@ -49,17 +57,40 @@ def resolve_sequence(sequence: int | Default | None, data: Sequences) -> int | N
     if isinstance(sequence, Default):
         if count > 1:
             raise ValueError(
-                f"sequence is required because there are {count} training sequences: 0 to {count - 1}, or None for a "
+                f"sequence is required because there are {count} training sequences: {_known(data)}, or None for a "
                 "new sequence."
             )
         return 0
     if sequence is None:
         return None
+    if isinstance(sequence, str):
+        if sequence not in (data.names or []):
+            hint = "" if data.names else " The sequences have no names: Sequences(t, y, names=[...]) gives them names."
+            raise ValueError(
+                f"sequence must be {_known(data)}, or None for a new sequence, but got {sequence!r}.{hint}"
+            )
+        return cast("list[str]", data.names).index(sequence)
     if not is_whole(sequence):
-        raise TypeError(f"sequence must be a whole number or None, but got {sequence!r}.")
+        raise TypeError(f"sequence must be a whole number, a name or None, but got {sequence!r}.")
     if not -count <= sequence < count:
-        raise ValueError(f"sequence must be 0 to {count - 1}, or None for a new sequence, but got {sequence}.")
+        raise ValueError(f"sequence must be {_known(data)}, or None for a new sequence, but got {sequence}.")
     return int(sequence) % count
+
+
+def _known(data: Sequences) -> str:
+    """The indices of the sequences, and their names."""
+    found = f"0 to {data.num_sequences - 1}"
+    if data.names is None:
+        return found
+    more = ", …" if len(data.names) > _SHOWN else ""
+    return f"{found}, or one of the names {', '.join(map(repr, data.names[:_SHOWN]))}{more}"
+
+
+def describe_parts(data: Sequences, new: Sequences, belongs: Sequence[int | None]) -> Parts:
+    """The sequences of a prediction at new frames, with the names of the training sequences that they belong to."""
+    known = data.names or [str(i) for i in range(data.num_sequences)]
+    fresh = "" if all(s is None for s in belongs) else "new "
+    return Parts(new.lengths, [f"{fresh}{i}" if s is None else known[s] for i, s in enumerate(belongs)])
 
 
 def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:

@@ -11,14 +11,16 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.parts import from_origin
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.natural import least_lam
+from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.training.api import fit
 
-__all__ = ["condition", "continue_training"]
+__all__ = ["condition", "continue_training", "from_sites", "place_sites"]
 
 P = TypeVar("P", bound=FittedModel)
 
@@ -26,7 +28,7 @@ _STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of
 
 
 def condition(
-    posterior: P, data: Sequences, sequences: Sequence[int | None] | None = None, *, num_steps: int = 30
+    posterior: P, data: Sequences, sequences: Sequence[OneSequence] | None = None, *, num_steps: int = 30
 ) -> P:
     """The posterior of other data at the same hyperparameters, as if the model had been trained before.
 
@@ -35,7 +37,8 @@ def condition(
 
     :param posterior: a trained model.
     :param data: sequences of the same outputs.
-    :param sequences: for each of them the training sequence that it belongs to, or None. Default: the same order.
+    :param sequences: for each of them the index or name of the training sequence that it belongs to, or None. Default:
+        the same order.
     :param num_steps: maximum number of natural gradient steps.
     :raises ValueError: if the number of sequences or outputs differs.
 
@@ -51,28 +54,47 @@ def condition(
 def continue_training(
     posterior: P,
     data: Sequences,
-    sequences: Sequence[int | None] | None = None,
+    sequences: Sequence[OneSequence] | None = None,
     *,
     num_steps: int,
     learn: bool = True,
 ) -> P:
     """As :func:`condition`, with hyperparameters that are trained further unless ``learn`` is False."""
-    origin = posterior.origin
-    belongs = list(range(data.num_sequences)) if sequences is None else list(sequences)
     if data.num_base_outputs != posterior.num_outputs:
         raise ValueError(f"data has {data.num_base_outputs} outputs, but the model has {posterior.num_outputs}.")
-    if len(belongs) != data.num_sequences or any(
-        s is not None and not 0 <= s < posterior.data.num_sequences for s in belongs
-    ):
-        raise ValueError(
-            f"sequences must name for each of the {data.num_sequences} sequences of data one of the "
-            f"{posterior.data.num_sequences} training sequences, or None, but got {sequences}."
-        )
+    belongs = _belongs(posterior.data, data, sequences)
+    data = from_origin(data, posterior.data.time_origin)
     if data.lags != posterior.data.lags:
         data = data.lagged(posterior.data.lags)
+    return from_sites(posterior, data, _sites(posterior, data, belongs), num_steps=num_steps, learn=learn)
+
+
+def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence] | None) -> list[int | None]:
+    """The index of the training sequence of each sequence of ``data``, or None."""
+    names, count = known.names or [], known.num_sequences
+    given = list(range(data.num_sequences)) if sequences is None else list(sequences)
+    found = [names.index(s) if isinstance(s, str) and s in names else s for s in given]
+    belongs = [s for s in found if s is None or (not isinstance(s, str) and 0 <= s < count)]
+    if len(belongs) != data.num_sequences or len(belongs) < len(found):
+        also = f" (names: {', '.join(map(repr, names))})" if names else ""
+        raise ValueError(
+            f"sequences must name for each of the {data.num_sequences} sequences of data one of the "
+            f"{count} training sequences{also}, or None, but got {sequences}."
+        )
+    return belongs
+
+
+def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_steps: int, learn: bool = False) -> P:
+    """The posterior of other data at the same hyperparameters, with q(X) from these sites.
+
+    :param sites: ``mean_bar`` and ``lam``, (N, Q) each.
+    :param num_steps: maximum number of natural gradient steps. 0: q(X) has these sites.
+    :param learn: train the hyperparameters further.
+    """
+    origin = posterior.origin
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
-    guide = AutoOpperArchambeau(model, **_sites(posterior, data, belongs))
+    guide = AutoOpperArchambeau(model, **sites)
     hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
     if hyperparameters:
         with pyro.get_param_store().scope():
@@ -83,9 +105,10 @@ def continue_training(
     learned += [p for p in model.parameters() if p.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
-    result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
-    if result.stopped == "interrupted":
-        raise KeyboardInterrupt
+    if num_steps:
+        result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
     for parameter in learned:
         parameter.requires_grad_(True)
     if learn and fit(model, guide, data, num_steps, warmup=0, progress=False).stopped == "interrupted":
@@ -98,20 +121,29 @@ def continue_training(
 
 def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None]) -> dict[str, Tensor]:
     """``mean_bar`` and ``lam`` for the new data, from η and λ of the same frames."""
+    old = [None if s is None else posterior.data.times.slices()[s] for s in belongs]
+    t, eta, lam = posterior.data.times.t, posterior.q.eta, posterior.q.lam
+    return place_sites(posterior, data, [[] if rows is None else [(t[rows], eta[rows], lam[rows])] for rows in old])
+
+
+def place_sites(
+    posterior: FittedModel, data: Sequences, known: Sequence[Sequence[tuple[Tensor, Tensor, Tensor]]]
+) -> dict[str, Tensor]:
+    """``mean_bar`` and ``lam`` (N, Q) for ``data`` from sites of some of its frames; the others are at the prior.
+
+    :param known: for each sequence some times (n,), increasing, with η and λ (n, Q) there; later ones count.
+    """
     with torch.no_grad():
         structure, old_prior = getattr(posterior.origin.model, "structure", None), posterior.q.prior
         prior = TemporalGP(old_prior.kernel, data.times, old_prior.event_shape[-1], structure=structure)
         lam = least_lam(prior.variance).expand(prior.event_shape).clone()
         eta = torch.zeros_like(lam)
-        old_rows = posterior.data.times.slices()
-        for rows, sequence in zip(data.times.slices(), belongs, strict=True):
-            if sequence is None:
-                continue
-            old = old_rows[sequence]
-            t, known = data.times.t[rows], posterior.data.times.t[old].contiguous()
-            at = torch.searchsorted(known, t).clamp_max(len(known) - 1)
-            same = (known[at] == t).nonzero().squeeze(-1)
-            eta[rows.start + same] = posterior.q.eta[old.start + at[same]]
-            lam[rows.start + same] = posterior.q.lam[old.start + at[same]]
+        for rows, parts in zip(data.times.slices(), known, strict=True):
+            t = data.times.t[rows]
+            for times, its_eta, its_lam in parts:
+                at = torch.searchsorted(times.contiguous(), t).clamp_max(len(times) - 1)
+                same = (times[at] == t).nonzero().squeeze(-1)
+                eta[rows.start + same] = its_eta[at[same]]
+                lam[rows.start + same] = its_lam[at[same]]
         q = OpperArchambeau.from_natural(prior, eta, lam)
         return {"mean_bar": q.mean_bar, "lam": q.lam}

@@ -16,7 +16,7 @@ from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
-from pyro_vgpds.prediction.arguments import ONLY, SequenceLike, read_new_data
+from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -32,11 +32,13 @@ class Member(Protocol):
 
     def impute(self, *, fill: bool = True) -> Outputs: ...
 
-    def forecast(self, t: ArrayLike, sequence: int | Default | None = ONLY) -> Outputs: ...
+    def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> Outputs: ...
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs: ...
 
-    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> Member: ...
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Member: ...
+
+    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> Member: ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class EnsemblePrediction(Outputs):
         self.components, self.combination = list(components), combination
         self._observed = observed
         first = self.components[0]
-        super().__init__(first.t, first.data, first.include_noise)
+        super().__init__(first.t, first.data, first.include_noise, first.parts)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         weights = self.combination.weights.to(self.t)
@@ -180,9 +182,15 @@ class Ensemble:
         observed = base_outputs(self.data) if fill else None
         return self._combine("impute", [member.impute(fill=fill) for member in self._used("impute")], observed)
 
-    def forecast(self, t: ArrayLike, sequence: int | Default | None = ONLY) -> EnsemblePrediction:
+    def forecast(
+        self, t: ArrayLike, sequence: OneSequence | Default = ONLY, *, given: ArrayLike | None = None
+    ) -> EnsemblePrediction:
         """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
-        return self._combine("forecast", [member.forecast(t, sequence) for member in self._used("forecast")])
+        members = self._used("forecast")
+        if given is None:
+            return self._combine("forecast", [member.forecast(t, sequence) for member in members])
+        which, observed = resolve_sequence(sequence, self.data), base_outputs(read_new_data(t, given, self.data))
+        return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], observed)
 
     def reconstruct(
         self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, fill: bool = False
@@ -192,13 +200,17 @@ class Ensemble:
         found = [member.reconstruct(t, y, sequence) for member in self._used("reconstruct")]
         return self._combine("reconstruct", found, observed)
 
-    def generate(self, t: ArrayLike, num_samples: int = 1, sequence: int | None = None) -> Tensor:
+    def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:
         """As :meth:`Posterior.generate <pyro_vgpds.Posterior.generate>`: draws (num_samples, T, D)."""
         return self.forecast(t, sequence).sample(num_samples)
 
-    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> Ensemble:
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Ensemble:
         """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; weights and calibration stay."""
         return Ensemble([m.condition(data, sequences) for m in self.members], self.combinations, self.names)
+
+    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> Ensemble:
+        """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; weights and calibration stay."""
+        return Ensemble([m.extended(t, y, sequence) for m in self.members], self.combinations, self.names)
 
     def _used(self, task: str) -> list[Member]:
         """Members with a weight: the others need not predict."""

@@ -15,6 +15,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -63,6 +64,8 @@ class FittedModel:
             raise ValueError(f"data must be the Sequences(t, y) of training, with outputs, but got {data!r:.80}.")
         if guide.model is not model:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
+        if isinstance(residual, Kernel):
+            check_dated(residual, data, "residual")
         with torch.no_grad():
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
             self.training = _read(guide, data)

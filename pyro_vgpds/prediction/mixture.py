@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.predictions import Prediction
@@ -43,7 +44,7 @@ class MixturePrediction(Outputs):
     def __init__(self, components: Sequence[Prediction], weights: Tensor) -> None:
         self.components, self.weights = list(components), weights
         first = self.components[0]
-        super().__init__(first.t, first.data, first.include_noise)
+        super().__init__(first.t, first.data, first.include_noise, first.parts)
 
     def with_noise(self, include_noise: bool) -> MixturePrediction:
         """The same prediction with or without the outputs' noise.
@@ -157,9 +158,14 @@ class PosteriorMixture:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         return self._each("reconstruct", t, y, *args, **options)
 
-    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> PosteriorMixture:
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> PosteriorMixture:
         """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; the weights stay."""
         return PosteriorMixture([p.condition(data, sequences) for p in self.posteriors], self.weights.tolist())
+
+    def extended(self, t: DataLike, y: DataLike, *args: Any, **options: Any) -> PosteriorMixture:
+        """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; the weights stay."""
+        longer = [p.extended(t, y, *args, **options) for p in self.posteriors]
+        return PosteriorMixture(longer, self.weights.tolist())
 
     @property
     def data(self) -> Sequences:
@@ -167,7 +173,7 @@ class PosteriorMixture:
         return self.posteriors[0].data
 
     def generate(
-        self, t: ArrayLike, num_samples: int = 1, sequence: int | None = None, *, include_noise: bool = True
+        self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Tensor:
         """Draws of whole sequences, (num_samples, T, D), each from one model. Arguments as in :meth:`Posterior.generate
         <pyro_vgpds.Posterior.generate>`.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["GaussianPrediction"]
@@ -25,6 +25,7 @@ class GaussianPrediction(Outputs):
     :param mean: (T, D).
     :param variance: (T, D); 0 for numbers that were observed.
     :param include_noise: whether the variance includes the noise of the outputs.
+    :param parts: the sequences that the frames belong to. Default: one.
 
     >>> import torch
     >>> from pyro_vgpds.prediction import GaussianPrediction
@@ -33,8 +34,16 @@ class GaussianPrediction(Outputs):
     3.919928
     """
 
-    def __init__(self, t: Tensor, data: Sequences, mean: Tensor, variance: Tensor, include_noise: bool = True) -> None:
-        super().__init__(t, data, include_noise)
+    def __init__(
+        self,
+        t: Tensor,
+        data: Sequences,
+        mean: Tensor,
+        variance: Tensor,
+        include_noise: bool = True,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(t, data, include_noise, parts)
         self._moments = mean, variance
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -20,7 +21,19 @@ from pyro_vgpds.types import ArrayLike, PathLike
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Outputs"]
+__all__ = ["Outputs", "Parts"]
+
+
+class Parts(NamedTuple):
+    """The sequences that the frames of a prediction belong to, one after the other."""
+
+    lengths: tuple[int, ...]  #: number of frames of each
+    names: list[str]  #: of the training sequence, or the number of a new one
+
+    @classmethod
+    def of(cls, data: Sequences) -> Parts:
+        """Those of the training frames."""
+        return cls(data.lengths, data.names or [str(i) for i in range(data.num_sequences)])
 
 
 class Outputs(ABC):
@@ -29,14 +42,17 @@ class Outputs(ABC):
     :param t: the times, (T,).
     :param data: the sequences that it was made from, for the names of the outputs and the dates.
     :param include_noise: whether it is of the outputs, or of the function without their noise.
+    :param parts: the sequences that the frames belong to. Default: one.
+    :ivar parts: the same: ``parts.lengths`` and ``parts.names``.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
     >>> ahead.shape, ahead.stddev.shape, ahead.columns
     ((2, 5), torch.Size([2, 5]), None)
     """
 
-    def __init__(self, t: Tensor, data: Sequences, include_noise: bool) -> None:
+    def __init__(self, t: Tensor, data: Sequences, include_noise: bool, parts: Parts | None = None) -> None:
         self.t, self.data, self.include_noise = t, data, include_noise
+        self.parts = Parts((len(t),), ["0"]) if parts is None else parts
         self._moments: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
@@ -128,6 +144,26 @@ class Outputs(ABC):
         """
         return Selection(self, rows)
 
+    def split(self) -> list[Outputs]:
+        """The prediction of each sequence, if it was made for several. ``parts.names`` has their names, also those of
+        the result.
+
+        >>> first, second = post.impute().split()
+        >>> first.shape, second.shape
+        ((25, 5), (23, 5))
+        """
+        found = []
+        for end, n, name in zip(itertools.accumulate(self.parts.lengths), *self.parts, strict=True):
+            found.append(self.select(slice(end - n, end)))
+            found[-1].parts = Parts((n,), [name])
+        return found
+
+    def _labels(self) -> list[str] | None:
+        """The name of the sequence of each frame; None if there is only one sequence."""
+        if len(self.parts.lengths) == 1:
+            return None
+        return [name for name, n in zip(self.parts.names, self.parts.lengths, strict=True) for _ in range(n)]
+
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Arrays ``t`` (or dates), ``mean`` and ``variance``.
 
@@ -137,7 +173,8 @@ class Outputs(ABC):
         return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
 
     def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
-        """A DataFrame of times (or dates) by outputs.
+        """A DataFrame of times (or dates) by outputs. If there are several sequences, the index has the levels
+        ``sequence`` and ``time``.
 
         :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
         :raises ValueError: if it is another name.
@@ -152,7 +189,11 @@ class Outputs(ABC):
             import pandas
         except ImportError:
             raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
-        index = pandas.Index(self._times(), name="time")
+        times, labels = self._times(), self._labels()
+        if labels is None:
+            index = pandas.Index(times, name="time")
+        else:
+            index = pandas.MultiIndex.from_arrays([labels, times], names=["sequence", "time"])
         return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
 
     def to_file(
@@ -168,7 +209,8 @@ class Outputs(ABC):
 
         :param path: the file name, whose suffix gives the format, or a text stream for csv.
         :param interval: probability of the intervals. 0 writes none.
-        :param sequence: name of the sequence of each row, (T,).
+        :param sequence: name of the sequence of each row, (T,). Default: those of the training sequences, or the
+            numbers of new ones, if there are several sequences.
         :param frame_shape: (H, W) of video frames, required for videos.
         :param fps: frames per second of a video.
         :raises ValueError: if ``interval`` is not in [0, 1), or the suffix is unknown.
@@ -186,7 +228,7 @@ class Outputs(ABC):
             stddev=self.stddev.cpu().numpy(),
             interval=None if ends is None else (ends[0], ends[1]),
             columns=self.columns,
-            sequence=sequence,
+            sequence=self._labels() if sequence is None else sequence,
             frame_shape=frame_shape,
             fps=fps,
         )

@@ -21,7 +21,9 @@ from pyro_vgpds.formatting import Default
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.arguments import (
     ONLY,
+    OneSequence,
     SequenceLike,
+    describe_parts,
     read_new_data,
     read_new_times,
     resolve_sequence,
@@ -30,7 +32,9 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.calibration import hidden_variance, residual_variance
 from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.extending import extend
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated
@@ -67,10 +71,10 @@ class Posterior(FittedModel):
     data's own D outputs only, and make the lagged copies of new outputs themselves.
 
     ``sequence`` means the same in all methods: the index of the training sequence that ``t`` belongs to (negative
-    indices count from the end), or None for a new, independent sequence. Methods that take several sequences also take
-    a list with one entry for each. The default is None, except in :meth:`forecast`, which continues the only training
-    sequence. ``t`` can lie inside, between or beyond the training times. If the training times were dates, ``t`` are
-    dates, or seconds since the first of them.
+    indices count from the end), its name if the data have names, or None for a new, independent sequence. Methods that
+    take several sequences also take a list with one entry for each. The default is None, except in :meth:`forecast` and
+    :meth:`extended`, which continue the only training sequence. ``t`` can lie inside, between or beyond the training
+    times. If the training times were dates, ``t`` are dates, or seconds since the first of them.
 
     >>> post = Posterior(model, guide, data)
     >>> post.num_outputs, post.q.mean.shape, post.inducing_mean.shape
@@ -119,7 +123,7 @@ class Posterior(FittedModel):
         """
         return hidden_variance(self, share, num_sequences, num_frames, solver=solver, progress=progress)
 
-    def condition(self, data: Sequences, sequences: Sequence[int | None] | None = None) -> Posterior:
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Posterior:
         """The posterior of other data at the same hyperparameters, without training: for a new origin of a forecast, or
         with more or fewer observed entries. q(X) and q(U) are found again.
 
@@ -133,6 +137,42 @@ class Posterior(FittedModel):
         True
         """
         return condition(self, data, sequences)
+
+    def extended(
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike | Default = ONLY,
+        *,
+        free: bool = False,
+        solver: Solver | None = None,
+    ) -> Posterior:
+        """The posterior with new frames as well, without training: forecasts continue from the new end.
+
+        The hyperparameters and inducing inputs stay. The q(X) of the new frames is found as in :meth:`reconstruct`; the
+        other frames change through the temporal prior that they share with them. q(U) is that of all frames, so the
+        mapping learns from the new ones. Frames in which nothing is observed change nothing.
+
+        :param t: times (T,) of the new frames, or a list of them for several sequences. They may also lie before or
+            between the training times.
+        :param y: outputs (T, D), or a list of them; NaN for missing ones. At a training time they are added to that
+            frame, and replace numbers that it has already.
+        :param sequence: see :class:`Posterior`; may be a list. Default: the only training sequence. None: the frames
+            become a further training sequence.
+        :param free: optimise the training frames' q(X) as well; a step then costs as much as one of training. This is
+            always done for data with lags, and if ``t`` has training times.
+        :param solver: of the search for the q(X) of the new frames. Default: ``Solver(num_starts=2)``.
+        :returns: a new posterior with its own ``data``; this one does not change.
+        :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown, or
+            required.
+
+        >>> data.lengths
+        (25, 23)
+        >>> more = post.extended([2.6, 2.7], data.read()[-2:], sequence=0)
+        >>> more.data.lengths, more.forecast([2.8, 2.9], sequence=0).mean.shape
+        ((27, 23), torch.Size([2, 5]))
+        """
+        return extend(self, t, y, sequence, free=free, solver=solver)
 
     def calibrate(
         self, task: str = "impute", *, share: float = 0.1, horizon: int | None = None, seed: int = 0
@@ -160,7 +200,13 @@ class Posterior(FittedModel):
     # predictions
 
     def forecast(
-        self, t: ArrayLike, sequence: int | Default | None = ONLY, *, include_noise: bool = True, full_cov: bool = False
+        self,
+        t: ArrayLike,
+        sequence: OneSequence | Default = ONLY,
+        *,
+        given: ArrayLike | None = None,
+        include_noise: bool = True,
+        full_cov: bool = False,
     ) -> Prediction:
         r"""Outputs at new times, from the times alone (the paper's section 3.1).
 
@@ -176,10 +222,15 @@ class Posterior(FittedModel):
             kernel's white noise; for the training frame itself use :meth:`impute`.
         :param sequence: see :class:`Posterior`. Default: the only training sequence. The latent path of a new sequence
             is that of the prior.
+        :param given: outputs that are known at these times already, such as the forecast of a temperature or numbers of
+            a calendar: (T, D) with NaN for unknown ones, or a DataFrame with some of the columns. The result is that of
+            :meth:`reconstruct` for frames of the sequence, and returns these numbers unchanged. ``t`` must increase.
         :param include_noise: predict the outputs; if False, the function without their noise.
-        :param full_cov: compute the covariance (T, D, D) of outputs within a time, and use it in ``log_prob``.
+        :param full_cov: compute the covariance (T, D, D) of outputs within a time, and use it in ``log_prob``. Not with
+            ``given``.
         :returns: a :class:`~pyro_vgpds.Prediction` of (T, D).
-        :raises ValueError: if ``t`` is not (T,) and finite, or the sequence is unknown, or required.
+        :raises ValueError: if ``t`` is not (T,) and finite, the sequence is unknown, or required, or ``given`` does not
+            fit.
         :raises TypeError: if ``t`` has dates and the training times are numbers.
 
         >>> ahead = post.forecast([2.6, 2.7, 2.8], sequence=0)
@@ -189,6 +240,10 @@ class Posterior(FittedModel):
         """
         times = read_new_times(t, self.data)
         which = resolve_sequence(sequence, self.data)
+        if given is not None:
+            if full_cov:
+                raise ValueError("full_cov=True cannot be combined with given: use .covariance of the result.")
+            return self.reconstruct(t, given, which, fill=True, include_noise=include_noise)
         with torch.no_grad():
             path, rows = self.q.forecast(times, which), training_frames(self.data, which)
             carried = self.residuals(self.inducing, times, [(rows, torch.arange(len(times), device=rows.device))])
@@ -208,7 +263,10 @@ class Posterior(FittedModel):
         observed, t = self.data.read(0, self.num_outputs) if fill else None, self.data.times.t
         every = [(rows, rows) for rows in (training_frames(self.data, s) for s in range(self.data.num_sequences))]
         carried = self.residuals(self.inducing, t, every)
-        return Prediction(t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried)
+        return Prediction(
+            t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried,
+            parts=Parts.of(self.data),
+        )  # fmt: skip
 
     def reconstruct(
         self,
@@ -247,7 +305,8 @@ class Posterior(FittedModel):
         :param solver: Default: ``Solver()``.
         :param progress: show a progress bar over the steps of all starts; a start that converges skips the rest of its
             steps. None: on a terminal only.
-        :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other.
+        :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other,
+            which ``split()`` gives back apart.
         :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown.
 
         >>> seen = data.read()[:10].clone()
@@ -276,12 +335,13 @@ class Posterior(FittedModel):
                 include_noise=include_noise,
                 observed=new.read(0, self.num_outputs) if fill else None,
                 residuals=self.residuals(inducing, new.times.t, pair_frames(self.data, new, belongs)),
+                parts=describe_parts(self.data, new, belongs),
             )
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps
         return result
 
     def generate(
-        self, t: ArrayLike, num_samples: int = 1, sequence: int | None = None, *, include_noise: bool = True
+        self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Tensor:
         """Draws of whole sequences at these times, (num_samples, T, D), coherent in time.
 
@@ -300,7 +360,7 @@ class Posterior(FittedModel):
         return self.forecast(t, sequence, include_noise=include_noise).sample(num_samples)
 
     def as_model(
-        self, sequence: int | None = None, *, include_noise: bool = True
+        self, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Callable[[ArrayLike | Sequences], Tensor]:
         """:meth:`generate` as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D).
 

@@ -17,7 +17,7 @@ from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
-from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
 from pyro_vgpds.types import ArrayLike
 
@@ -70,6 +70,7 @@ class Prediction(Outputs):
     :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere.
     :param full_cov: compute the covariance (T, D, D) now, and use it in ``log_prob``.
     :param residuals: residuals carried to these times. Default: the noise is white.
+    :param parts: the sequences that the frames belong to. Default: one.
     :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
@@ -87,8 +88,9 @@ class Prediction(Outputs):
         observed: Tensor | None = None,
         full_cov: bool = False,
         residuals: Residuals | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        super().__init__(t, inducing.data, include_noise)
+        super().__init__(t, inducing.data, include_noise, parts)
         self.full_cov, self.latent = full_cov, Latent(path)
         self._path, self._inducing, self._observed, self._residuals = path, inducing, observed, residuals
         self._covariance: Tensor | None = None

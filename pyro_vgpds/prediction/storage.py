@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
-from pyro_vgpds.files.models import BAD_CONTENT, build_data, convert_scale, describe_data, pack_metadata
+from pyro_vgpds.files.models import BAD_CONTENT, build_data, convert_names, convert_scale, describe_data, pack_metadata
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.ensemble_files import build_ensemble, describe_ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
@@ -75,6 +75,7 @@ def load_posterior(
     """
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
+        convert_names(header, tensors)
         if header["kind"] == "model":
             convert_scale(header, tensors)
             return build_posterior(header, tensors, build_data(header, tensors, device, dtype))

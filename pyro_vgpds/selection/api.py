@@ -94,6 +94,8 @@ def auto(
     names = propose_baselines(data, task) if baselines is None else list(baselines)
     models = propose_models(data, task) if candidates is None else list(candidates)
     check_candidates(names, models)
+    for model in models:
+        model.check(data)
     problem = Problem(data, task, horizon, seed)
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]

@@ -9,6 +9,7 @@ import pyro
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.meeting import meet
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
@@ -28,7 +29,7 @@ class Configuration:
 
     name: str  #: in reports
     mapping: str = "rbf"  #: "rbf", "linear" or "sum" of both
-    temporal: str | None = None  #: as in the command line. Default: that of ``VGPDS.from_data``
+    temporal: str | None = None  #: as in ``kernels.parse_kernel``. Default: that of ``VGPDS.from_data``
     latent_dim: int | None = None  #: as in ``VGPDS.from_data``
     num_inducing: int | None = None  #: as in ``VGPDS.from_data``
     static_dim: int | None = None  #: as in ``VGPDS.from_data``
@@ -36,6 +37,16 @@ class Configuration:
     scale_outputs: bool = True  #: as in ``VGPDS.from_data``
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
     num_steps: int = 120  #: of training
+
+    def check(self, data: Sequences) -> None:
+        """Compare the temporal kernel with the times of data, before anything is trained.
+
+        :param data: the training sequences.
+        :raises ValueError: if the text of the kernel cannot be read, or has a duration although the data have no dates.
+
+        >>> Configuration("wave", temporal="rbf(lengthscale=1)").check(data)
+        """
+        meet(None if self.temporal is None else parse_kernel(self.temporal), data)
 
     def fit(self, data: Sequences, seed: int = 0) -> Posterior:
         """Train on sequences.

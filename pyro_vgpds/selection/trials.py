@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyro_vgpds.baselines import BaselinePosterior
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.files.models import load_metadata
+from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.prediction.conditioning import continue_training
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
@@ -80,7 +82,7 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
         rival = make_rival(candidate, train)
         found = [split.predict(rival.condition(split.train)) for split in splits]
         return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
-    posterior = candidate.fit(train, seed)
+    posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
     ready = apply_settings(posterior, settings)
     found = [first, *(split.predict(ready.condition(split.train, list(split.kept))) for split in splits[1:])]
@@ -95,10 +97,17 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     if isinstance(trial.candidate, str):
         return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs))
     if len(split.kept) < data.num_sequences:  # whole sequences are new: their paths need a start of their own
-        posterior = trial.candidate.fit(data, seed)
+        posterior = _fit(trial.candidate, data, seed)
     else:
         posterior = continue_training(cast("Posterior", trial.predictor), data, num_steps=_STEPS)
     return apply_settings(posterior, trial.settings)
+
+
+def _fit(candidate: Configuration, data: Sequences, seed: int) -> Posterior:
+    """Train without the warnings of :meth:`Configuration.check`, which was called before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TimeScaleWarning)
+        return candidate.fit(data, seed)
 
 
 def _mean_squares(found: HeldOut, num_outputs: int) -> Tensor:

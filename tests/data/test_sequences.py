@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -317,3 +319,35 @@ def test_lagged():
             bad.lagged([0])
     with pytest.raises(ValueError, match=r"lags of other are \(-1, 2\), but must be \(1, 2\)"):
         data.lagged([1, 2]).joined(wide)
+
+
+# dates
+
+
+def test_dates_of_a_time_zone_are_utc():
+    pandas = pytest.importorskip("pandas")
+    index = pandas.date_range("2024-01-01", periods=3, freq="h", tz="Europe/Berlin")
+    frame = pandas.DataFrame({"y": [1.0, 2.0, 3.0]}, index)
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    plain = [datetime.datetime(2024, 1, 1, hour, tzinfo=zone) for hour in range(3)]
+    for data in (
+        Sequences.from_frame(frame),
+        Sequences.from_frame(frame.rename_axis("when").reset_index(), time="when"),
+        Sequences(plain, frame),
+        Sequences(np.array(plain), frame),
+        Sequences([pandas.Series(index)], [frame]),
+    ):
+        assert data.time_origin == np.datetime64("2023-12-31T23")
+        assert data.times.t.tolist() == [0.0, 3600.0, 7200.0]
+
+
+def test_dates_of_python():
+    days = [datetime.date(2024, 2, 28), datetime.date(2024, 2, 29), datetime.date(2024, 3, 1)]
+    data = Sequences([days, days[1:]], [np.ones((3, 1)), np.ones((2, 1))])
+    assert data.time_origin == np.datetime64("2024-02-28")
+    assert data.times.t.tolist() == [0.0, 86400.0, 172800.0, 86400.0, 172800.0]
+
+
+def test_durations_are_not_times():
+    with pytest.raises(TypeError, match=r"t must be numbers or dates, .* such as hours: t / np.timedelta64\(1, 'h'\)"):
+        Sequences(np.array([1, 2], "timedelta64[h]"), np.ones(2))

@@ -13,6 +13,7 @@ from problems import make_data, make_model
 from pyro_vgpds import Posterior, PosteriorMixture, Sequences
 from pyro_vgpds.datasets import load_video
 from pyro_vgpds.files import write_table
+from pyro_vgpds.kernels import Matern32
 
 
 @pytest.fixture
@@ -56,7 +57,9 @@ def test_dates():
     days = np.datetime64("2024-03-01", "ns") + np.arange(7) * np.timedelta64(1, "D")
     data = Sequences(days, make_data((7,)).y)
     stream = io.StringIO()
-    Posterior(*make_model(data), data).forecast(days[-1:] + np.timedelta64(12, "h")).to_file(stream, 0)
+    Posterior(*make_model(data, temporal=Matern32(1.0, "2d")), data).forecast(
+        days[-1:] + np.timedelta64(12, "h")
+    ).to_file(stream, 0)
     assert stream.getvalue().splitlines()[1].startswith("2024-03-07T12:00:00,")
 
 

@@ -364,7 +364,9 @@ def test_bad_input_is_named():
         posterior.forecast(T_NEW)
     with pytest.raises(ValueError, match="sequence must be 0 to 3, or None for a new sequence, but got 4"):
         posterior.forecast(T_NEW, 4)
-    with pytest.raises(TypeError, match="sequence must be a whole number or None, but got 'a'"):
+    with pytest.raises(
+        ValueError, match=r"must be 0 to 3, or None .* got 'a'. The sequences have no names: Sequences\(t,"
+    ):
         posterior.forecast(T_NEW, "a")
     with pytest.raises(ValueError, match=r"t must be finite, but t\[1\] is nan"):
         posterior.forecast([0.0, math.nan], 0)
@@ -398,7 +400,7 @@ def test_repr():
     posterior, _ = make_posterior()
     assert repr(posterior).startswith("Posterior(of Sequences(4 sequences, 21 frames, 5 outputs), bound=")
     assert repr(posterior.forecast(T_NEW, 0).latent) == "Latent(4 times, 2 dimensions)"
-    assert "sequence: 'int | Default | None' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
+    assert "sequence: 'OneSequence | Default' = <the only sequence>" in str(inspect.signature(Posterior.forecast))
 
 
 @pytest.mark.parametrize("noise", [0.3, [0.3], [0.05, 0.2, 0.1, 0.02, 0.4]])
@@ -497,7 +499,7 @@ def test_a_solver_is_a_solver():
 def test_one_sequence_is_no_list():
     posterior, _ = make_posterior()
     for call in (posterior.forecast, posterior.generate):
-        with pytest.raises(TypeError, match=r"sequence must be a whole number or None, but got \[0\]"):
+        with pytest.raises(TypeError, match=r"sequence must be a whole number, a name or None, but got \[0\]"):
             call([0.1], sequence=[0])
     with pytest.raises(ValueError, match="rows must select at least one of the 2 times"):
         posterior.forecast([0.1, 0.2], 0).select(slice(2, None))

@@ -13,6 +13,7 @@ from problems import make_data, make_model
 from torch.distributions import MultivariateNormal, Normal
 
 from pyro_vgpds import Posterior, Sequences
+from pyro_vgpds.kernels import Matern32, White
 
 T_NEW = torch.tensor([1.3, -0.4, 0.2])
 
@@ -76,7 +77,7 @@ def test_arrays_and_frames_with_dates_and_names():
     days = pandas.date_range("2021-03-01", periods=10, freq="D")
     frame = pandas.DataFrame(np.random.default_rng(0).standard_normal((10, 2)), index=days, columns=["a", "b"])
     data = Sequences.from_frame(frame)
-    model, guide = make_model(data)
+    model, guide = make_model(data, temporal=Matern32(0.9, "2d") + White(0.02))
     posterior = Posterior(model, guide, data)
     later = pandas.date_range("2021-03-10 12:00", periods=3, freq="12h")
     prediction = posterior.forecast(later)

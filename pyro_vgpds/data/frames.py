@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences in a pandas DataFrame: a column or the index has the times, and a column may name the sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["split_frame"]
+
+
+def split_frame(
+    frame: pandas.DataFrame, time: str | None, sequence: str | None
+) -> tuple[list[pandas.Series | pandas.Index], list[pandas.DataFrame], list[str] | None]:
+    """Times and outputs of each sequence, and the names of the sequences.
+
+    :param frame: in which every other column is an output.
+    :param time: the column of times. None: the index.
+    :param sequence: the column that names the sequence of each row. None: one sequence without a name.
+    :raises ValueError: if a column does not exist, or a row names no sequence.
+    :raises TypeError: if the times are text.
+    """
+    for name, value in (("time", time), ("sequence", sequence)):
+        if value is not None and value not in frame.columns:
+            raise ValueError(f"{name}={value!r} is not a column; the columns are {list(frame.columns)}.")
+    if sequence is not None and bool(frame[sequence].isna().any()):
+        raise ValueError(f"sequence={sequence!r} is missing in some rows; fill or drop them.")
+    _check_times(frame, time)
+    groups = (
+        [("", frame)] if sequence is None else [(str(name), part) for name, part in frame.groupby(sequence, sort=False)]
+    )
+    t = [part.index if time is None else part[time] for _, part in groups]
+    y = [part.drop(columns=[name for name in (time, sequence) if name is not None]) for _, part in groups]
+    return t, y, None if sequence is None else [name for name, _ in groups]
+
+
+def _check_times(frame: pandas.DataFrame, time: str | None) -> None:
+    """Raise a TypeError if the times are text, which says how to convert them."""
+    times = frame.index if time is None else frame[time]
+    first = next(iter(times), None)
+    if not isinstance(first, str):
+        return
+    what, place, option = "the index", "frame.index", "parse_dates=True"
+    if time is not None:
+        what, place, option = f"time={time!r}", f"frame[{time!r}]", f"parse_dates=[{time!r}]"
+    raise TypeError(
+        f"{what} is text such as {first!r}, but must be numbers or dates. Read dates with pandas.read_csv(..., "
+        f"{option}), or convert them: {place} = pandas.to_datetime({place})."
+    )
