@@ -9,13 +9,15 @@ from typing import TypeVar
 
 import pyro
 import torch
+from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import least_lam
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.training.api import fit
 
 __all__ = ["condition", "continue_training"]
@@ -72,12 +74,14 @@ def continue_training(
         data = data.lagged(posterior.data.lags)
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
-    guide = AutoOpperArchambeau(model, **_sites(posterior, data, belongs))
+    options = {"init_loc_fn": init_to_value(values=origin.values)} if origin.values else {}
+    guide = AutoOpperArchambeau(model, **_sites(posterior, data, belongs), **options)
     hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
-    if hyperparameters:
+    if origin.values:
         with pyro.get_param_store().scope():
             guide.median(data)  # makes the distributions of hyperparameters with priors
-        guide.load_state_dict(hyperparameters, strict=False)
+        if isinstance(origin.guide, OpperArchambeauGuide):
+            guide.load_state_dict(hyperparameters, strict=False)
     q = {"mean_bar_unconstrained", "lam_unconstrained"}
     learned = [p for name, p in guide.named_parameters() if p.requires_grad and name not in q]
     learned += [p for p in model.parameters() if p.requires_grad]
@@ -99,7 +103,10 @@ def continue_training(
 def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None]) -> dict[str, Tensor]:
     """``mean_bar`` and ``lam`` for the new data, from η and λ of the same frames."""
     with torch.no_grad():
-        structure, old_prior = getattr(posterior.origin.model, "structure", None), posterior.q.prior
+        old_q = posterior.q
+        if isinstance(old_q, GaussianPosterior):  # of the form that natural steps need, with the same mean
+            old_q = OpperArchambeau(old_q.prior, *old_q.sites())
+        structure, old_prior = getattr(posterior.origin.model, "structure", None), old_q.prior
         prior = TemporalGP(old_prior.kernel, data.times, old_prior.event_shape[-1], structure=structure)
         lam = least_lam(prior.variance).expand(prior.event_shape).clone()
         eta = torch.zeros_like(lam)
@@ -111,7 +118,7 @@ def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None
             t, known = data.times.t[rows], posterior.data.times.t[old].contiguous()
             at = torch.searchsorted(known, t).clamp_max(len(known) - 1)
             same = (known[at] == t).nonzero().squeeze(-1)
-            eta[rows.start + same] = posterior.q.eta[old.start + at[same]]
-            lam[rows.start + same] = posterior.q.lam[old.start + at[same]]
+            eta[rows.start + same] = old_q.eta[old.start + at[same]]
+            lam[rows.start + same] = old_q.lam[old.start + at[same]]
         q = OpperArchambeau.from_natural(prior, eta, lam)
         return {"mean_bar": q.mean_bar, "lam": q.lam}
