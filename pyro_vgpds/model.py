@@ -277,10 +277,9 @@ class VGPDS(ParameterModule):
     def relevance(self, guide: Callable[..., object] | None = None, data: Sequences | None = None) -> Relevance:
         """The relevance of each latent dimension: its weight in the mapping times its spread, (Q,).
 
-        The weights alone cannot be compared, as a latent dimension may be stretched and its weight shrunk with no
-        change to the model. The spread is the variance of q(X) over the frames if ``guide`` and ``data`` are given, and
-        otherwise that of the inducing inputs, which lie near the latent path. A dimension is active if it has at least
-        5 % of the largest relevance.
+        The weights alone cannot be compared: a latent dimension may be stretched and its weight shrunk with no change
+        to the model. The spread is the variance of q(X) over the frames if ``guide`` and ``data`` are given, else that
+        of the inducing inputs. A dimension is active if it has at least 5 % of the largest relevance.
 
         :param guide: the guide of this model.
         :param data: the data that the two were trained on.

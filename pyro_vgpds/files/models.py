@@ -13,7 +13,14 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.files.kernels import Json, build_kernel, build_parameter, describe_kernel, describe_parameter
+from pyro_vgpds.files.kernels import (
+    Json,
+    UnknownKernelError,
+    build_kernel,
+    build_parameter,
+    describe_kernel,
+    describe_parameter,
+)
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -46,7 +53,8 @@ def save(
     :param data: their training data.
     :param metadata: additional information, such as units and names: any nesting of numbers, strings, lists,
         dictionaries and tensors. :func:`load_metadata` reads it.
-    :raises TypeError: if a kernel or a prior is not one of the library's own. Save ``state_dict()`` of those.
+    :raises TypeError: if a kernel is not registered with :func:`~pyro_vgpds.kernels.register_kernel`, or a prior is not
+        one of a fixed list. Save ``state_dict()`` of those.
     :raises ValueError: if guide, model and data do not belong together.
 
     >>> from pyro_vgpds import load, load_metadata, save
@@ -85,7 +93,8 @@ def load(
     :param path: the file.
     :param device: Default: the CPU.
     :param dtype: Default: the dtype at saving.
-    :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version.
+    :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
+        that is not registered.
     :raises FileNotFoundError: if there is no such file.
 
     >>> from pyro_vgpds import load, save
@@ -102,6 +111,8 @@ def load(
         convert_scale(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
+    except UnknownKernelError as error:
+        raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
 
