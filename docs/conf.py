@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
     ("py:class", r"(Array|Data|Path|Sequence)Like|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path"),
     ("py:class", r"ProgressLike|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
-    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
+    ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
 ]
 
 

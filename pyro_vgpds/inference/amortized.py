@@ -32,7 +32,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     where the network maps the outputs of a frame to a and b, of Q numbers each. A site is a noisy observation of x_n at
     a(y_n) with precision λ_n; the pass through the prior is that of :class:`~pyro_vgpds.AutoOpperArchambeau`, so that
     frames without outputs follow their neighbours. The number of parameters does not grow with the number of frames,
-    and :meth:`posterior` takes new sequences.
+    and ``posterior(data)`` takes new sequences.
 
     The network reads 2D numbers of each frame: the centred and scaled outputs, with 0 for missing ones, and then 1 for
     each observed output and 0 for each missing one. It returns 2Q numbers, a and b.
@@ -51,7 +51,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     :raises TypeError: if ``model`` is not a VGPDS, or ``network`` is not a module.
     :raises ValueError: if ``num_hidden`` is not a positive whole number, or a network is given as well.
 
-    >>> from pyro_vgpds import AmortizedOpperArchambeau
+    >>> from pyro_vgpds import AmortizedOpperArchambeau, Sequences
     >>> pyro.clear_param_store()
     >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
     >>> encoder = AmortizedOpperArchambeau(new, data, num_hidden=16)

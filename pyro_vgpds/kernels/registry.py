@@ -11,21 +11,23 @@ from pyro_vgpds.kernels.base import Kernel, Product, Sum
 
 __all__ = ["check_storable", "kernel_name", "register_kernel", "registered_kernel", "registered_names"]
 
-C = TypeVar("C", bound=type[Kernel])
+K = TypeVar("K", bound=Kernel)
 
 _CLASSES: dict[str, type[Kernel]] = {}
 _NAMES: dict[type[Kernel], str] = {}
 
 
 @overload
-def register_kernel(kernel: C) -> C: ...
+def register_kernel(kernel: type[K]) -> type[K]: ...
 
 
 @overload
-def register_kernel(kernel: None = None, *, name: str) -> Callable[[C], C]: ...
+def register_kernel(kernel: None = None, *, name: str) -> Callable[[type[K]], type[K]]: ...
 
 
-def register_kernel(kernel: C | None = None, *, name: str | None = None) -> C | Callable[[C], C]:
+def register_kernel(
+    kernel: type[K] | None = None, *, name: str | None = None
+) -> type[K] | Callable[[type[K]], type[K]]:
     """Give a kernel class the name under which files keep it, so that models with it can be saved and loaded.
 
     A file holds this name, the parameters and the options (``option_names``) of the kernel. To load it, import the
@@ -53,7 +55,7 @@ def register_kernel(kernel: C | None = None, *, name: str | None = None) -> C | 
     return _register(kernel, name)
 
 
-def _register(kernel: C, name: str | None) -> C:
+def _register(kernel: type[K], name: str | None) -> type[K]:
     if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
         raise TypeError(f"register_kernel needs a class that derives from Kernel, but got {kernel!r:.80}.")
     name = kernel.__name__ if name is None else name

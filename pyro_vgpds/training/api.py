@@ -49,6 +49,10 @@ def fit(
     undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step. With
     priors on hyperparameters the bound is an estimate from one draw of them, and the last parameters are kept.
 
+    Pyro's global parameter store is the same afterwards as before: the results are in ``model`` and ``guide``, which
+    own their parameters. ``SVI`` puts parameters into that store, where a later model finds those of the same names;
+    call ``pyro.clear_param_store()`` between models. Trained modules keep their parameters.
+
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
     :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau` or :class:`~pyro_vgpds.AmortizedOpperArchambeau`.
     :param data: the training sequences.
