@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro
+import torch
 from torch import Tensor, nn
 
 from pyro_vgpds.checks import check_count
@@ -107,7 +108,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
 
     def _encode(self, network: nn.Module, data: Sequences) -> tuple[Tensor, Tensor]:
         latent = self._check(data).latent_dim
-        result = network(self._inputs(data))
+        inputs = self._inputs(data)
+        result = network(inputs)
         if not isinstance(result, Tensor) or result.shape != (data.num_frames, 2 * latent):
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ValueError(
@@ -115,6 +117,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
                 f"got {got}."
             )
         place, log_precision = result.split(latent, -1)
+        seen = inputs[:, data.num_outputs :].any(-1, keepdim=True)  # a frame without outputs tells nothing
+        log_precision = torch.where(seen, log_precision, -_LOG_PRECISION)
         lam = log_precision.clamp(-_LOG_PRECISION, _LOG_PRECISION).exp()
         return lam * place, lam
 

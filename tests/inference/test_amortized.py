@@ -65,6 +65,20 @@ def test_new_sequences_are_encoded_as_by_hand():
         assert q.event_shape == (some.num_frames, 2)
 
 
+def test_frames_without_outputs_follow_their_neighbours():
+    _, guide, data = make(missing=0.0)
+    y = data.read()[:7].clone()
+    y[3] = float("nan")
+    gap, without = (Sequences(data.times.t[rows], y[rows]) for rows in (slice(0, 7), [0, 1, 2, 4, 5, 6]))
+    eta, lam = guide.encode(gap)
+    assert lam[3].max() < 1e-12
+    torch.testing.assert_close(eta[4:], guide.encode(without)[0][3:])
+    with torch.no_grad():
+        whole, rest = guide.posterior(gap), guide.posterior(without)
+        torch.testing.assert_close(whole.mean[3], rest.forecast(data.times.t[3:4], 0).mean[0])
+        torch.testing.assert_close(whole.variance[3], rest.forecast(data.times.t[3:4], 0).variance[0])
+
+
 def test_the_network_starts_at_the_initial_latent_points():
     model, guide, data = make(missing=0.0)
     eta, lam = guide.encode(data)
