@@ -242,7 +242,7 @@ class GuideByHand(PyroModule):
 # \Psi_2 = \langle K_{MN} K_{NM} \rangle. $$
 #
 # For the squared exponential kernel they have closed forms, which are methods of the kernel value. Here is the bound as
-# the paper writes it, with determinants and inverses:
+# the paper writes it, with determinants and inverses. `solve(A, B)` computes $A^{-1} B$ with smaller rounding errors:
 
 
 # %%
@@ -254,9 +254,9 @@ def data_term(q, kernel, inducing, noise, y, jitter=1e-6):
     psi2 = kernel.psi2(q.mean, q.variance, inducing, None)[0]  # (M, M)
     k_mm = kernel.inducing_cov(inducing) + jitter * torch.eye(len(inducing))
     inside = beta * psi2 + k_mm
-    w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.inv(inside) @ psi1.T
+    w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.solve(inside, psi1.T)
     logs = 0.5 * n * torch.log(beta / (2 * math.pi)) + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside)
-    slack = 0.5 * beta * (psi0 - torch.trace(torch.linalg.inv(k_mm) @ psi2))
+    slack = 0.5 * beta * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
     return d * (logs - slack) - 0.5 * torch.trace(y.T @ w @ y)
 
 

@@ -168,6 +168,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     ) -> float:
         """The amortisation gap in nats: what :meth:`refine` adds to the bound at the same hyperparameters, at least 0.
 
+        It is that of ``data`` alone, with a mapping of their own. For new sequences given the training data, compare
+        the bounds of :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>` with and without ``encode=True``.
         Arguments as in :meth:`refine`.
 
         >>> encoder.gap(data) > 0.0
