@@ -490,7 +490,8 @@ many_t = [0.2 * torch.arange(length)] * num_sequences
 with torch.no_grad():
     swing = Swing(1.0, true_lengthscale, true_omega)()
     many_x = torch.cat([TemporalGP(swing, part, latent_dim=2).sample() for part in many_t])
-    many_y = SparseGP(many_x, curved(), inducing=torch.zeros(1, 2), noise=variance, mean=mean).sample().split(length)
+    noise, centre = torch.tensor(true_noise**2), torch.zeros(num_outputs)
+    many_y = SparseGP(many_x, curved(), inducing=torch.zeros(1, 2), noise=noise, mean=centre).sample().split(length)
 train_data = Sequences(many_t[:-2], many_y[:-2])
 t_new, y_new = many_t[-2:], list(many_y[-2:])
 
