@@ -51,7 +51,7 @@ nitpick_ignore_regex = [
         r"(Array|Data|Path|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path",
     ),
     ("py:class", r"ProgressLike|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
-    ("py:class", r"pyro_vgpds\.(kernels\.base\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
+    ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
 ]
 
 

@@ -22,6 +22,7 @@ from pyro_vgpds import kernels
 from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import FileFormatError, load, load_metadata, save
+from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.natural import NaturalGradient
@@ -43,6 +44,7 @@ from pyro_vgpds.version import __version__
 
 __all__ = [
     "VGPDS",
+    "AmortizedOpperArchambeau",
     "AutoOpperArchambeau",
     "BayesClassifier",
     "Collapsed_ELBO",

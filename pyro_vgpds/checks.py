@@ -8,8 +8,9 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
-__all__ = ["check_count", "check_noise", "check_probability", "is_whole", "positive", "undefined"]
+__all__ = ["check_count", "check_noise", "check_probability", "constrained", "is_whole", "positive", "undefined"]
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -41,14 +42,26 @@ def check_probability(value: float, name: str = "probability") -> None:
 
 def positive(name: str, value: object) -> Tensor:
     """A copy of ``value`` as a floating-point tensor, checked to be finite and positive."""
-    keep = isinstance(value, Tensor) and value.is_floating_point()
-    try:
-        tensor = torch.as_tensor(value, dtype=None if keep else torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a positive number or tensor, but got {value!r}.") from None
+    tensor = _numbers(name, value, "a positive number")
     if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
         raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
     return tensor.detach().clone()
+
+
+def constrained(name: str, value: object, constraint: constraints.Constraint) -> Tensor:
+    """A copy of ``value`` as a floating-point tensor, checked to be finite and to satisfy the constraint."""
+    tensor = _numbers(name, value, "a number")
+    if tensor.numel() == 0 or not bool((torch.isfinite(tensor) & constraint.check(tensor)).all()):
+        raise ValueError(f"{name} must be finite and satisfy {constraint}, but got {value!r}.")
+    return tensor.detach().clone()
+
+
+def _numbers(name: str, value: object, what: str) -> Tensor:
+    keep = isinstance(value, Tensor) and value.is_floating_point()
+    try:
+        return torch.as_tensor(value, dtype=None if keep else torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be {what} or tensor, but got {value!r}.") from None
 
 
 def undefined(owner: object, method: str) -> NotImplementedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -15,9 +16,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import meet, warn_of_stored
 from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, Kernel
@@ -272,15 +273,14 @@ class VGPDS(ParameterModule):
             times = self.start.times.to(self.inducing)
             return self.start.sites(TemporalGP(self.temporal(), times, self.latent_dim, structure=self.structure))
 
-    def relevance(self, guide: AutoOpperArchambeau | None = None, data: Sequences | None = None) -> Relevance:
+    def relevance(self, guide: Callable[..., object] | None = None, data: Sequences | None = None) -> Relevance:
         """The relevance of each latent dimension: its weight in the mapping times its spread, (Q,).
 
-        The weights alone cannot be compared, as a latent dimension may be stretched and its weight shrunk with no
-        change to the model. The spread is the variance of q(X) over the frames if ``guide`` and ``data`` are given, and
-        otherwise that of the inducing inputs, which lie near the latent path. A dimension is active if it has at least
-        5 % of the largest relevance.
+        The weights alone cannot be compared: a latent dimension may be stretched and its weight shrunk with no change
+        to the model. The spread is the variance of q(X) over the frames if ``guide`` and ``data`` are given, else that
+        of the inducing inputs. A dimension is active if it has at least 5 % of the largest relevance.
 
-        :param guide: the :class:`~pyro_vgpds.AutoOpperArchambeau` of this model.
+        :param guide: the guide of this model.
         :param data: the data that the two were trained on.
         :raises ValueError: if the mapping kernel has no weights.
 
@@ -291,7 +291,7 @@ class VGPDS(ParameterModule):
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
-            q = guide.posterior(data)
+            q = read_point(self, guide, data).q
             return Relevance.of(weights * (q.mean.var(0, correction=0) + q.variance.mean(0)))
 
     def extra_repr(self) -> str:

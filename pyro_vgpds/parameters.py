@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positive parameters of Pyro modules: each is learned, is fixed or has a prior."""
+"""Parameters of Pyro modules, positive unless declared otherwise: each is learned, is fixed or has a prior."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from pyro_vgpds.checks import positive
+from pyro_vgpds.checks import constrained, positive
 from pyro_vgpds.data.durations import Duration
 
 __all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
@@ -23,7 +25,7 @@ Prior: TypeAlias = (
 )
 #: the same, or a ``PyroSample`` of it
 PriorLike: TypeAlias = Prior | PyroSample
-#: a positive parameter: numbers (learned) or a prior
+#: a parameter: numbers (learned) or a prior
 ParameterLike: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | PyroParam | PriorLike
 #: the same for a parameter that is a time: also durations
 TimeLike: TypeAlias = ParameterLike | Duration | Sequence[Duration]
@@ -44,23 +46,60 @@ def is_prior(value: object) -> TypeGuard[PriorLike]:
     return isinstance(value, PyroSample) or hasattr(value, "log_prob") or callable(value)
 
 
-class ParameterModule(PyroModule):
-    """A ``PyroModule`` that can be asked about its positive parameters. Kernels and ``VGPDS`` derive from it.
+class _Constrained(Messenger):
+    """Adds a constraint to the ``pyro.param`` statements inside."""
 
-    A learned parameter is a ``PyroParam``, a fixed one a buffer, and one with a prior a ``PyroSample``.
+    def __init__(self, constraint: constraints.Constraint) -> None:
+        super().__init__()
+        self.constraint = constraint
+
+    def _pyro_param(self, msg: Message) -> None:
+        msg["kwargs"]["constraint"] = self.constraint
+
+
+class ParameterModule(PyroModule):
+    """A ``PyroModule`` that can be asked about its parameters. Kernels and ``VGPDS`` derive from it.
+
+    A learned parameter is a ``PyroParam``, a fixed one a buffer, and one with a prior a ``PyroSample``. Parameters are
+    positive unless :meth:`Kernel.add_parameter <pyro_vgpds.kernels.Kernel.add_parameter>` declared another constraint.
 
     >>> import pyro.distributions as dist
     >>> from pyro_vgpds.kernels import Periodic
     >>> kernel = Periodic(variance=[1.0, 2.0], lengthscale=dist.LogNormal(0.0, 1.0), period=24.0).fix("period")
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._declared: dict[str, constraints.Constraint] = {}  # other than positive
+
+    def declare(self, name: str, constraint: constraints.Constraint) -> None:
+        """Set the constraint of a parameter, before its value.
+
+        :param name: the parameter.
+        :param constraint: of each of its values.
+        :raises TypeError: if it is not a constraint of single numbers.
+
+        >>> from torch.distributions import constraints
+        >>> kernel.declare("phase", constraints.real)
+        >>> kernel.assign("phase", -0.5)
+        >>> kernel.constraint("phase")
+        Real()
+        """
+        if not isinstance(constraint, constraints.Constraint) or constraint.event_dim:
+            raise TypeError(
+                f"the constraint of {type(self).__name__}.{name} must be one of single numbers, such as "
+                f"torch.distributions.constraints.real, but got {constraint!r}."
+            )
+        if constraint is not constraints.positive:
+            self._declared[name] = constraint
+
     def assign(self, name: str, value: ParameterLike) -> None:
         """Set a parameter, which is then learned or has a prior.
 
         :param name: the parameter.
-        :param value: positive numbers (learned), or a distribution or ``PyroSample`` (a prior).
+        :param value: numbers that satisfy the constraint (learned), or a distribution or ``PyroSample`` (a prior).
         :raises TypeError: if the value is neither.
-        :raises ValueError: if the value is not positive and finite.
+        :raises ValueError: if the value is not finite or does not satisfy the constraint.
 
         >>> kernel.assign("variance", [2.0, 1.0])
         >>> kernel.variance.tolist()
@@ -69,10 +108,32 @@ class ParameterModule(PyroModule):
         if is_prior(value):
             value = value if isinstance(value, PyroSample) else PyroSample(value)
         elif not isinstance(value, PyroParam):
-            value = PyroParam(positive(f"{type(self).__name__}.{name}", value), constraints.positive)
+            label, other = f"{type(self).__name__}.{name}", self._declared.get(name)
+            numbers = positive(label, value) if other is None else constrained(label, value, other)
+            value = PyroParam(numbers, constraints.positive if other is None else other)
         if name in self._buffers or name in self._pyro_params or name in self._pyro_samples:
             delattr(self, name)
         setattr(self, name, value)
+
+    def constraint(self, name: str) -> constraints.Constraint:
+        """The constraint of the values of a parameter, ``constraints.positive`` by default.
+
+        :param name: the parameter.
+
+        >>> kernel.constraint("period")
+        GreaterThan(lower_bound=0.0)
+        """
+        if name in self._pyro_params:  # a PyroParam may have come with its own
+            return self._pyro_params[name][0]
+        return self._declared.get(name, constraints.positive)
+
+    def __getattr__(self, name: str) -> Any:
+        # Pyro's statement of a module's parameter does not tell its constraint, which render_model then cannot show
+        own = self.__dict__.get("_pyro_params", {})
+        if name not in own:
+            return super().__getattr__(name)
+        with _Constrained(own[name][0]):
+            return super().__getattr__(name)
 
     def is_learned(self, name: str) -> bool:
         """Whether training changes the parameter; False also if there is no such parameter.

@@ -3,9 +3,9 @@
 # # Your own priors and guides
 #
 # `VGPDS` is an ordinary Pyro model, so each of its parts can be replaced. This tutorial does this on a small problem:
-# priors on hyperparameters, a temporal kernel with a state-space form, two guides to compare with the default one,
-# other ELBOs, NUTS, and a mapping kernel. After each replacement we check the result against a slow but reliable
-# method: dense algebra, Monte Carlo, or theory.
+# priors on hyperparameters, a temporal kernel with a state-space form, two guides to compare with the default one, a
+# network as a guide, other ELBOs, NUTS, and a mapping kernel. After each replacement we check the result against a slow
+# but reliable method: dense algebra, Monte Carlo, or theory.
 #
 # [VGPDS in Pyro](vgpds_in_pyro.ipynb) explains the model, the guide and the ELBO, and should be read first.
 #
@@ -15,6 +15,7 @@
 # - [Priors on hyperparameters](#Priors-on-hyperparameters)
 # - [NUTS](#NUTS)
 # - [Guides](#Guides)
+# - [An amortised guide](#An-amortised-guide)
 # - [Monte Carlo ELBOs](#Monte-Carlo-ELBOs)
 # - [A mapping kernel](#A-mapping-kernel)
 # - [Summary](#Summary)
@@ -36,10 +37,12 @@ from torch.distributions import register_kl
 
 from pyro_vgpds import (
     VGPDS,
+    AmortizedOpperArchambeau,
     AutoOpperArchambeau,
     Collapsed_ELBO,
     NaturalGradient,
     OpperArchambeau,
+    Posterior,
     Sequences,
     SparseGP,
     TemporalGP,
@@ -449,6 +452,107 @@ if not smoke_test:
     assert curves["mean field"][-1] < curves["autoregressive chain"][-1] < curves["Opper–Archambeau"][-1]
 
 # %% [markdown]
+# `Posterior` predicts with each of these guides. It reads the mean $\mathbf m$ and the covariance $S$ of `x`, and
+# integrates the prior's conditional over it:
+#
+# $$ \mu_* = A \mathbf m, \qquad \Sigma_* = K_{**} - A K_{N*} + A S A^\top, \qquad A = K_{*N} K_t^{-1}. $$
+#
+# Pyro's autoguides work as well. A distribution without `covariance_matrix` counts as independent over the frames.
+
+# %%
+pyro.clear_param_store()
+for name, any_guide in (("mean field", mean_field), ("autoregressive chain", chain), ("Opper–Archambeau", guide)):
+    post = Posterior(model, any_guide, data)
+    ahead = post.forecast(t[-1] + torch.tensor([0.2, 1.0]))
+    print(f"{name:22s} bound {post.bound:9.2f}, standard deviation of output 0 ahead:", ahead.stddev[:, 0].numpy())
+
+# %% [markdown]
+# ## An amortised guide
+#
+# All guides so far have parameters for each frame. A new sequence has no such parameters, so its $q(X)$ must be found
+# by an optimisation. An *amortised* guide learns a network instead that maps the outputs of a frame to its site,
+#
+# $$ \lambda_n = \exp b(\mathbf y_n), \qquad \eta_n = \lambda_n \circ a(\mathbf y_n), $$
+#
+# as if the network had observed $\mathbf x_n$ at $a(\mathbf y_n)$ with precision $\lambda_n$. The rest is the same as
+# in the Opper–Archambeau guide: $q(X)$ is the prior times these sites, so the path is still smooth, and frames without
+# outputs follow their neighbours. `AmortizedOpperArchambeau` has a small default network; `network=` takes any
+# `torch.nn.Module`.
+#
+# A network needs more than one short series, so we sample several sequences with one common mapping, and keep two of
+# them for later.
+
+# %%
+pyro.clear_param_store()
+pyro.set_rng_seed(7)
+num_sequences, length = (3, 8) if smoke_test else (42, 30)
+many_t = [0.2 * torch.arange(length)] * num_sequences
+with torch.no_grad():
+    swing = Swing(1.0, true_lengthscale, true_omega)()
+    many_x = torch.cat([TemporalGP(swing, part, latent_dim=2).sample() for part in many_t])
+    noise, centre = torch.tensor(true_noise**2), torch.zeros(num_outputs)
+    many_y = SparseGP(many_x, curved(), inducing=torch.zeros(1, 2), noise=noise, mean=centre).sample().split(length)
+train_data = Sequences(many_t[:-2], many_y[:-2])
+t_new, y_new = many_t[-2:], list(many_y[-2:])
+
+temporal = Swing(1.0, 2.0, 1.5).fix("variance") + White(1e-3) + Bias(0.1)
+shared = VGPDS.from_data(train_data, 2, 6 if smoke_test else 20, temporal, jitter=1e-6)
+encoder = AmortizedOpperArchambeau(shared, train_data, num_hidden=32)
+
+# %% [markdown]
+# `fit` trains network and hyperparameters together by Adam; Pyro's `SVI` with `Collapsed_ELBO` does it as well.
+#
+# What does the amortisation cost? `encoder.refine` copies the sites of the network into an `AutoOpperArchambeau` and
+# takes natural steps from there, with the hyperparameters fixed. `encoder.gap` is what the bound gains by this, never
+# negative. For sequences that were not in training, `Posterior.reconstruct` finds $q(X_*)$ given the training data.
+# `encode=True` takes it from the network instead, without an optimisation. The difference of the two bounds is the gap
+# of the new sequences.
+
+# %%
+steps, gaps = [], {"training sequences": [], "new sequences": []}
+part = 2 if smoke_test else 50
+for k in range(8):
+    fit(shared, encoder, train_data, part, progress=False)
+    post = Posterior(shared, encoder, train_data)
+    quick, slow = post.reconstruct(t_new, y_new, encode=True), post.reconstruct(t_new, y_new)
+    steps.append((k + 1) * part)
+    gaps["training sequences"].append(encoder.gap(train_data) / train_data.num_frames)
+    gaps["new sequences"].append((slow.bound - quick.bound) / (2 * length))
+for name, values in gaps.items():
+    print(f"{name:18s} gap {values[0]:.2f} nats per frame after {part} steps, {values[-1]:.3f} after {steps[-1]}")
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+for name, values in gaps.items():
+    left.plot(steps, values, "o-", markersize=3, label=name)
+left.set(xlabel="steps of Adam", ylabel="gap (nats per frame)", yscale="log")
+left.legend(frameon=False)
+for dim in range(2):
+    middle, wide = quick.latent.mean[:length, dim], 2 * quick.latent.variance[:length, dim].sqrt()
+    right.fill_between(t_new[0], middle - wide, middle + wide, color=f"C{dim}", alpha=0.3, linewidth=0)
+    right.plot(t_new[0], middle, color=f"C{dim}", label="network" if dim == 0 else None)
+    right.plot(t_new[0], slow.latent.mean[:length, dim], "k--", label="natural steps" if dim == 0 else None)
+right.set(xlabel="time", ylabel="latent path of a new sequence")
+right.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# Left: the gap becomes small, also on the sequences that the network has never seen. Right: the path of a new sequence
+# by the network, with two standard deviations, and by natural steps (dashed).
+#
+# A network knows only patterns of missing outputs that occurred in training. Here nothing was missing, so it should not
+# be used for sequences with hidden outputs. If it is good but not good enough, continue with the refined guide:
+
+# %%
+for name, options in (("network", {"encode": True}), ("natural steps", {})):
+    began = time.process_time()
+    result = post.reconstruct(t_new, y_new, **options)
+    print(f"{name:14s} bound {result.bound:9.2f}, {1000 * (time.process_time() - began):5.0f} ms for two new sequences")
+
+fine = encoder.refine(train_data)
+before, after = post.bound, Posterior(shared, fine, train_data).bound
+print(f"training data: bound {before:.2f} by the network, {after:.2f} refined; gap {encoder.gap(train_data):.2f} nats")
+
+# %% [markdown]
 # ## Monte Carlo ELBOs
 #
 # Without the messenger of `Collapsed_ELBO`, model and guide run with Pyro's other ELBOs. These sample `x` and score `y`
@@ -603,7 +707,9 @@ print(f"bound: {swing_bound:.1f} with ARDRBF, {angles_bound:.1f} with Angles")
 # - A temporal kernel needs `gram` and `diag`. Three more methods give it a state-space form with cost $O(N)$.
 # - Parameters become random as `PyroSample`s; guide, ELBOs and NUTS work unchanged.
 # - Every guide whose `x` has a mean and a variance works with `Collapsed_ELBO`. If its KL is registered, the loss is
-#   deterministic. Opper–Archambeau is the optimal Gaussian with independent latent dimensions.
+#   deterministic. Opper–Archambeau is the optimal Gaussian with independent latent dimensions. `Posterior` predicts
+#   with each of them.
+# - An amortised guide encodes new sequences without an optimisation; its gap tells what that costs.
 # - Monte Carlo ELBOs run with the same model and guide. They are tighter, but noisy.
 # - A mapping kernel is defined by its $\Psi$ statistics. Test them against Monte Carlo.
 #

@@ -35,6 +35,7 @@ import pyro
 import torch
 from pyro.distributions import constraints
 from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
+from pyro.infer.inspect import get_model_relations
 from pyro.nn import PyroModule, PyroParam
 from pyro.optim import Adam
 from pyro.poutine.messenger import Messenger
@@ -241,7 +242,7 @@ class GuideByHand(PyroModule):
 # \Psi_2 = \langle K_{MN} K_{NM} \rangle. $$
 #
 # For the squared exponential kernel they have closed forms, which are methods of the kernel value. Here is the bound as
-# the paper writes it, with determinants and inverses:
+# the paper writes it, with determinants and inverses. `solve(A, B)` computes $A^{-1} B$ with smaller rounding errors:
 
 
 # %%
@@ -253,9 +254,9 @@ def data_term(q, kernel, inducing, noise, y, jitter=1e-6):
     psi2 = kernel.psi2(q.mean, q.variance, inducing, None)[0]  # (M, M)
     k_mm = kernel.inducing_cov(inducing) + jitter * torch.eye(len(inducing))
     inside = beta * psi2 + k_mm
-    w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.inv(inside) @ psi1.T
+    w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.solve(inside, psi1.T)
     logs = 0.5 * n * torch.log(beta / (2 * math.pi)) + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside)
-    slack = 0.5 * beta * (psi0 - torch.trace(torch.linalg.inv(k_mm) @ psi2))
+    slack = 0.5 * beta * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
     return d * (logs - slack) - 0.5 * torch.trace(y.T @ w @ y)
 
 
@@ -357,6 +358,38 @@ assert all(math.isclose(loss, reference, rel_tol=1e-6) for loss in losses.values
 # %% [markdown]
 # They agree, and they are deterministic: no sample of $X$ is used. The library's `Collapsed_ELBO` does not even draw a
 # sample; its messenger uses the mean of $q(X)$ instead.
+#
+# Pyro reads the graph of a model from a run of it. `get_model_relations` tells which site depends on which sites and
+# parameters, and the constraints of the parameters. If the program `dot` and the extra `graph` of this library are
+# installed, `pyro.render_model(model, (data,), render_params=True, render_distributions=True)` draws the graph. Here we
+# draw it with matplotlib, which needs neither.
+
+# %%
+pyro.clear_param_store()
+relations = get_model_relations(model, (data,))
+parents = {site: relations["sample_param"][site] for site in ("x", "y")}
+
+fig, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
+arrow = {"arrowstyle": "-|>", "color": "k", "shrinkA": 4, "shrinkB": 16}
+for (site, names), across in zip(parents.items(), (0.0, 1.2), strict=True):
+    observed = site in relations["observed"]
+    circle = {"boxstyle": "circle,pad=0.5", "facecolor": "0.8" if observed else "white"}
+    ax.text(across, 0, site, ha="center", va="center", bbox=circle, zorder=2)
+    ax.text(across + 0.06, -0.25, relations["sample_dist"][site], va="center", color="0.4")
+    for i, name in enumerate(names):
+        place = across + (i - (len(names) - 1) / 2) * 0.29, 1.0
+        label = f"{name.replace('.', '.' + chr(10), 1)}\n{relations['param_constraint'][name].split('(')[0]}"
+        ax.text(*place, label, ha="center", va="bottom", fontsize="small")
+        ax.annotate("", (across, 0), place, arrowprops=arrow)
+ax.annotate("", (1.2, 0), (0, 0), arrowprops=arrow | {"shrinkA": 16})
+ax.set(xlim=(-0.5, 1.75), ylim=(-0.5, 1.6))
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
+# The latent path depends on the parameters of the temporal kernel; those with the constraint `GreaterThan` are
+# positive. The outputs, observed and therefore grey, depend on the path, the mapping kernel, the inducing inputs and
+# the noise. The variance of the RBF is fixed, so it is no parameter.
 #
 # ## Training: natural gradients and Adam
 #

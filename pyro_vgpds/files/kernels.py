@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as trees of names from a fixed list. Names that are read are looked up and never run."""
+"""Kernels as trees of registered names. Names that are read are looked up, and never imported or run."""
 
 from __future__ import annotations
 
@@ -7,51 +7,71 @@ from typing import Any, TypeAlias
 
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroSample
+from pyro.distributions import constraints
+from pyro.nn import PyroParam, PyroSample
 from torch import Tensor
+from torch.distributions import transform_to
 
-from pyro_vgpds import kernels
+from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.kernels import Kernel, Product, Sum
-from pyro_vgpds.parameters import ParameterModule
+from pyro_vgpds.kernels.registry import check_storable, kernel_name, registered_kernel, registered_names
+from pyro_vgpds.parameters import ParameterLike, ParameterModule
 
-__all__ = ["Json", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
+__all__ = ["Json", "UnknownKernelError", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
 
 #: a part of a file's header
 Json: TypeAlias = dict[str, Any]
 
-_KERNELS: dict[str, type[Kernel]] = {
-    name: getattr(kernels, name)
-    for name in (
-        "ARDRBF", "ARDLinear", "Bias", "Cosine", "Linear", "MarkovRBF", "Matern12", "Matern32", "Matern52",
-        "Periodic", "RBF", "White",
-    )
-}  # fmt: skip
 _PRIORS: dict[str, tuple[str, ...]] = {
+    "Beta": ("concentration1", "concentration0"),
+    "Cauchy": ("loc", "scale"),
     "Exponential": ("rate",),
     "Gamma": ("concentration", "rate"),
     "HalfCauchy": ("scale",),
     "HalfNormal": ("scale",),
     "InverseGamma": ("concentration", "rate"),
+    "Laplace": ("loc", "scale"),
     "LogNormal": ("loc", "scale"),
+    "Normal": ("loc", "scale"),
+    "StudentT": ("df", "loc", "scale"),
     "Uniform": ("low", "high"),
     "Weibull": ("scale", "concentration"),
 }
 
 
+#: constraints with numbers of their own, and the names of these
+_CONSTRAINTS: dict[str, tuple[str, ...]] = {
+    "greater_than": ("lower_bound",),
+    "greater_than_eq": ("lower_bound",),
+    "interval": ("lower_bound", "upper_bound"),
+    "less_than": ("upper_bound",),
+}
+
+
+_POSITIVE = {"constraint": "greater_than", "lower_bound": 0.0}
+
+
+class UnknownKernelError(FileFormatError):
+    """A file has a kernel that is not registered."""
+
+
 def describe_kernel(kernel: Kernel) -> Json:
     """A kernel as a tree of names.
 
-    :raises TypeError: if a kernel or a prior is not one of the library's own.
+    :raises TypeError: if a kernel is not registered, or a prior is not one of a fixed list.
     """
     if isinstance(kernel, (Sum, Product)):
         return {"kind": type(kernel).__name__, "parts": [describe_kernel(part) for part in kernel]}
-    if _KERNELS.get(type(kernel).__name__) is not type(kernel):
+    name = kernel_name(type(kernel))
+    if name is None:
         raise TypeError(
-            f"save knows the kernels {', '.join(_KERNELS)}, sums and products, but the model has {kernel!r}. "
-            "Save model.state_dict() instead, and make the model again before loading it."
+            f"save knows the kernels {', '.join(registered_names())}, sums and products, but the model has {kernel!r}. "
+            "Register a class of your own with @pyro_vgpds.kernels.register_kernel. Or save model.state_dict(), and "
+            "make the model again before loading it."
         )
+    check_storable(kernel)
     about = {
-        "kind": type(kernel).__name__,
+        "kind": name,
         "parameters": {name: describe_parameter(kernel, name) for name in kernel.parameter_names},
     }
     options = {name: getattr(kernel, name) for name in kernel.option_names}
@@ -59,15 +79,15 @@ def describe_kernel(kernel: Kernel) -> Json:
 
 
 def describe_parameter(module: ParameterModule, name: str) -> str | Json:
-    """``"fixed"``, ``"learned"``, or the prior.
+    """``"fixed"``, ``"learned"`` if it is positive, its constraint if it is learned with another one, or the prior.
 
-    :raises TypeError: if the prior is not one of a fixed list.
+    :raises TypeError: if the prior or the constraint is not one of a fixed list.
     """
     if module.is_fixed(name):
         return "fixed"
     prior, event_dim = module.prior(name), 0
     if prior is None:
-        return "learned"
+        return _describe_constraint(module, name)
     while isinstance(prior, dist.Independent):
         event_dim, prior = event_dim + prior.reinterpreted_batch_ndims, prior.base_dist
     kind = type(prior).__name__
@@ -82,22 +102,54 @@ def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, pr
     """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``.
 
     :param dtype: of priors.
-    :raises KeyError: if a name is not in the fixed lists, or a tensor is missing.
+    :raises FileFormatError: if a kernel is not registered.
+    :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
     """
     if about["kind"] in ("Sum", "Product"):
         parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
     values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
-    kernel = _KERNELS[about["kind"]](**values, **about.get("options", {}))
+    kind = registered_kernel(about["kind"])
+    if kind is None:
+        raise UnknownKernelError(
+            f"has the kernel {str(about['kind'])[:80]!r}, which is not registered. Import the module that registers it "
+            "with pyro_vgpds.kernels.register_kernel, and then load the file."
+        )
+    kernel = kind(**values, **about.get("options", {}))
     fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
     return kernel.fix(*fixed) if fixed else kernel
 
 
-def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dtype, name: str) -> Tensor | PyroSample:
+def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dtype, name: str) -> ParameterLike:
     """The value or the prior of a parameter."""
     if how == "fixed":
         return tensors[name]
     if isinstance(how, str):
         return tensors[f"{name}_unconstrained"].exp()
+    if "constraint" in how:
+        constraint = _build_constraint(how)
+        return PyroParam(transform_to(constraint)(tensors[f"{name}_unconstrained"]), constraint)
     arguments = {key: torch.tensor(how[key], dtype=dtype) for key in _PRIORS[how["prior"]]}
     return PyroSample(getattr(dist, how["prior"])(**arguments).to_event(how["event_dim"]))
+
+
+def _describe_constraint(module: ParameterModule, name: str) -> str | Json:
+    constraint = module.constraint(name)
+    if type(constraint) is type(constraints.real):  # copies of a model have copies of it
+        return {"constraint": "real"}
+    for kind, bounds in _CONSTRAINTS.items():
+        if type(constraint) is type(getattr(constraints, kind)(*(0.0,) * len(bounds))):
+            about = {"constraint": kind, **{bound: float(getattr(constraint, bound)) for bound in bounds}}
+            return "learned" if about == _POSITIVE else about
+    raise TypeError(
+        f"save knows the constraints real, positive, {', '.join(_CONSTRAINTS)}, but {name!r} has {constraint}. Save "
+        "state_dict() instead."
+    )
+
+
+def _build_constraint(how: Json) -> constraints.Constraint:
+    if how["constraint"] == "real":
+        return constraints.real
+    bounds = [float(how[bound]) for bound in _CONSTRAINTS[how["constraint"]]]
+    constraint: constraints.Constraint = getattr(constraints, how["constraint"])(*bounds)
+    return constraint

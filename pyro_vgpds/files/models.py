@@ -13,8 +13,17 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.files.kernels import Json, build_kernel, build_parameter, describe_kernel, describe_parameter
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.files.kernels import (
+    Json,
+    UnknownKernelError,
+    build_kernel,
+    build_parameter,
+    describe_kernel,
+    describe_parameter,
+)
+from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
+from pyro_vgpds.inference.encoder import Encoder
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.types import PathLike
 
@@ -29,17 +38,23 @@ BAD_CONTENT = (KeyError, IndexError, AttributeError, TypeError, ValueError, Runt
 
 
 def save(
-    path: PathLike, model: VGPDS, guide: AutoOpperArchambeau, data: Sequences, metadata: dict[str, object] | None = None
+    path: PathLike,
+    model: VGPDS,
+    guide: OpperArchambeauGuide,
+    data: Sequences,
+    metadata: dict[str, object] | None = None,
 ) -> None:
     """Write the model, the guide and their training data, which predictions need, to one file.
 
     :param path: the file. An existing file is replaced when the new one is complete.
     :param model: a :class:`~pyro_vgpds.VGPDS`.
-    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`, or :class:`~pyro_vgpds.AmortizedOpperArchambeau` with
+        the default network.
     :param data: their training data.
     :param metadata: additional information, such as units and names: any nesting of numbers, strings, lists,
         dictionaries and tensors. :func:`load_metadata` reads it.
-    :raises TypeError: if a kernel or a prior is not one of the library's own. Save ``state_dict()`` of those.
+    :raises TypeError: if a kernel is not registered with :func:`~pyro_vgpds.kernels.register_kernel`, or a prior is not
+        one of a fixed list. Save ``state_dict()`` of those.
     :raises ValueError: if guide, model and data do not belong together.
 
     >>> from pyro_vgpds import load, load_metadata, save
@@ -72,13 +87,14 @@ def load_metadata(path: PathLike) -> dict[str, object]:
 
 def load(
     path: PathLike, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+) -> tuple[VGPDS, OpperArchambeauGuide, Sequences]:
     """The model, the guide and the data that :func:`save` wrote.
 
     :param path: the file.
     :param device: Default: the CPU.
     :param dtype: Default: the dtype at saving.
-    :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version.
+    :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
+        that is not registered.
     :raises FileNotFoundError: if there is no such file.
 
     >>> from pyro_vgpds import load, save
@@ -96,6 +112,8 @@ def load(
         convert_names(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
+    except UnknownKernelError as error:
+        raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
 
@@ -112,12 +130,22 @@ def describe_model(
     """
     if not isinstance(model, VGPDS):
         raise TypeError(f"model must be VGPDS, but got {type(model).__name__}.")
-    if not isinstance(guide, AutoOpperArchambeau):
-        raise TypeError(f"guide must be AutoOpperArchambeau, but got {type(guide).__name__}.")
+    if not isinstance(guide, OpperArchambeauGuide):
+        raise TypeError(
+            f"guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got {type(guide).__name__}. Save "
+            "guide.state_dict(), or the posterior post.condition(post.data), whose guide is an AutoOpperArchambeau."
+        )
     if not isinstance(data, Sequences):
         raise TypeError(f"data must be Sequences, but got {type(data).__name__}.")
     shape = (data.num_frames, model.latent_dim)
-    if data.y is None or not hasattr(guide, "lam") or tuple(guide.lam.shape) != shape:
+    amortised = isinstance(guide, AmortizedOpperArchambeau)
+    if isinstance(guide, AmortizedOpperArchambeau) and not isinstance(guide.network, Encoder):
+        raise TypeError(
+            f"save knows the default network only, but the guide has {type(guide.network).__name__}. Save "
+            "guide.state_dict() instead, or guide.refine(data), which has no network."
+        )
+    fits = amortised or (hasattr(guide, "lam") and tuple(guide.lam.shape) == shape)
+    if data.y is None or guide.model is not model or not fits:
         raise ValueError(
             f"guide must be the guide of this model on this data, with outputs, for {shape} latent points."
         )
@@ -134,12 +162,14 @@ def describe_model(
             "num_outputs": model.num_outputs,
         },
     }
+    if amortised:
+        header["guide"] = {"kind": "AmortizedOpperArchambeau"}
     of_model, of_guide = (model.state_dict(), guide.state_dict()) if states is None else states
     tensors = {f"model.{name}": value for name, value in of_model.items()}
     return header, tensors | {f"guide.{name}": value for name, value in of_guide.items()}
 
 
-def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS, AutoOpperArchambeau]:
+def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS, OpperArchambeauGuide]:
     """The model and the guide that :func:`describe_model` described, in the dtype and on the device of the data."""
     about, state, guide_state = header["model"], strip(tensors, "model."), strip(tensors, "guide.")
     state.setdefault("output_scale", torch.ones_like(state["output_mean"]))  # not in older files
@@ -157,9 +187,13 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     model.load_state_dict(state)
     model.warns_of_scales = False  # training chose the values
     _move(model, data)
-    guide = AutoOpperArchambeau(
-        model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
-    )
+    guide: OpperArchambeauGuide
+    if header.get("guide", {}).get("kind") == "AmortizedOpperArchambeau":
+        guide = AmortizedOpperArchambeau(model, num_hidden=len(guide_state["network.inner.bias"]))
+    else:
+        guide = AutoOpperArchambeau(
+            model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
+        )
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used
         with pyro.get_param_store().scope(), torch.no_grad():
             _move(guide, data)(data)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Variational inference: the collapsed ELBO, the guide, natural gradients, and where training starts."""
 
+from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.elbo import Collapsed_ELBO, IntegrateMessenger
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.inference.natural import NaturalGradient
 
 __all__ = [
+    "AmortizedOpperArchambeau",
     "AutoOpperArchambeau",
     "Collapsed_ELBO",
     "IntegrateMessenger",

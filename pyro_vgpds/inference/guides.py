@@ -12,13 +12,67 @@ from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.nn import PyroParam
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-__all__ = ["AutoOpperArchambeau"]
+__all__ = ["AutoOpperArchambeau", "OpperArchambeauGuide"]
 
 
-class AutoOpperArchambeau(AutoNormalMessenger):
+class OpperArchambeauGuide(AutoNormalMessenger):
+    """The common part of guides with an :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
+
+    Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``. Derived classes define
+    :meth:`make_posterior`.
+    """
+
+    @property
+    def has_random_parameters(self) -> bool:
+        """Whether the guide has met latent hyperparameters, each with a mean-field Normal of ``AutoNormalMessenger``.
+
+        >>> guide.has_random_parameters
+        False
+        """
+        return any(name.startswith("locs.") for name, _ in self.named_parameters())
+
+    def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
+        """q(X) at the current parameters, without sampling. Arguments are those of the model.
+
+        >>> q = guide.posterior(data)
+        >>> q.mean.shape, q.variance.shape
+        (torch.Size([48, 3]), torch.Size([48, 3]))
+        """
+        with pyro.get_param_store().scope(), IntegrateMessenger():
+            self(*args, **kwargs)
+        q: Any = self.get_traces()[1].nodes["x"]["fn"]
+        return q
+
+    def get_posterior(self, name: str, prior: Any) -> Any:
+        if name == "y":  # the data have no outputs: draw them from the model, and create no parameters
+            return prior
+        if not isinstance(prior, TemporalGP):
+            return super().get_posterior(name, prior)
+        q = self.make_posterior(prior)
+        return q.mean if self._computing_median else q
+
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) on a prior.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+        """
+        raise undefined(self, "make_posterior(prior), which returns q(X)")
+
+    def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) of data on a prior at their times, outside of a call of the guide.
+
+        :param data: the sequences.
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at their times.
+        """
+        return self.make_posterior(prior)
+
+
+class AutoOpperArchambeau(OpperArchambeauGuide):
     r"""Guide for :class:`~pyro_vgpds.VGPDS`: :class:`~pyro_vgpds.OpperArchambeau` at site ``x``.
 
     The 2QN parameters ``mean_bar`` and ``lam`` (N, Q), with the sequences one after the other, are the paper's
@@ -85,42 +139,18 @@ class AutoOpperArchambeau(AutoNormalMessenger):
             lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
         )
 
-    @property
-    def has_random_parameters(self) -> bool:
-        """Whether the guide has met latent hyperparameters, each with a mean-field Normal of ``AutoNormalMessenger``.
-
-        >>> guide.has_random_parameters
-        False
-        """
-        return any(name.startswith("locs.") for name, _ in self.named_parameters())
-
-    def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
-        """q(X) at the current parameters, without sampling. Arguments are those of the model.
-
-        >>> q = guide.posterior(data)
-        >>> q.mean.shape, q.variance.shape
-        (torch.Size([48, 3]), torch.Size([48, 3]))
-        """
-        with pyro.get_param_store().scope(), IntegrateMessenger():
-            self(*args, **kwargs)
-        q: Any = self.get_traces()[1].nodes["x"]["fn"]
-        return q
-
     def get_posterior(self, name: str, prior: Any) -> Any:
-        if name == "y":  # the data have no outputs: draw them from the model, and create no parameters
-            return prior
-        if not isinstance(prior, TemporalGP):
-            return super().get_posterior(name, prior)
-        if not hasattr(self, "lam"):
-            zeros = prior.covariance.diag().new_zeros(prior.event_shape)
-            self.set(zeros, zeros + 1.0)
-        if self.lam.shape != prior.event_shape:
-            raise ValueError(
-                f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was called "
-                f"on {tuple(prior.event_shape)}. Make one guide for each data set; to predict, use Posterior."
-            )
-        q = self.make_posterior(prior)
-        return q.mean if self._computing_median else q
+        if isinstance(prior, TemporalGP):
+            if not hasattr(self, "lam"):
+                zeros = prior.covariance.diag().new_zeros(prior.event_shape)
+                self.set(zeros, zeros + 1.0)
+            if self.lam.shape != prior.event_shape:
+                raise ValueError(
+                    f"this guide is for {tuple(self.lam.shape)} = (frames, latent dimensions), but the model was "
+                    f"called on {tuple(prior.event_shape)}. Make one guide for each data set; to predict, use "
+                    "Posterior."
+                )
+        return super().get_posterior(name, prior)
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.

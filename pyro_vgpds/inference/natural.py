@@ -61,6 +61,7 @@ class NaturalGradient:
     :param guide: an :class:`~pyro_vgpds.AutoOpperArchambeau` with ``mean_bar`` and ``lam``.
     :param args: arguments of the model: the data.
     :param kwargs: keyword arguments of the model.
+    :raises TypeError: if the guide is of another type.
     :raises RuntimeError: if the guide already has a NaturalGradient.
 
     >>> from pyro_vgpds import Collapsed_ELBO, NaturalGradient
@@ -74,6 +75,11 @@ class NaturalGradient:
     """
 
     def __init__(self, guide: AutoOpperArchambeau, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(guide, AutoOpperArchambeau):
+            raise TypeError(
+                f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}. For an amortised guide, take "
+                "natural steps with guide.refine(data)."
+            )
         self.guide, self._call = guide, (args, kwargs)
         self.q: _Tracked | None = None
         self.eta = self.lam = torch.empty(0)

@@ -8,6 +8,7 @@ from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.parse import parse_kernel
 from pyro_vgpds.kernels.pyro_gp import from_pyro
+from pyro_vgpds.kernels.registry import register_kernel
 from pyro_vgpds.kernels.statespace import StateSpace
 from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic, StationaryValue
 from pyro_vgpds.kernels.values import KernelValue, lift
@@ -36,4 +37,10 @@ __all__ = [
     "from_pyro",
     "lift",
     "parse_kernel",
+    "register_kernel",
 ]
+
+for _kernel in (
+    ARDRBF, ARDLinear, Bias, Cosine, Linear, MarkovRBF, Matern12, Matern32, Matern52, Periodic, RBF, White,
+):  # fmt: skip
+    register_kernel(_kernel)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
+from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor
 
@@ -25,9 +26,10 @@ K = TypeVar("K", bound="Kernel")
 class Kernel(ParameterModule):
     """Base of all kernel modules.
 
-    Each parameter is positive. It is given as a number or tensor (learned), or as a distribution or ``PyroSample`` (a
-    prior); :meth:`fix` stops it from being learned. If the data have dates, times such as a period can be durations:
-    ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``, ``datetime.timedelta`` or ``pandas.Timedelta``. A call of the
+    Each parameter is positive, unless the kernel declares another constraint. It is given as a number or tensor
+    (learned), or as a distribution or ``PyroSample`` (a prior); :meth:`fix` stops it from being learned. If the data
+    have dates, times such as a period can be durations: ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``,
+    ``datetime.timedelta`` or ``pandas.Timedelta``. A call of the
     module reads every parameter once and returns the kernel's value, so that one trace sees one draw of each. ``+`` and
     ``*`` combine kernels.
 
@@ -71,15 +73,23 @@ class Kernel(ParameterModule):
         """Read every parameter once, and return the kernel's value."""
         raise undefined(self, "forward(), which returns its value")
 
-    def add_parameter(self, name: str, value: TimeLike | None, default: ParameterLike | None = None) -> None:
-        """Declare a positive parameter; to be called in the constructor.
+    def add_parameter(
+        self,
+        name: str,
+        value: TimeLike | None,
+        default: ParameterLike | None = None,
+        constraint: constraints.Constraint = constraints.positive,
+    ) -> None:
+        """Declare a parameter; to be called in the constructor.
 
         :param name: its name, which also becomes an attribute of the kernel.
         :param value: as for :meth:`set`. None: ``default``, until ``VGPDS.from_data`` chooses a value from the data,
             which it does for parameters named ``lengthscale`` and ``period``.
         :param default: the initial value if ``value`` is None.
-        :raises ValueError: if the name is taken, or the value is not positive and finite.
-        :raises TypeError: if the value is neither a number nor a prior.
+        :param constraint: of each of its values, such as ``constraints.real`` or ``constraints.interval(-1, 1)`` of
+            ``torch.distributions``. Default: positive.
+        :raises ValueError: if the name is taken, or the value is not finite or does not satisfy the constraint.
+        :raises TypeError: if the value is neither a number nor a prior, or the constraint is not one of single numbers.
 
         >>> from pyro_vgpds.kernels import Kernel
         >>> class Decay(Kernel):
@@ -91,6 +101,7 @@ class Kernel(ParameterModule):
         """
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
+        self.declare(name, constraint)
         self._names += (name,)
         if value is None:
             self.unset.add(name)
@@ -135,7 +146,7 @@ class Kernel(ParameterModule):
         :param name: the parameter.
         :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior). One of the
             ``time_parameters`` can be a duration, such as ``"24h"``.
-        :raises ValueError: if there is no such parameter, or the value is not positive and finite.
+        :raises ValueError: if there is no such parameter, or the value does not satisfy its constraint.
         :raises TypeError: if the value is neither a number nor a prior, or is a duration and the parameter not a time.
         """
         self._check_names((name,))

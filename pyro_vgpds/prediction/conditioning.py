@@ -9,15 +9,17 @@ from typing import TypeVar
 
 import pyro
 import torch
+from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
 from pyro_vgpds.data.parts import from_origin
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import least_lam
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.training.api import fit
 
 __all__ = ["condition", "continue_training", "from_sites", "place_sites"]
@@ -94,12 +96,14 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     origin = posterior.origin
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
-    guide = AutoOpperArchambeau(model, **sites)
+    options = {"init_loc_fn": init_to_value(values=origin.values)} if origin.values else {}
+    guide = AutoOpperArchambeau(model, **sites, **options)
     hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
-    if hyperparameters:
+    if origin.values:
         with pyro.get_param_store().scope():
             guide.median(data)  # makes the distributions of hyperparameters with priors
-        guide.load_state_dict(hyperparameters, strict=False)
+        if isinstance(origin.guide, OpperArchambeauGuide):
+            guide.load_state_dict(hyperparameters, strict=False)
     q = {"mean_bar_unconstrained", "lam_unconstrained"}
     learned = [p for name, p in guide.named_parameters() if p.requires_grad and name not in q]
     learned += [p for p in model.parameters() if p.requires_grad]
@@ -122,7 +126,11 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
 def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None]) -> dict[str, Tensor]:
     """``mean_bar`` and ``lam`` for the new data, from η and λ of the same frames."""
     old = [None if s is None else posterior.data.times.slices()[s] for s in belongs]
-    t, eta, lam = posterior.data.times.t, posterior.q.eta, posterior.q.lam
+    with torch.no_grad():
+        q = posterior.q
+        if isinstance(q, GaussianPosterior):  # of the form that natural steps need, with the same mean
+            q = OpperArchambeau(q.prior, *q.sites())
+        t, eta, lam = posterior.data.times.t, q.eta, q.lam
     return place_sites(posterior, data, [[] if rows is None else [(t[rows], eta[rows], lam[rows])] for rows in old])
 
 

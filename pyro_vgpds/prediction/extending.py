@@ -13,9 +13,10 @@ from pyro_vgpds.data.parts import make_like, merge_frames, split_outputs, take_f
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.prediction.arguments import SequenceLike, read_new_data, resolve_sequences
-from pyro_vgpds.prediction.conditioning import from_sites, place_sites
+from pyro_vgpds.prediction.conditioning import condition, from_sites, place_sites
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
+from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.types import DataLike
 
 __all__ = ["Extension", "extend", "extend_data"]
@@ -74,6 +75,8 @@ def extend(
     solver: Solver | None = None,
 ) -> P:
     """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`."""
+    if isinstance(posterior.q, GaussianPosterior):  # the frames of other guides have no sites that could stay
+        posterior = condition(posterior, posterior.data)
     old = posterior.data
     found, solver = extend_data(old, t, y, sequence), check_solver(solver or _SOLVER)
     known: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(found.data.num_sequences)]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -14,14 +14,15 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
+from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
-from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
-from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import PathPosterior
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
@@ -31,7 +32,8 @@ class Origin(NamedTuple):
     """The arguments of a :class:`FittedModel`, and the parameters at that time."""
 
     model: PyroModule
-    guide: AutoOpperArchambeau
+    guide: Callable[..., Any]
+    values: dict[str, Tensor]  #: medians of hyperparameters with priors
     states: tuple[dict[str, Tensor], dict[str, Tensor]]  #: of model and guide
     noise_variance: Tensor | None  #: (1,) or (D,); None for that of the model
     output_scale: Tensor | None  #: (D,); None for that of the model
@@ -45,47 +47,52 @@ class FittedModel:
     :ivar training: q(X), p(y given x) and the data.
     :ivar inducing: q(U).
     :ivar correlation: of the residuals; None if the noise is white.
+    :ivar encode: the network of an amortised guide, from sequences to sites; None for other guides.
     :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
     """
 
     def __init__(
         self,
         model: PyroModule,
-        guide: AutoOpperArchambeau,
+        guide: Callable[..., Any],
         data: Sequences,
         *,
         noise_variance: ArrayLike | float | None = None,
         output_scale: ArrayLike | None = None,
         residual: Kernel | None = None,
     ) -> None:
-        if not isinstance(guide, AutoOpperArchambeau):
-            raise TypeError(f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}.")
+        if not callable(guide) or guide is model:
+            raise TypeError(
+                f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
+            )
         if not isinstance(data, Sequences) or data.y is None:
             raise ValueError(f"data must be the Sequences(t, y) of training, with outputs, but got {data!r:.80}.")
-        if guide.model is not model:
+        if isinstance(guide, OpperArchambeauGuide) and guide.model is not model:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         if isinstance(residual, Kernel):
             check_dated(residual, data, "residual")
         with torch.no_grad():
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
-            self.training = _read(guide, data)
-            q, likelihood, _ = self.training
+            q, likelihood, values = read_point(model, guide, data)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
-            self.origin = Origin(model, guide, states, noise, scale, copy.deepcopy(residual))
+            self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-                self.training = Training(q, likelihood, data)
+            self.training = Training(q, likelihood, data)
             self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
             expected = likelihood.integrate(q).log_prob(data.y)
+            self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
             self.bound = float(expected) - float(kl_divergence(q, q.prior))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
 
     @property
-    def q(self) -> OpperArchambeau:
-        """The posterior of the latent path at the training frames, event shape (N, Q)."""
+    def q(self) -> PathPosterior:
+        """The posterior of the latent path at the training frames, event shape (N, Q): an
+        :class:`~pyro_vgpds.OpperArchambeau`, or a :class:`~pyro_vgpds.temporal.GaussianPosterior` for other guides.
+        """
         return self.training.q
 
     @property
@@ -130,22 +137,6 @@ class FittedModel:
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
-
-
-def _read(guide: AutoOpperArchambeau, data: Sequences) -> Training:
-    """q(X) and the mapping at the current parameters, detached; hyperparameters with priors at their medians."""
-    with pyro.get_param_store().scope():
-        guide.median(data)
-    trace = guide.get_traces()[0]
-    prior, likelihood = (trace.nodes[site]["fn"] for site in ("x", "y"))
-    if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
-        raise TypeError(
-            "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
-            f"{type(prior).__name__} and {type(likelihood).__name__}."
-        )
-    likelihood = copy.copy(likelihood)  # copies of what an optimiser may change in place
-    likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
-    return Training(OpperArchambeau(prior, guide.mean_bar.clone(), guide.lam.clone()), likelihood, data)
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:

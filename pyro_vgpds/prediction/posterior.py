@@ -39,6 +39,7 @@ from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
+from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
@@ -51,7 +52,10 @@ class Posterior(FittedModel):
     medians of the guide. q(U) and the factors that predictions share are computed once.
 
     :param model: a trained :class:`~pyro_vgpds.VGPDS`.
-    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`, or any other guide whose site ``x`` has a mean and a
+        variance: Pyro's autoguides, a function, a network. Predictions take q(X) as Gaussian, with independent latent
+        dimensions and sequences; frames are correlated as the guide's ``covariance_matrix`` says. A guide that is a
+        point, such as ``AutoDelta``, has variance 0, and ``bound`` is then its log-density.
     :param data: the :class:`~pyro_vgpds.Sequences` that they were trained on.
     :param noise_variance: noise variance to predict with, one number or (D,), in squared units of the data. Default:
         the trained one. The model assumes independent noise. If the residuals are correlated, many outputs contain less
@@ -65,7 +69,7 @@ class Posterior(FittedModel):
         frames to the other frames of the sequence. A sequence of n frames costs O(n³) for each pattern of observed
         frames. Predictions without noise are of the mapping alone.
     :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
-    :raises TypeError: if ``guide`` or ``residual`` has another type.
+    :raises TypeError: if ``guide`` or ``residual`` has another type, or ``x`` of the guide has no mean or variance.
 
     If the data have lags (:meth:`Sequences.lagged <pyro_vgpds.Sequences.lagged>`), all methods take and return the
     data's own D outputs only, and make the lagged copies of new outputs themselves.
@@ -276,6 +280,7 @@ class Posterior(FittedModel):
         *,
         factorised: bool = False,
         free: bool = False,
+        encode: bool = False,
         trust: float = 1.0,
         fill: bool = False,
         include_noise: bool = True,
@@ -297,6 +302,8 @@ class Posterior(FittedModel):
         :param free: optimise the training frames' q(X) as well, as the paper does; a step then costs as much as one of
             training. Otherwise their sites are fixed, and they change only through the prior that they share with the
             new frames.
+        :param encode: take the sites of the new frames from the network of an
+            :class:`~pyro_vgpds.AmortizedOpperArchambeau`, without an optimisation.
         :param trust: in (0, 1], the weight of an observed number of a new frame relative to one of training. The model
             assumes independent noise. If it is not, thousands of pixels contain less information on the latent path
             than the model assumes; a smaller weight, chosen on held-out frames, relies more on the times.
@@ -319,12 +326,22 @@ class Posterior(FittedModel):
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
         if factorised and free:
             raise ValueError("factorised=True fixes the training frames, so it cannot be combined with free=True.")
+        if encode and (self.encode is None or free):
+            raise ValueError(
+                "encode=True needs a posterior whose guide is an AmortizedOpperArchambeau, and free=False, but the "
+                f"guide is {type(self.origin.guide).__name__} and free={free}."
+            )
         if not 0.0 < trust <= 1.0:
             raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
+        if isinstance(self.q, GaussianPosterior) and (free or (not factorised and set(belongs) != {None})):
+            raise ValueError(
+                "the joint q(X, X*) of training and new frames needs a posterior whose guide has an OpperArchambeau. "
+                "Pass factorised=True without free, or use post.condition(post.data), which finds such a q(X)."
+            )
         with torch.no_grad():
             joint, solution, bounds = solve(
                 self.training, new, belongs, check_solver(solver), factorised=factorised, free=free, trust=trust,
-                progress=progress,
+                sites=self.encode(new) if encode and self.encode is not None else None, progress=progress,
             )  # fmt: skip
             moments = joint.moments(solution)
             inducing = InducingPosterior(self.training.likelihood, *moments, joint.combined, joint.weight)

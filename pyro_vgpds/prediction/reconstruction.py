@@ -28,6 +28,7 @@ from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["Joint", "Solution"]
@@ -112,9 +113,10 @@ class Joint:
             self._rest = self._psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
         self.kl_rest += _kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
         # the training frames' sites, and zero for the new ones
-        self._eta = q.eta.new_zeros(combined.num_frames, q.event_shape[-1])
+        self._eta = q.mean.new_zeros(combined.num_frames, q.event_shape[-1])
         self._lam = torch.zeros_like(self._eta)
-        self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
+        if isinstance(q, OpperArchambeau):
+            self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
     def _psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
         weight = self.weight[rows]
@@ -229,16 +231,20 @@ def _merge(t: Tensor, old: list[slice], fresh: list[slice], belongs: Sequence[in
     return merged
 
 
-def _conditional(q: OpperArchambeau, times: Times, belongs: Sequence[int | None]) -> tuple[TemporalGP, Tensor, float]:
+def _conditional(q: PathPosterior, times: Times, belongs: Sequence[int | None]) -> tuple[TemporalGP, Tensor, float]:
     r"""p(X* given X) with X at its mean, its mean, and the remainder of E_q(X)[KL(q(X*), p(X* given X))].
 
     With C the conditional covariance and V that of the forecast, which includes the uncertainty of X, the remainder
     is ½ tr(C⁻¹(V − C)). C is the forecast's covariance for sites so precise that only the jitter of K_t is left.
     """
-    scale = q.prior.variance.mean()
-    certain = OpperArchambeau(q.prior, q.mean_bar, torch.full_like(q.lam, 1.0 / default_jitter(q.lam.dtype)) / scale)
-    covariance = q.lam.new_zeros(q.event_shape[-1], len(times), len(times))
-    shift = q.lam.new_zeros(len(times), q.event_shape[-1])
+    certain: PathPosterior
+    if isinstance(q, GaussianPosterior):
+        certain = q.certain()
+    else:
+        precision = torch.full_like(q.lam, 1.0 / default_jitter(q.lam.dtype)) / q.prior.variance.mean()
+        certain = OpperArchambeau(q.prior, q.mean_bar, precision)
+    covariance = q.mean.new_zeros(q.event_shape[-1], len(times), len(times))
+    shift = q.mean.new_zeros(len(times), q.event_shape[-1])
     rest = 0.0
     for rows, sequence in zip(times.slices(), belongs, strict=True):
         block = certain.forecast(times.t[rows], sequence).covariance_matrix
@@ -266,8 +272,10 @@ class _Given(KernelValue):
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
 
-def _kl_of(q: OpperArchambeau, sequences: list[int]) -> float:
+def _kl_of(q: PathPosterior, sequences: list[int]) -> float:
     """KL(q, p) of a subset of the training sequences."""
+    if isinstance(q, GaussianPosterior):
+        return float(q.kl(sequences))
     if not sequences:
         return 0.0
     times, chosen = q.prior.times, set(sequences)

@@ -64,22 +64,24 @@ def solve(
     factorised: bool = False,
     free: bool = False,
     trust: float = 1.0,
+    sites: tuple[Tensor, Tensor] | None = None,
     progress: bool | None = False,
 ) -> tuple[Joint, Solution, list[float]]:
     """The best q(X, X*) over all starts, and the bounds of all starts, best first.
 
     :param belongs: for each sequence of ``new`` its training sequence, or None.
+    :param sites: η and λ (T, Q) of the new frames, if they are known. Default: they are searched for.
     :param progress: show a progress bar over the steps. None: on a terminal only.
     :raises NumericalError: if no start has a finite bound.
     """
     combined = training.data.joined(new)
     observed = new.num_observed
     limit = solver.tolerance * observed
-    num_steps = solver.num_steps if observed else 0
+    num_steps = solver.num_steps if observed and sites is None else 0
     fixed = Joint(training, new, belongs, combined, factorised=factorised, trust=trust)
     blank = torch.zeros(new.num_frames, training.q.event_shape[-1], dtype=new.dtype, device=new.device)
-    starts = [(blank, blank)]
-    if observed:
+    starts = [(blank, blank) if sites is None else sites]
+    if observed and sites is None:
         near = nearest_starts(training, new, solver.num_starts - (solver.num_starts > 1))
         starts = [*near, *starts][: solver.num_starts]
     solutions: list[Solution] = []

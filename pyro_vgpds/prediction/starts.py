@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.temporal.distributions import OpperArchambeau
+from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 
 __all__ = ["Training", "nearest_frames", "nearest_starts"]
 
@@ -21,7 +21,7 @@ _CANDIDATES = 20_000  # training frames that are searched for nearest neighbours
 class Training(NamedTuple):
     """The trained distributions and their data."""
 
-    q: OpperArchambeau  #: q(X)
+    q: PathPosterior  #: q(X)
     likelihood: SparseGP  #: p(y given x), with its parameters
     data: Sequences  #: the training sequences
 
@@ -33,11 +33,12 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
     on in turn. From the third on, each searches a random half of the training frames.
     """
     q, likelihood, data = training
+    precision = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
     for i in range(num_starts):
         near, known = nearest_frames(data, new, scales[i % 2], share=1.0 if i < 2 else 0.5)
-        lam = q.lam[near] * known
+        lam = precision[near] * known
         yield lam * q.mean[near], lam
 
 

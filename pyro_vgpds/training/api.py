@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.problem import Problem, copies, put_back
@@ -26,10 +26,10 @@ __all__ = ["fit"]
 
 def fit(
     model: PyroModule,
-    guide: AutoOpperArchambeau,
+    guide: OpperArchambeauGuide,
     data: Sequences,
     num_steps: int = 100,
-    method: str = "natural",
+    method: str | None = None,
     *,
     learning_rate: float | None = None,
     natural_rate: float = 0.7,
@@ -49,15 +49,20 @@ def fit(
     undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step. With
     priors on hyperparameters the bound is an estimate from one draw of them, and the last parameters are kept.
 
+    Pyro's global parameter store is the same afterwards as before: the results are in ``model`` and ``guide``, which
+    own their parameters. ``SVI`` puts parameters into that store, where a later model finds those of the same names;
+    call ``pyro.clear_param_store()`` between models. Trained modules keep their parameters.
+
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
-    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau`.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau` or :class:`~pyro_vgpds.AmortizedOpperArchambeau`.
     :param data: the training sequences.
     :param num_steps: maximum number of steps; each is one evaluation of the bound with all gradients. L-BFGS may exceed
         it to finish its last line search. More steps than the default raise the bound further, but on most data sets
         held-out errors did not become smaller.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
-        ``SVI`` with ``Collapsed_ELBO`` does.
+        ``SVI`` with ``Collapsed_ELBO`` does. Default: ``"natural"``; ``"adam"`` for an amortised guide, which has no
+        sites of its own to take natural steps with.
     :param learning_rate: learning rate of Adam (default: 0.07 with natural steps, 0.02 alone) or L-BFGS (default: 1).
     :param natural_rate: ρ in (0, 1], the length of the natural steps.
     :param warmup: number of initial steps with a fixed noise, so that the model does not explain everything as noise.
@@ -75,7 +80,7 @@ def fit(
     :param resume: checkpoint of a run with the same model, guide, data and settings (``num_steps`` may be larger). The
         results are those of a run that was never stopped, bit for bit on the same machine.
     :raises ValueError: if an argument is out of its range, or ``resume`` is of another run.
-    :raises TypeError: if ``guide`` is not an AutoOpperArchambeau.
+    :raises TypeError: if ``guide`` is of another type. Train other guides with Pyro's ``SVI``.
     :raises NumericalError: if the bound has no finite value at the initial parameters.
 
     >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
@@ -84,6 +89,13 @@ def fit(
     ('steps', 6)
     """
     _check(model, guide, data, num_restarts)
+    own_sites = isinstance(guide, AutoOpperArchambeau)
+    method = method or ("natural" if own_sites else "adam")
+    if method == "natural" and not own_sites:
+        raise ValueError(
+            f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
+            "train guide.refine(data)."
+        )
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
@@ -123,9 +135,10 @@ def fit(
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
     if not isinstance(data, Sequences) or data.y is None:
         raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
-    if not isinstance(guide, AutoOpperArchambeau):
+    if not isinstance(guide, OpperArchambeauGuide):
         raise TypeError(
-            f"guide must be an AutoOpperArchambeau, but got {type(guide).__name__}. Train other guides with Pyro's SVI."
+            "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "
+            f"{type(guide).__name__}. Train other guides with Pyro's SVI."
         )
     check_count("num_restarts", num_restarts, 0)
     if num_restarts and getattr(model, "start", None) is None:

@@ -27,6 +27,7 @@ _PACE = 2.0  # learning rate of scales relative to that of inducing inputs, with
 # A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
 # as long for small gradients as for large ones, and would leave the right peak.
 _SLOW_PACE = 0.03
+_NETWORK_PACE = 0.3  # learning rate of the weights of an amortised guide, each of which moves many frames
 # Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
 
@@ -144,10 +145,12 @@ class GradientSteps:
         parameters, model = self.problem.parameters, self.problem.model
         inducing = getattr(model, "inducing_unconstrained", None)
         slow = {id(p) for p in _slow_parameters(model)}
-        pace = _PACE if self.settings.method == "natural" else 1.0
+        network = {id(p) for p in getattr(self.problem.guide, "network", nn.Module()).parameters()}
+        pace, other = _PACE if self.settings.method == "natural" else 1.0, slow | network | {id(inducing)}
         groups = [
             ([p for p in parameters if p is inducing], 1.0),
-            ([p for p in parameters if p is not inducing and id(p) not in slow], pace),
+            ([p for p in parameters if id(p) not in other], pace),
+            ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
             ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
         ]
         return [{"params": some, "pace": pace, "lr": self.settings.rate} for some, pace in groups if some]

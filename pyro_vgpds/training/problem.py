@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
 
@@ -47,11 +47,11 @@ class Problem:
     :param natural: move q(X) by natural gradient steps.
     """
 
-    def __init__(self, model: PyroModule, guide: AutoOpperArchambeau, data: Sequences, natural: bool) -> None:
+    def __init__(self, model: PyroModule, guide: OpperArchambeauGuide, data: Sequences, natural: bool) -> None:
         self.model, self.guide, self.data = model, guide, data
-        self.natural = NaturalGradient(guide, data) if natural else None
+        self.natural = NaturalGradient(guide, data) if natural and isinstance(guide, AutoOpperArchambeau) else None
         self._everything = [*model.parameters(), *guide.parameters()]
-        own = {id(guide.mean_bar_unconstrained), id(guide.lam_unconstrained)} if natural else set()
+        own = {id(p) for p in (guide.mean_bar_unconstrained, guide.lam_unconstrained)} if self.natural else set()
         self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
         self.noise: Tensor | None = getattr(model, "noise_unconstrained", None)
         # With priors on hyperparameters the bound is an estimate from one draw: the best of many is only the luckiest.

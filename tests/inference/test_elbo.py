@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pyro
 import pyro.distributions as dist
@@ -10,7 +11,7 @@ import torch
 from problems import make_data, make_model
 from pyro import poutine
 from pyro.distributions import constraints
-from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
+from pyro.infer import MCMC, NUTS, SVI, JitTrace_ELBO, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from pyro.nn import PyroParam, PyroSample
 from pyro.optim import Adam
 
@@ -537,3 +538,22 @@ def test_float32_trains():
     svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(200)]
     assert losses[-1] < losses[0] - 300
+
+
+def test_compiled_elbos_take_the_data_as_a_keyword():
+    """``JitTrace_ELBO`` traces its positional arguments, which must be tensors; keywords it passes on."""
+    data = make_data()
+    model, _ = make_model(data)
+    guide, results = autoguide.AutoNormal(model), []
+    guide(data)
+    parameters = [*model.parameters(), *guide.parameters()]
+    for elbo in (Trace_ELBO(), JitTrace_ELBO(ignore_jit_warnings=True)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch.jit
+            elbo.loss_and_grads(model, guide, data=data)  # compiles
+        for parameter in parameters:
+            parameter.grad = None
+        pyro.set_rng_seed(1)
+        loss = elbo.loss_and_grads(model, guide, data=data)
+        results.append([torch.tensor(loss), *(parameter.grad.clone() for parameter in parameters)])
+    torch.testing.assert_close(*results)

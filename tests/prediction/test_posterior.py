@@ -380,7 +380,7 @@ def test_bad_input_is_named():
         posterior.inducing_covariance(5)
     with pytest.raises(ValueError, match="guide was made for another model"):
         Posterior(model, guide, data)
-    with pytest.raises(TypeError, match="guide must be an AutoOpperArchambeau"):
+    with pytest.raises(TypeError, match="guide must be a guide of the model, such as an AutoOpperArchambeau"):
         Posterior(model, model, data)
     with pytest.raises(ValueError, match="with outputs"):
         Posterior(guide.model, guide, Sequences(data.times.t[:7]))

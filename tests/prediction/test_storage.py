@@ -149,7 +149,7 @@ def test_what_cannot_be_saved_or_read(tmp_path):
     for kind in ("__import__", "Odd"):
         changed = header | {"prediction": {"residual": {"kind": kind, "parameters": {}}}}
         write_file(path, "model", changed, tensors)
-        with pytest.raises(FileFormatError, match="does not describe a posterior"):
+        with pytest.raises(FileFormatError, match=f"has the kernel '{kind}', which is not registered"):
             load_posterior(path)
     write_file(path, "mixture", {"members": [{}]}, tensors)
     with pytest.raises(FileFormatError, match="does not describe a posterior"):

@@ -339,7 +339,10 @@ def test_missing_guides_and_bad_arguments(problem):
             fit(model, guide, data, **options)
     with pytest.raises(ValueError, match=r"data must be Sequences\(t, y\) with outputs"):
         fit(model, guide, Sequences(torch.arange(3.0)))
-    with pytest.raises(TypeError, match=r"guide must be an AutoOpperArchambeau, but got function\. Train other guides"):
+    with pytest.raises(
+        TypeError,
+        match=r"guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got function",
+    ):
         fit(model, lambda data: None, data)
 
 
@@ -507,3 +510,20 @@ def test_the_bound_over_draws_of_hyperparameters_is_that_of_training_within_a_bl
         inside = -loss.loss(model, guide, data)
     assert inside > reached - 2.0  # it may have risen in the last steps
     assert outside < reached - 5.0
+
+
+def test_parameter_store_after_fit_and_after_svi():
+    """``fit`` leaves the store as it was; ``SVI`` fills it, and clearing it does not change trained modules."""
+    data = make_data()
+    model, guide = make_model(data)
+    pyro.param("own", torch.tensor(1.0))
+    fit(model, guide, data, num_steps=2)
+    assert list(pyro.get_param_store().keys()) == ["own"]
+    svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
+    svi.step(data)
+    assert {"own", "inducing", "mean_bar", "temporal.parts.0.lengthscale"} <= set(pyro.get_param_store().keys())
+    trained = {name: value.clone() for name, value in model.state_dict().items()}
+    pyro.clear_param_store()
+    assert all(value.equal(trained[name]) for name, value in model.state_dict().items())
+    assert svi.evaluate_loss(data) == Collapsed_ELBO().loss(model, guide, data)
+    assert all(value.equal(trained[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The amortised guide: a network gives the sites of each frame, so that new sequences need no optimisation."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.point import Point, read_point
+from pyro_vgpds.inference.refinement import Refined, refine_sites
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+__all__ = ["AmortizedOpperArchambeau"]
+
+_LOG_PRECISION = 30.0  # limits of log λ, far beyond any useful one
+
+
+class AmortizedOpperArchambeau(OpperArchambeauGuide):
+    r"""Guide whose q(X) comes from a network: :class:`~pyro_vgpds.OpperArchambeau` with the sites
+
+    .. math:: \lambda_n = \exp b(y_n), \qquad \eta_n = \lambda_n \circ a(y_n),
+
+    where the network maps the outputs of a frame to a and b, of Q numbers each. A site is a noisy observation of x_n at
+    a(y_n) with precision λ_n; the pass through the prior is that of :class:`~pyro_vgpds.AutoOpperArchambeau`, so that
+    frames without outputs follow their neighbours. The number of parameters does not grow with the number of frames,
+    and ``posterior(data)`` takes new sequences.
+
+    The network reads 2D numbers of each frame: the centred and scaled outputs, with 0 for missing ones, and then 1 for
+    each observed output and 0 for each missing one. It returns 2Q numbers, a and b.
+
+    Train it with Pyro's ``SVI`` and :class:`~pyro_vgpds.Collapsed_ELBO`, or with :func:`~pyro_vgpds.fit`, whose
+    default is then Adam over all parameters. Latent hyperparameters get the mean-field Normals of
+    ``AutoNormalMessenger``.
+
+    :param model: a :class:`~pyro_vgpds.VGPDS`.
+    :param data: the training data. If given, the default network starts from the linear regression of the model's
+        initial latent points (``VGPDS.from_data``) on the inputs.
+    :param network: a ``torch.nn.Module`` that maps (N, 2D) to (N, 2Q). Default: a linear map plus a network with one
+        hidden layer.
+    :param num_hidden: units of the hidden layer of the default network.
+    :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
+    :raises TypeError: if ``model`` is not a VGPDS, or ``network`` is not a module.
+    :raises ValueError: if ``num_hidden`` is not a positive whole number, or a network is given as well.
+
+    >>> from pyro_vgpds import AmortizedOpperArchambeau, Sequences
+    >>> pyro.clear_param_store()
+    >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
+    >>> encoder = AmortizedOpperArchambeau(new, data, num_hidden=16)
+    >>> result_of_network = fit(new, encoder, data, num_steps=20)
+    >>> another = Sequences(data.times.t[:9], data.read()[:9])
+    >>> encoder.posterior(another).mean.shape
+    torch.Size([9, 2])
+    """
+
+    network: nn.Module
+
+    def __init__(
+        self,
+        model: Any,
+        data: Sequences | None = None,
+        *,
+        network: nn.Module | None = None,
+        num_hidden: int | None = None,
+        **options: Any,
+    ) -> None:
+        if not all(hasattr(model, name) for name in ("latent_dim", "output_mean", "output_scale")):
+            raise TypeError(f"model must be a VGPDS, but got {type(model).__name__}.")
+        if network is not None and not isinstance(network, nn.Module):
+            raise TypeError(f"network must be a torch.nn.Module, but got {type(network).__name__}.")
+        if network is not None and num_hidden is not None:
+            raise ValueError("num_hidden is for the default network, but a network was given.")
+        num_hidden = 64 if num_hidden is None else num_hidden
+        check_count("num_hidden", num_hidden)
+        super().__init__(model, **options)
+        if network is None:
+            network = Encoder(2 * len(model.output_mean), num_hidden, model.latent_dim)
+            start = getattr(model, "start", None)
+            if data is not None and start is not None:
+                self._check(data)
+                network.regress(self._inputs(data), start.x)
+        self.network = network.to(dtype=model.output_mean.dtype, device=model.output_mean.device)
+
+    def encode(self, data: Sequences) -> tuple[Tensor, Tensor]:
+        """The sites η and λ (N, Q) that the network gives to the frames of any sequences.
+
+        :param data: sequences with the outputs of the model; NaN marks missing ones.
+        :raises ValueError: if there are no outputs, or of another number, or the network's result is not (N, 2Q).
+
+        >>> eta, lam = encoder.encode(another)
+        >>> eta.shape, bool((lam > 0).all())
+        (torch.Size([9, 2]), True)
+        """
+        return self._encode(self.network, data)
+
+    def frozen_encoder(self) -> Callable[[Sequences], tuple[Tensor, Tensor]]:
+        """:meth:`encode` with the current weights, which later training does not change."""
+        return functools.partial(self._encode, copy.deepcopy(self.network).requires_grad_(False))
+
+    def _encode(self, network: nn.Module, data: Sequences) -> tuple[Tensor, Tensor]:
+        latent = self._check(data).latent_dim
+        inputs = self._inputs(data)
+        result = network(inputs)
+        if not isinstance(result, Tensor) or result.shape != (data.num_frames, 2 * latent):
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise ValueError(
+                f"network must return ({data.num_frames}, {2 * latent}) = (frames, twice the latent dimensions), but "
+                f"got {got}."
+            )
+        place, log_precision = result.split(latent, -1)
+        seen = inputs[:, data.num_outputs :].any(-1, keepdim=True)  # a frame without outputs tells nothing
+        log_precision = torch.where(seen, log_precision, -_LOG_PRECISION)
+        lam = log_precision.clamp(-_LOG_PRECISION, _LOG_PRECISION).exp()
+        return lam * place, lam
+
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) on a prior, from the sites of the network for the data that the guide was called with.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+        """
+        args, kwargs = self.args_kwargs
+        data = next((value for value in (*args, *kwargs.values()) if isinstance(value, Sequences)), None)
+        if data is None:
+            raise TypeError("the guide must be called with the Sequences(t, y) of the model.")
+        return self.posterior_of(data, prior)
+
+    def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
+        return OpperArchambeau.from_natural(prior, *self.encode(data))
+
+    def refine(
+        self, data: Sequences, num_steps: int = 200, *, natural_rate: float = 0.7, tolerance: float = 1e-6
+    ) -> AutoOpperArchambeau:
+        """A guide with one site for each frame that starts from those of the network, after natural gradient steps.
+
+        The hyperparameters are fixed, those with priors at their medians. Use it with :class:`~pyro_vgpds.Posterior`,
+        or train it further with :func:`~pyro_vgpds.fit`.
+
+        :param data: the training data, or other sequences.
+        :param num_steps: maximum number of steps; 0 copies the sites of the network.
+        :param natural_rate: ρ in (0, 1], the length of the natural steps.
+        :param tolerance: early stopping: change of the bound, in nats per observed number, that ends the steps.
+        :raises ValueError: if an argument is out of its range.
+
+        >>> fine = encoder.refine(data)
+        >>> bool(Posterior(new, fine, data).bound >= Posterior(new, encoder, data).bound)
+        True
+        """
+        refined, point = self._refined(data, num_steps, natural_rate, tolerance)
+        guide = AutoOpperArchambeau(self.model, mean_bar=refined.q.mean_bar, lam=refined.q.lam)
+        if point.values:
+            with pyro.get_param_store().scope():
+                guide.median(data)  # makes the distributions of hyperparameters with priors
+            own = {name: value for name, value in self.state_dict().items() if name.startswith(("locs.", "scales."))}
+            guide.load_state_dict(own, strict=False)
+        return guide
+
+    def gap(
+        self, data: Sequences, num_steps: int = 200, *, natural_rate: float = 0.7, tolerance: float = 1e-6
+    ) -> float:
+        """The amortisation gap in nats: what :meth:`refine` adds to the bound at the same hyperparameters, at least 0.
+
+        It is that of ``data`` alone, with a mapping of their own. For new sequences given the training data, compare
+        the bounds of :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>` with and without ``encode=True``.
+        Arguments as in :meth:`refine`.
+
+        >>> encoder.gap(data) > 0.0
+        True
+        """
+        refined, _ = self._refined(data, num_steps, natural_rate, tolerance)
+        return refined.bound - refined.first
+
+    def _refined(self, data: Sequences, num_steps: int, rate: float, tolerance: float) -> tuple[Refined, Point]:
+        self._check(data)
+        point = read_point(self.model, self, data)
+        return refine_sites(point.q, point.likelihood, data, num_steps, rate, tolerance), point
+
+    def _inputs(self, data: Sequences) -> Tensor:
+        model: Any = self.model
+        return encoder_inputs(data, model.output_mean, model.output_scale)
+
+    def _check(self, data: object) -> Any:
+        """The model; raise a ValueError if ``data`` does not have its outputs."""
+        model: Any = self.model
+        if not isinstance(data, Sequences) or data.num_outputs != len(model.output_mean):
+            raise ValueError(
+                f"data must be Sequences(t, y) with the {len(model.output_mean)} outputs of the model, but got "
+                f"{data!r:.80}."
+            )
+        return model

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default network of the amortised guide, and its inputs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pyro_vgpds.data.sequences import Sequences
+
+__all__ = ["Encoder", "encoder_inputs"]
+
+_PRECISION = 10.0  # initial λ, as that of AutoOpperArchambeau for a model made from data
+_RIDGE = 1e-2  # of the regression that the network starts from, relative to the mean variance of its inputs
+
+
+def encoder_inputs(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor:
+    """Centred and scaled outputs with 0 for missing ones, and which of them are observed, (N, 2D)."""
+    y = data.read()
+    seen = torch.isfinite(y)
+    return torch.cat([torch.where(seen, (y - mean) / scale, 0.0), seen.to(y.dtype)], -1)
+
+
+class Encoder(nn.Module):
+    """A linear map plus a network with one hidden layer, whose last layer starts at zero.
+
+    :param num_inputs: 2D.
+    :param num_hidden: units of the hidden layer.
+    :param latent_dim: Q; the network returns 2Q numbers.
+    """
+
+    def __init__(self, num_inputs: int, num_hidden: int, latent_dim: int) -> None:
+        super().__init__()
+        self.num_hidden = num_hidden
+        self.linear = nn.Linear(num_inputs, 2 * latent_dim)
+        self.inner = nn.Linear(num_inputs, num_hidden)
+        self.outer = nn.Linear(num_hidden, 2 * latent_dim)
+        for layer in (self.linear, self.outer):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        with torch.no_grad():
+            self.linear.weight[:latent_dim, : num_inputs // 2].normal_(0.0, (2.0 / num_inputs) ** 0.5)
+            self.linear.bias[latent_dim:] = math.log(_PRECISION)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs) + self.outer(torch.tanh(self.inner(inputs)))
+
+    def regress(self, inputs: Tensor, x: Tensor) -> None:
+        """Start the linear map at the ridge regression of latent points.
+
+        :param inputs: (N, 2D).
+        :param x: latent points (N, Q).
+        """
+        with torch.no_grad():
+            centre, target = inputs.mean(0), x.to(inputs)
+            a, b = inputs - centre, target - target.mean(0)
+            ridge = _RIDGE * a.square().sum() / max(1, a.shape[1]) + torch.finfo(a.dtype).tiny
+            small = a.shape[0] < a.shape[1]  # the smaller of the two equal systems
+            gram = a @ a.mT if small else a.mT @ a
+            gram.diagonal().add_(ridge)
+            weight = a.mT @ torch.linalg.solve(gram, b) if small else torch.linalg.solve(gram, a.mT @ b)  # (2D, Q)
+            latent = x.shape[1]
+            self.to(inputs)
+            self.linear.weight[:latent] = weight.mT
+            self.linear.bias[:latent] = target.mean(0) - centre @ weight

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of kernels in files. A name that is read from a file is looked up here, and never imported or run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar, overload
+
+from pyro_vgpds.kernels.base import Kernel, Product, Sum
+
+__all__ = ["check_storable", "kernel_name", "register_kernel", "registered_kernel", "registered_names"]
+
+K = TypeVar("K", bound=Kernel)
+
+_CLASSES: dict[str, type[Kernel]] = {}
+_NAMES: dict[type[Kernel], str] = {}
+
+
+@overload
+def register_kernel(kernel: type[K]) -> type[K]: ...
+
+
+@overload
+def register_kernel(kernel: None = None, *, name: str) -> Callable[[type[K]], type[K]]: ...
+
+
+def register_kernel(
+    kernel: type[K] | None = None, *, name: str | None = None
+) -> type[K] | Callable[[type[K]], type[K]]:
+    """Give a kernel class the name under which files keep it, so that models with it can be saved and loaded.
+
+    A file holds this name, the parameters and the options (``option_names``) of the kernel. To load it, import the
+    module that registers the kernel first: files never name modules and nothing in them is run. The constructor must
+    take each parameter and option by its name. Use it as a decorator, with or without a name.
+
+    :param kernel: a class that derives from :class:`Kernel`.
+    :param name: the name in files. Default: that of the class. Choose one that other people's kernels do not have,
+        and keep it when you rename the class.
+    :returns: the class.
+    :raises TypeError: if ``kernel`` is not such a class, or ``name`` is not a string.
+    :raises ValueError: if another class has the name already.
+
+    >>> from pyro_vgpds.kernels import Kernel, KernelValue, register_kernel
+    >>> @register_kernel(name="mylab.Brownian")
+    ... class Brownian(Kernel):
+    ...     def __init__(self, variance=1.0):
+    ...         super().__init__()
+    ...         self.add_parameter("variance", variance)
+    >>> Brownian(2.0)
+    Brownian(variance=2)
+    """
+    if kernel is None:
+        return lambda kernel: _register(kernel, name)
+    return _register(kernel, name)
+
+
+def _register(kernel: type[K], name: str | None) -> type[K]:
+    if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
+        raise TypeError(f"register_kernel needs a class that derives from Kernel, but got {kernel!r:.80}.")
+    name = kernel.__name__ if name is None else name
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
+    other = _CLASSES.get(name, Sum if name == "Sum" else Product if name == "Product" else kernel)
+    # a class that is defined again, in a notebook or by a reload, replaces the old one
+    if (other.__module__, other.__qualname__) != (kernel.__module__, kernel.__qualname__):
+        raise ValueError(
+            f"the name {name!r} belongs to {other.__module__}.{other.__qualname__} already. Choose another one: "
+            f"register_kernel(name='mylab.{name}')."
+        )
+    _CLASSES[name] = kernel
+    _NAMES[kernel] = name
+    return kernel
+
+
+def kernel_name(kernel: type[Kernel]) -> str | None:
+    """The name of a class in files; None if it is not registered."""
+    return _NAMES.get(kernel)
+
+
+def registered_kernel(name: str) -> type[Kernel] | None:
+    """The class of a name, or None."""
+    return _CLASSES.get(name)
+
+
+def registered_names() -> list[str]:
+    """All names."""
+    return sorted(_CLASSES)
+
+
+def check_storable(kernel: Kernel) -> None:
+    """Raise a TypeError if the kernel could not be made again from its parameters and options."""
+    wanted = (*kernel.parameter_names, *kernel.option_names)
+    arguments = inspect.signature(type(kernel)).parameters.values()
+    takes_all = any(a.kind is inspect.Parameter.VAR_KEYWORD for a in arguments)
+    known = {a.name for a in arguments if a.kind in (a.POSITIONAL_OR_KEYWORD, a.KEYWORD_ONLY)}
+    needed = {a.name for a in arguments if a.default is a.empty and a.name in known}
+    if unknown := [name for name in wanted if name not in known and not takes_all]:
+        raise TypeError(
+            f"{type(kernel).__name__} cannot be saved: its constructor must take its parameters and options by name, "
+            f"but it does not take {', '.join(unknown)}."
+        )
+    if extra := sorted(needed - set(wanted)):
+        raise TypeError(
+            f"{type(kernel).__name__} cannot be saved: its constructor needs {', '.join(extra)}, which is neither a "
+            "parameter nor one of option_names."
+        )
+    for name in kernel.option_names:
+        value = getattr(kernel, name)
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            raise TypeError(
+                f"{type(kernel).__name__} cannot be saved: its option {name} must be a number, a string or None, but "
+                f"it is {value!r:.80}."
+            )
