@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -196,7 +197,9 @@ class Kernel(ParameterModule):
                 return f"{name}~{describe_prior(prior)}"
             return f"{name}={numbers(getattr(self, name))}" + (" (fixed)" if self.is_fixed(name) else "")
 
-        options = [f"{name}={getattr(self, name)}" for name in self.option_names]
+        usual = inspect.signature(type(self)).parameters
+        shown = [name for name in self.option_names if getattr(self, name) != usual[name].default]
+        options = [f"{name}={getattr(self, name)}" for name in shown]
         return f"{type(self).__name__}({', '.join([*map(show, self._names), *options])})"
 
 
