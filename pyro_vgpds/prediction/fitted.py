@@ -21,6 +21,7 @@ from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
@@ -44,6 +45,7 @@ class FittedModel:
     :ivar training: q(X), p(y given x) and the data.
     :ivar inducing: q(U).
     :ivar correlation: of the residuals; None if the noise is white.
+    :ivar work: multiply-adds of an evaluation of the bound, which the number of threads depends on.
     :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
     """
 
@@ -65,17 +67,27 @@ class FittedModel:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         with torch.no_grad():
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
-            self.training = _read(guide, data)
+            with threads_for(sizes_work(model, data)):
+                self.training = _read(guide, data)
             q, likelihood, _ = self.training
+            dense = data.times.lengths if q.prior.structure == "dense" else ()
+            n, latent_dim = q.event_shape
+            self.work = bound_work(n, data.num_outputs, latent_dim, likelihood.inducing.shape[-2], dense)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
                 self.training = Training(q, likelihood, data)
-            self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
-            expected = likelihood.integrate(q).log_prob(data.y)
-            self.bound = float(expected) - float(kl_divergence(q, q.prior))
+            self._compute()
+
+    @thread_limited
+    def _compute(self) -> None:
+        q, likelihood, data = self.training
+        assert data.y is not None
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
+        expected = likelihood.integrate(q).log_prob(data.y)
+        self.bound = float(expected) - float(kl_divergence(q, q.prior))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
