@@ -13,6 +13,6 @@ setup(
             py_limited_api=True,
             optional=True,
         )
-        for name in ("mapping._midpoint", "temporal._chains")
+        for name in ("mapping._midpoint", "temporal._chains", "temporal._tiles")
     ],
 )

@@ -3,7 +3,8 @@
 
 CPU seconds with one thread. "q(X)" is mean, variances and KL with all gradients (Matérn 3/2); "step" is a whole natural
 gradient step (the bound, its gradients, Adam and q(X)). Ratios are within this run. ``--million`` takes one step with
-N = 1,000,000, Q = 3, M = 30, D = 10 instead, and prints its peak memory.
+N = 1,000,000, Q = 3, M = 30, D = 10 instead, and prints its peak memory. ``--quasi-periodic`` compares steps with a
+periodic kernel times a Matérn kernel, at N = 1,608, with those of the Matérn kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pyro_vgpds import (
     TemporalGP,
 )
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.kernels import Bias, Kernel, Matern32, Periodic, White
 
 Series = dict[int, float]
 
@@ -53,9 +54,15 @@ def posterior(n: int, structure: str, runs: int, latent_dim: int = 5) -> float:
 
 
 def step(
-    n: int, structure: str, runs: int, latent_dim: int = 5, num_inducing: int = 50, num_outputs: int = 20
+    n: int,
+    structure: str,
+    runs: int,
+    latent_dim: int = 5,
+    num_inducing: int = 50,
+    num_outputs: int = 20,
+    smooth: Kernel | None = None,
 ) -> float:
-    """CPU seconds of a natural gradient step."""
+    """CPU seconds of a natural gradient step; the temporal kernel is ``smooth`` with white noise and a bias."""
     pyro.clear_param_store()
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
@@ -63,7 +70,7 @@ def step(
     phase, wave = rng.uniform(0, 6, num_outputs), rng.uniform(0.3, 1.5, num_outputs)
     y = np.sin(t[:, None] * wave + phase) + 0.1 * rng.standard_normal((n, num_outputs))
     data = Sequences(t, y)
-    temporal = Matern32(lengthscale=0.5) + White(1e-2) + Bias(0.1)
+    temporal = (smooth or Matern32(lengthscale=0.5)) + White(1e-2) + Bias(0.1)
     model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal, structure=structure)
     guide = AutoOpperArchambeau(model)
     svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
@@ -74,6 +81,29 @@ def step(
             natural.step(0.5)
 
         return timed(run, runs, warmup=1)["cpu_median"]
+
+
+def quasi_periodic(frames: int, runs: int, dense: bool) -> None:
+    """Steps with a quasi-periodic kernel, compared with those of a Matérn kernel."""
+    print(f"A natural step at N = {frames:,}: CPU seconds, and relative to Matérn 3/2\n")
+    print(
+        "| Q, M, D | Matérn 3/2 | lengthscale | accuracy | states | periodic × Matérn 3/2 | ratio |"
+        + "\n|"
+        + " --- |" * 7
+    )
+    for sizes in ((5, 50, 20), (9, 100, 60), (10, 150, 35)):
+        base = step(frames, "markov", runs, *sizes)
+        for lengthscale, accuracy in ((1.0, 1e-6), (2.0, 1e-6), (0.5, 1e-6), (1.0, 1e-4), (1.0, 1e-12)):
+            kernel = Periodic(1.0, lengthscale, 5.0, accuracy=accuracy) * Matern32(lengthscale=20.0)
+            states = (kernel + Bias(0.1))().state_dim
+            seconds = step(frames, "markov", runs, *sizes, smooth=kernel)
+            cells = [", ".join(map(str, sizes)), f"{base:.3f}", lengthscale, accuracy, states, f"{seconds:.3f}"]
+            print("| " + " | ".join(map(str, cells)) + f" | {seconds / base:.1f} |", flush=True)
+        if dense:
+            seconds = step(frames, "dense", 1, *sizes, smooth=Periodic(1.0, 1.0, 5.0) * Matern32(lengthscale=20.0))
+            print(
+                f"| {', '.join(map(str, sizes))} | {base:.3f} | 1.0 | dense | | {seconds:.3f} | {seconds / base:.1f} |"
+            )
 
 
 def table(title: str, name: str, columns: dict[str, Series]) -> None:
@@ -128,8 +158,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--plot", type=Path, help="file of a log-log plot")
     parser.add_argument("--million", action="store_true", help="one step with a million frames")
+    parser.add_argument("--quasi-periodic", action="store_true", help="steps with a periodic times a Matérn kernel")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.quasi_periodic:
+        quasi_periodic(1608, args.runs, dense=args.dense_frames >= 1608)
+        return
     if args.million:
         seconds = step(1_000_000, "markov", 1, latent_dim=3, num_inducing=30, num_outputs=10)
         print(f"a step with N = 1,000,000: {seconds:.2f} s; peak memory of the process: {peak_rss_mb():,.0f} MB")

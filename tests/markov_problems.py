@@ -27,9 +27,11 @@ def make_kernels():
         "trend": Matern12(0.4, 1.0) + Linear(0.5) + Bias(2.0) + White(0.02),
         "cosine": Cosine(torch.tensor([0.5, 1.0, 1.5]), torch.tensor([0.4, 1.3, 9.0])) + White(0.1),
         "oscillator": Matern32(1.0, own) * Cosine(1.0, torch.tensor([0.4, 1.3, 60.0])) + White(0.05) + Bias(0.1),
-        "periodic": Periodic(0.8, 1.2, 1.3) + White(0.1),
+        "periodic": Periodic(0.8, 1.2, 1.3, accuracy=1e-12) + White(0.1),
         "product": Matern32(1.0, 2.0) * Linear(0.4) + Matern12(0.5, own) * Matern52(1.0, 1.0) + White(0.1),
-        "quasiperiodic": Matern32(1.0, 2.0) * Periodic(1.0, 1.5, 1.1) + Bias(0.2),
+        "quasiperiodic": Matern32(1.0, 2.0) * Periodic(1.0, 1.5, 1.1, accuracy=1e-12) + Bias(0.2),
+        "own cycles": Bias(0.2) + Periodic(1.0, 2.0 + own, 0.5 + own, accuracy=1e-12) * Matern32(own, 2.0),
+        "smooth cycle": Periodic(1.0, 4.0, 1.1, accuracy=1e-12) * Matern52(1.0, own),
         "white inside": (Matern32(1.0, 0.4) + White(0.2)) * (Linear(0.4) + White(0.3)) + Matern52(1.0, own),
         "times white": Matern32(1.0, 0.4) + Linear(0.3) * White(0.5),
     }

@@ -80,10 +80,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-#: private names that Pyro and torch give to those who derive from their classes, or have no public form of
+#: private names that Pyro, torch and Python give to those who derive from their classes, or have no public form of
 OF_OTHERS = {
-    "_batch_shape", "_buffers", "_computing_median", "_extended_shape", "_get_trace", "_pyro_context", "_pyro_name",
-    "_pyro_params", "_pyro_post_sample", "_pyro_sample", "_pyro_samples", "_version",
+    "_batch_shape", "_buffers", "_computing_median", "_exit", "_extended_shape", "_get_trace", "_pyro_context",
+    "_pyro_name", "_pyro_params", "_pyro_post_sample", "_pyro_sample", "_pyro_samples", "_version",
 }  # fmt: skip
 
 

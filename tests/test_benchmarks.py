@@ -57,6 +57,12 @@ def test_scaling(tmp_path):
         assert (np.abs(panel - np.array([31, 119, 180])).max(-1) < 10).sum() > 50
 
 
+def test_threads():
+    output = run("benchmarks.threads", "--sizes", "tiny", "--steps", "1", "--runs", "1", "--threads", "1").splitlines()
+    assert output[-1].startswith("| tiny | 100 x 20, 2, 15 | ")
+    assert output[-1].endswith(" | 1 |")
+
+
 def test_auto_tables(tmp_path):
     scores = {"legs": {"SC": 13.3, "RA": 2.7}, "body": {"SC": 8.6, "RA": 1.56}}
     times = {"auto s": 60.0, "linear dynamical system s": 4.0}

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.report import write_report
 from pyro_vgpds.demo.video import video_chapter
+from pyro_vgpds.threads import threads_for
 
 __all__ = ["run"]
 
@@ -33,11 +32,7 @@ def run(
 
     matplotlib.use("Agg")
     output.mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # faster than several for problems of this size
     start = time.perf_counter()
-    try:
+    with threads_for(0):  # one is faster than several for problems of this size
         chapters = [chapter(output, steps, seed, say, progress, small) for chapter in (video_chapter, gait_chapter)]
-    finally:
-        torch.set_num_threads(threads)
     return write_report(output / "report.html", chapters, steps, seed, time.perf_counter() - start)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
 from pyro_vgpds.evaluation.table import Table, Value
+from pyro_vgpds.training.processes import in_processes
+from pyro_vgpds.training.progress import counting_bar
 
 __all__ = ["Conditional", "backtest", "cross_validate"]
 
@@ -26,6 +29,8 @@ def cross_validate(
     horizon: int | None = None,
     pattern: str | None = None,
     seed: int = 0,
+    processes: int = 1,
+    progress: bool | None = None,
 ) -> Table:
     """Train on a part of the data and predict the rest, several times.
 
@@ -38,6 +43,10 @@ def cross_validate(
     :param horizon: as in :func:`hold_out`.
     :param pattern: as in :func:`hold_out`.
     :param seed: of the random parts.
+    :param processes: number of folds that are run at the same time, each in a process of its own with one thread
+        (Linux; on other systems they are run one after the other). ``model_factory`` may be any function, but what it
+        changes outside of itself is lost, and random numbers are those of the call: set a seed in it.
+    :param progress: show a progress bar over the folds. Default: on a terminal only.
     :returns: one row for each fold: errors in the units of the data and of standard deviations, the negative
         log-density, the percentage inside the intervals, and the seconds of training.
     :raises ValueError: if an argument is out of its range, or the data are too short.
@@ -51,18 +60,25 @@ def cross_validate(
     """
     check_task(task)
     check_count("num_folds", num_folds)
+    check_count("processes", processes)
     scale = data.output_scales[: data.num_base_outputs]
     first = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed)
     step = max(len(t) for t in first.t) if task == "forecast" else 0
-    rows: list[dict[str, Value]] = []
-    for fold in range(num_folds):
+
+    def run(fold: int) -> dict[str, Value]:
         split = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed + fold, skip=fold * step)
         start = perf_counter()
         predictor = model_factory(split.train)
         seconds = perf_counter() - start
         hidden = sum(int(part.isfinite().sum()) for part in split.truth)
-        rows.append({"fold": fold, "hidden": hidden, **score_predictor(predictor, split, scale), "seconds": seconds})
-    return Table(rows)
+        return {"fold": fold, "hidden": hidden, **score_predictor(predictor, split, scale), "seconds": seconds}
+
+    rows: dict[int, dict[str, Value]] = {}
+    with counting_bar(num_folds, "folds", progress) as bar:
+        for fold, row in in_processes([partial(run, fold) for fold in range(num_folds)], processes):
+            rows[fold] = row
+            bar.update()
+    return Table([rows[fold] for fold in range(num_folds)])
 
 
 class Conditional(Predictor, Protocol):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 
-import torch
-
 from pyro_vgpds.experiments.record import Folder
+from pyro_vgpds.threads import threads_for
 
 __all__ = ["NAMES", "run"]
 
@@ -61,9 +60,5 @@ def run(
     if seeds is not None and seeds < 1:
         raise ValueError(f"seeds must be at least 1, but got {seeds}.")
     module = importlib.import_module(f"pyro_vgpds.experiments.{_MODULES[name]}")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # faster than several for problems of this size
-    try:
+    with threads_for(0):  # one is faster than several for problems of this size
         module.run(name, Folder(output, progress), seeds, quick, source)
-    finally:
-        torch.set_num_threads(threads)

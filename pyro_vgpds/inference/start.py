@@ -16,6 +16,7 @@ from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.inference.scales import choose_scales, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.temporal.distributions import TemporalGP
+from pyro_vgpds.threads import threads_for
 
 __all__ = ["Sizes", "Start", "check_start", "default_temporal", "find_start", "start_kernels"]
 
@@ -78,10 +79,12 @@ def default_temporal(start: Start) -> Kernel:
 
 def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> Start:
     """The start for data that are centred by ``mean`` and divided by ``scale``, (D,) each."""
-    if static_dim:
-        x, share = split_pca(data, latent_dim, static_dim, mean, scale)
-    else:
-        x, share = pca(data, latent_dim, mean, scale)
+    few = min(data.num_frames, data.num_outputs)
+    with threads_for(float(data.num_frames) * data.num_outputs * few):
+        if static_dim:
+            x, share = split_pca(data, latent_dim, static_dim, mean, scale)
+        else:
+            x, share = pca(data, latent_dim, mean, scale)
     return Start(x, data.times, share, data.output_variances / scale.square())
 
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel modules: they own parameters, and a call returns their value. Sums and products are modules, too."""
+"""Kernel modules: they own parameters, and a call returns their value. Sums and products are modules, too.
+
+Longer than 300 lines because ``Kernel`` and its sums and products refer to each other.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -221,7 +225,9 @@ class Kernel(ParameterModule):
                 return f"{name}~{describe_prior(prior)}"
             return f"{name}={numbers(getattr(self, name))}" + (" (fixed)" if self.is_fixed(name) else "")
 
-        options = [f"{name}={getattr(self, name)}" for name in self.option_names]
+        usual = inspect.signature(type(self)).parameters
+        shown = [name for name in self.option_names if getattr(self, name) != usual[name].default]
+        options = [f"{name}={getattr(self, name)}" for name in shown]
         return f"{type(self).__name__}({', '.join([*map(show, self._names), *options])})"
 
 

@@ -5,6 +5,11 @@ r"""The state-space form of the periodic kernel: its Fourier series, with a rota
           c_j = (2 - \delta_{j0})\, e^{-1/\ell^2} I_j(1/\ell^2) \ge 0
 
 (Solin and Särkkä 2014). The states are deterministic, so there is no process noise.
+
+The series is truncated. With the share :math:`T_j = \sum_{i \ge j} c_i` of a harmonic and all higher ones, a harmonic
+has full weight if :math:`T_j \ge e` and none below e/2. In between its weight changes smoothly, so that the kernel has
+no jumps as its lengthscale changes in training. The sum is scaled to the variance. Less than e of it is omitted, and so
+the error of the kernel is less than 2e at any distance.
 """
 
 from __future__ import annotations
@@ -18,8 +23,8 @@ from pyro_vgpds.kernels.statespace import block_diagonal, matrix
 
 __all__ = ["CosineStates", "PeriodicStates"]
 
-_OMITTED = 1e-12  # largest share of the variance in the omitted harmonics
-_MOST = 64  # harmonics; a kernel that needs more has a lengthscale below a tenth, and is faster in dense form
+_FADING = 0.5  # a harmonic's weight fades between e and this fraction of it
+_MOST = 64  # harmonics; a kernel that needs more has a short lengthscale, and is faster in dense form
 
 
 def _coefficients(lengthscale: Tensor, count: int) -> Tensor:
@@ -33,26 +38,44 @@ def _coefficients(lengthscale: Tensor, count: int) -> Tensor:
     return (density @ torch.cos(angle.unsqueeze(-1) * order) * weight).clamp_min(0.0)
 
 
+def _shares(coefficients: Tensor) -> Tensor:
+    """T_j, (..., count)."""
+    return coefficients.flip(-1).cumsum(-1).flip(-1)
+
+
 class PeriodicStates:
     """Mixin of the periodic kernel's value."""
 
     variance: Tensor
     lengthscale: Tensor
     period: Tensor
+    accuracy: float
     _harmonics: int | None = None
 
     @property
     def harmonics(self) -> int:
         """Number of harmonics besides the constant, at the shortest lengthscale."""
         if self._harmonics is None:
-            share = _coefficients(self.lengthscale.detach().min(), _MOST + 1)
-            tail = share.flip(0).cumsum(0).flip(0)  # share of this harmonic and all higher ones
-            self._harmonics = max(1, int((tail > _OMITTED).sum()) - 1)
+            share = _shares(_coefficients(self.lengthscale.detach().min(), _MOST + 1))
+            self._harmonics = max(1, int((share > _FADING * 0.5 * self.accuracy).sum()) - 1)
         return self._harmonics
 
     @property
     def state_dim(self) -> int | None:
         return None if self.harmonics >= _MOST else 2 * self.harmonics + 1
+
+    def state_blocks(self) -> list[int]:
+        return [0] + [j for j in range(1, self.harmonics + 1) for _ in range(2)]
+
+    def _weights(self) -> Tensor:
+        """The share of the variance of the constant and each harmonic, (..., K, 1 + J); they add up to 1."""
+        # beyond the omitted harmonics there is nothing but rounding errors
+        c = _coefficients(self.lengthscale, self.harmonics + 4)
+        least = _FADING * 0.5 * self.accuracy
+        fade = ((_shares(c) / least).clamp_min(1.0).log() / -math.log(_FADING)).clamp_max(1.0)
+        fade = torch.cat([torch.ones_like(fade[..., :2]), fade[..., 2:]], -1)  # there always is one harmonic
+        weight = (fade.square() * (3.0 - 2.0 * fade) * c)[..., : self.harmonics + 1]
+        return weight / weight.sum(-1, keepdim=True)
 
     def _angle(self, dt: Tensor) -> Tensor:
         """The rotation angle of each harmonic, (..., K, J, n)."""
@@ -66,7 +89,7 @@ class PeriodicStates:
         return block_diagonal([zero[..., None, None], *turns])
 
     def stationary_covariance(self) -> Tensor:
-        c = self.variance.unsqueeze(-1) * _coefficients(self.lengthscale, self.harmonics + 1)
+        c = self.variance.unsqueeze(-1) * self._weights()
         return torch.diag_embed(torch.cat([c[..., :1], c[..., 1:].repeat_interleave(2, -1)], -1))
 
     def observation_model(self, t: Tensor) -> Tensor:

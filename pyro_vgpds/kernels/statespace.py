@@ -68,6 +68,13 @@ class StateSpace:
         p = self.stationary_covariance().to(a.dtype).unsqueeze(-3)
         return p - a @ p @ a.mT
 
+    def state_blocks(self) -> list[int]:
+        """The number of the block of each state, d of them. A and P couple no states of different blocks.
+
+        Default: a single block. With blocks of at most 4 states, a large state costs O(d²) per frame, not O(d³).
+        """
+        return [0] * (self.state_dim or 0)
+
     def white(self, t: Tensor) -> Tensor | float:
         """The variance of the white noise, (..., K, n).
 
@@ -131,6 +138,13 @@ class StateSpaceSum(_Combined):
     def process_noise(self, dt: Tensor) -> Tensor:
         return block_diagonal([part.process_noise(dt) for part in self._smooth()])
 
+    def state_blocks(self) -> list[int]:
+        blocks: list[int] = []
+        for part in self._smooth():
+            first = max(blocks, default=-1) + 1
+            blocks += [first + block for block in part.state_blocks()]
+        return blocks
+
     def white(self, t: Tensor) -> Tensor | float:
         return sum((part.white(t) for part in self.parts), 0.0)
 
@@ -167,6 +181,13 @@ class StateSpaceProduct(_Combined):
             q_new, p_new = part.process_noise(dt), part.stationary_covariance().unsqueeze(-3)
             q, p = kron(q, p_new) + kron(p - q, q_new), kron(p, p_new)
         return q
+
+    def state_blocks(self) -> list[int]:
+        def both(first: list[int], second: list[int]) -> list[int]:
+            count = max(second, default=0) + 1
+            return [count * a + b for a in first for b in second]
+
+        return reduce(both, [part.state_blocks() for part in self.parts])
 
     def white(self, t: Tensor) -> Tensor | float:
         # (s₁ + ω₁)(s₂ + ω₂) − s₁s₂ = ω₁ (s₂ + ω₂) + s₁ω₂ with s the smooth and ω the white part of a variance

@@ -102,8 +102,8 @@ class Matern52Value(MaternStates, ScaledValue):
 
 
 class PeriodicValue(PeriodicStates, StationaryValue):  # type: ignore[override]
-    def __init__(self, variance: Tensor, lengthscale: Tensor, period: Tensor) -> None:
-        self.variance, self.lengthscale, self.period = variance, lengthscale, period
+    def __init__(self, variance: Tensor, lengthscale: Tensor, period: Tensor, accuracy: float) -> None:
+        self.variance, self.lengthscale, self.period, self.accuracy = variance, lengthscale, period, accuracy
 
     def correlation(self, d: Tensor) -> Tensor:
         turn = torch.sin(math.pi * d / lift(self.period, d))
@@ -198,14 +198,25 @@ class Periodic(Kernel):
 
     The period is :math:`p` itself. The paper writes :math:`\sin^2(2\pi d/T)`, whose period is T/2.
 
-    Its state-space form is its Fourier series, truncated where the remaining harmonics hold less than 1e-12 of the
-    variance: 11 harmonics for a lengthscale of 1, more for a shorter one.
+    Its state-space form, which long sequences are computed with, is its Fourier series, truncated so that its error is
+    at most ``accuracy``. The number of harmonics, to which the time and memory of a frame are quadratic, is
+
+    ===================== ==== ==== ==== ==== ====
+    lengthscale           0.2  0.5  1    2    5
+    ===================== ==== ==== ==== ==== ====
+    accuracy 1e-3         19   8    4    3    2
+    accuracy 1e-6         27   12   7    5    3
+    accuracy 1e-12        39   18   12   8    5
+    ===================== ==== ==== ==== ==== ====
+
+    It follows the lengthscale in training. The weight of a harmonic is zero when it joins, so the bound has no jumps.
 
     :param variance: :math:`\sigma^2`, one for all latent dimensions or (Q,).
     :param lengthscale: :math:`\ell`, one or (Q,), relative to the period: the shorter, the more paths vary within one.
     :param period: :math:`p`, one or (Q,), a number or a duration such as ``"24h"``. Default: 1, until
         ``VGPDS.from_data`` sets it to the data's dominant period.
-    :raises ValueError: if a parameter is not positive and finite.
+    :param accuracy: largest error of the covariance in state-space form, relative to the variance, from 1e-12 to 0.1.
+    :raises ValueError: if a parameter is not positive and finite, or ``accuracy`` is out of range.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import RBF, Periodic
@@ -218,17 +229,26 @@ class Periodic(Kernel):
     """
 
     slow_parameters = time_parameters = frozenset({"period"})  # the lengthscale is relative to the period
+    option_names = ("accuracy",)
+    accuracy: float
 
     def __init__(
-        self, variance: ParameterLike = 1.0, lengthscale: ParameterLike = 1.0, period: TimeLike | None = None
+        self,
+        variance: ParameterLike = 1.0,
+        lengthscale: ParameterLike = 1.0,
+        period: TimeLike | None = None,
+        accuracy: float = 1e-6,
     ) -> None:
+        if isinstance(accuracy, bool) or not isinstance(accuracy, (int, float)) or not 1e-12 <= accuracy <= 0.1:
+            raise ValueError(f"accuracy must be a number from 1e-12 to 0.1, but got {accuracy!r}.")
         super().__init__()
+        self.accuracy = float(accuracy)
         self.add_parameter("variance", variance)
         self.add_parameter("lengthscale", lengthscale)
         self.add_parameter("period", period, default=1.0)
 
     def forward(self) -> PeriodicValue:
-        return PeriodicValue(self.read("variance"), self.read("lengthscale"), self.read("period"))
+        return PeriodicValue(self.read("variance"), self.read("lengthscale"), self.read("period"), self.accuracy)
 
 
 class Cosine(Kernel):

@@ -23,6 +23,7 @@ from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.gaussian import PathPosterior
+from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
@@ -48,6 +49,7 @@ class FittedModel:
     :ivar inducing: q(U).
     :ivar correlation: of the residuals; None if the noise is white.
     :ivar encode: the network of an amortised guide, from sequences to sites; None for other guides.
+    :ivar work: multiply-adds of an evaluation of the bound, which the number of threads depends on.
     :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
     """
 
@@ -73,17 +75,27 @@ class FittedModel:
             check_dated(residual, data, "residual")
         with torch.no_grad():
             self.correlation = None if residual is None else Correlation.read(residual, data.times.t)
-            q, likelihood, values = read_point(model, guide, data)
+            with threads_for(sizes_work(model, data)):
+                q, likelihood, values = read_point(model, guide, data)
+            dense = data.times.lengths if q.prior.structure == "dense" else ()
+            n, latent_dim = q.event_shape
+            self.work = bound_work(n, data.num_outputs, latent_dim, likelihood.inducing.shape[-2], dense)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
             self.training = Training(q, likelihood, data)
-            self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
-            expected = likelihood.integrate(q).log_prob(data.y)
             self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
-            self.bound = float(expected) - float(kl_divergence(q, q.prior))
+            self._compute()
+
+    @thread_limited
+    def _compute(self) -> None:
+        q, likelihood, data = self.training
+        assert data.y is not None
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
+        expected = likelihood.integrate(q).log_prob(data.y)
+        self.bound = float(expected) - float(kl_divergence(q, q.prior))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"

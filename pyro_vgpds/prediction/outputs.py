@@ -16,6 +16,7 @@ from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.threads import threads_for
 from pyro_vgpds.types import ArrayLike, PathLike
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ class Outputs(ABC):
         return len(self.t), self.data.num_base_outputs
 
     @property
+    def work(self) -> float:
+        """Multiply-adds of all outputs, roughly, which the number of threads depends on."""
+        return 100.0 * self.shape[0] * self.shape[1]
+
+    @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
         return None if self.data.columns is None else self.data.columns[: self.shape[1]]
@@ -119,7 +125,8 @@ class Outputs(ABC):
 
     def _kept(self) -> tuple[Tensor, Tensor]:
         if self._moments is None:
-            self._moments = self._make_moments()
+            with threads_for(self.work):
+                self._moments = self._make_moments()
         return self._moments
 
     @property

@@ -40,6 +40,7 @@ from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
+from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
@@ -87,6 +88,7 @@ class Posterior(FittedModel):
     True
     """
 
+    @thread_limited
     def residual_variance(self) -> Tensor:
         """Mean squared residual of each output at the training frames, (D,): what q(X) and q(U) do not explain.
 
@@ -95,6 +97,7 @@ class Posterior(FittedModel):
         """
         return residual_variance(self)
 
+    @thread_limited
     def hidden_variance(
         self,
         share: float = 0.5,
@@ -127,6 +130,7 @@ class Posterior(FittedModel):
         """
         return hidden_variance(self, share, num_sequences, num_frames, solver=solver, progress=progress)
 
+    @thread_limited
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Posterior:
         """The posterior of other data at the same hyperparameters, without training: for a new origin of a forecast, or
         with more or fewer observed entries. q(X) and q(U) are found again.
@@ -142,6 +146,7 @@ class Posterior(FittedModel):
         """
         return condition(self, data, sequences)
 
+    @thread_limited
     def extended(
         self,
         t: DataLike,
@@ -178,6 +183,7 @@ class Posterior(FittedModel):
         """
         return extend(self, t, y, sequence, free=free, solver=solver)
 
+    @thread_limited
     def calibrate(
         self, task: str = "impute", *, share: float = 0.1, horizon: int | None = None, seed: int = 0
     ) -> Ensemble:
@@ -203,6 +209,7 @@ class Posterior(FittedModel):
 
     # predictions
 
+    @thread_limited
     def forecast(
         self,
         t: ArrayLike,
@@ -255,6 +262,7 @@ class Posterior(FittedModel):
                 times, path, self.inducing, include_noise=include_noise, full_cov=full_cov, residuals=carried
             )
 
+    @thread_limited
     def impute(self, *, fill: bool = True, include_noise: bool = True) -> Prediction:
         """Outputs at the training frames, (N, D), sequences one after the other.
 
@@ -272,6 +280,7 @@ class Posterior(FittedModel):
             parts=Parts.of(self.data),
         )  # fmt: skip
 
+    @thread_limited
     def reconstruct(
         self,
         t: DataLike,
@@ -357,6 +366,7 @@ class Posterior(FittedModel):
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps
         return result
 
+    @thread_limited
     def generate(
         self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Tensor:
@@ -402,6 +412,7 @@ class Posterior(FittedModel):
 
     # scores
 
+    @thread_limited
     def project(self, t: DataLike, y: DataLike, sequence: SequenceLike = None, **options: Any) -> Latent:
         """Latent positions of new data: ``mean`` and ``variance`` (T, Q). Arguments as in :meth:`reconstruct`.
 
@@ -411,6 +422,7 @@ class Posterior(FittedModel):
         """
         return self.reconstruct(t, y, sequence, **options).latent
 
+    @thread_limited
     def log_density(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Tensor:
         r"""A lower bound on log p(y given the training data) of new sequences; NaN is ignored.
 

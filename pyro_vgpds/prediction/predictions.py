@@ -19,6 +19,7 @@ from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
+from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Latent", "Prediction", "Reconstruction"]
@@ -121,6 +122,7 @@ class Prediction(Outputs):
         self.write(*arrays)
         return arrays
 
+    @thread_limited
     def write(self, mean: Tensor | np.ndarray | None = None, variance: Tensor | np.ndarray | None = None) -> None:
         """Write the moments into arrays (T, D) block by block, for very large D.
 
@@ -171,6 +173,7 @@ class Prediction(Outputs):
             self._covariance = self._make_covariance()
         return self._covariance
 
+    @thread_limited
     def _make_covariance(self) -> Tensor:
         with torch.no_grad():
             parts = [self._inducing.covariances(f) for _, f in self._inducing.frames(*self.latent)]
@@ -200,6 +203,7 @@ class Prediction(Outputs):
         width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.stddev
         return self.mean - width, self.mean + width
 
+    @thread_limited
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time.
 
@@ -220,6 +224,7 @@ class Prediction(Outputs):
                 y = torch.where(torch.isfinite(self._observed), self._observed, y)
         return y
 
+    @thread_limited
     def log_prob(self, y: ArrayLike) -> Tensor:
         """Log-density of outputs under Gaussians with these moments, summed; NaN is ignored.
 

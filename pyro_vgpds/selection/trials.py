@@ -26,6 +26,7 @@ from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, ch
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.threads import threads_for
 
 __all__ = [
     "Candidate",
@@ -44,6 +45,7 @@ Candidate = str | Configuration  #: the name of a baseline, or a model
 Predictor = Posterior | BaselinePosterior
 
 _STEPS = 30  # of further training on all data
+_BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two small operations of a baseline
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     start = process_time()
     train = splits[0].train
     if isinstance(candidate, str):
-        rival = make_rival(candidate, train)
-        found = [split.predict(rival.condition(split.train)) for split in splits]
+        with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
+            rival = make_rival(candidate, train)
+            found = [split.predict(rival.condition(split.train)) for split in splits]
         return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])

@@ -2,8 +2,9 @@
 //
 // The recursions of recursions.py, which has the equations, as loops over the frames.
 //
-// Layout: the lanes of a SIMD vector are LANES chains, which all take the same steps. a and q are (K, N, d, d), h (N, d),
-// quantities with one number per frame (C, N); index (C,) is the kernel, one of K, of each chain.
+// Layout: the lanes of a SIMD vector are LANES chains, which all take the same steps. a and q are (K, U, d, d), with one
+// matrix for each different time step; step (N,) is the step of each frame, h (N, d), quantities with one number per frame
+// (C, N); index (C,) is the kernel, one of K, of each chain.
 //
 // The backward pass needs results of the forward pass. They are stored for a segment of frames that fits a fixed memory
 // budget. With several segments, a first pass stores only the states between them, and each segment is run again.
@@ -34,7 +35,7 @@
 #define COLUMN(k, i) for (long at = g->columns[i], k; at < g->columns[i + 1] && (k = g->in_column[at], 1); at++)
 #endif
 INLINE void NAME(read_a)(const group *g, long n, vec *out) {
-    EACH(i) ROW(i, k) out[i * D + k] = ISA(load)(g, g->a, n * D * D + i * D + k);
+    EACH(i) ROW(i, k) out[i * D + k] = ISA(load)(g, g->a, g->step[n] * D * D + i * D + k);
 }
 // A X
 INLINE void NAME(a_times)(const group *g, const vec *a, const vec *x, vec *out) {
@@ -95,7 +96,7 @@ INLINE vec NAME(dot)(const group *g, const vec *x, const vec *y) {
     return total;
 }
 INLINE void NAME(read_matrix)(const group *g, const double *const *from, long k, vec *out) {
-    for (long i = 0; i < D * D; i++) out[i] = ISA(load)(g, from, k * D * D + i);
+    for (long i = 0; i < D * D; i++) out[i] = ISA(load)(g, from, g->step[k] * D * D + i);
 }
 INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = splat(g->h[k * D + i]); }
 
@@ -121,7 +122,7 @@ INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kep
         NAME(read_row)(g, k, h);
         NAME(a_times)(g, A, P, X);
         NAME(times_at)(g, X, A, M);
-        for (long i = 0; i < D * D; i++) M[i] += ISA(load)(g, g->q, k * D * D + i);
+        for (long i = 0; i < D * D; i++) M[i] += ISA(load)(g, g->q, g->step[k] * D * D + i);
         NAME(apply)(g, M, h, w);
         const vec v = NAME(dot)(g, h, w), lam = ISA(load_frame)(g, g->in[0], k), u = 1.0 / (1.0 + lam * v), c = lam * u;
         if (kept) {
@@ -251,14 +252,14 @@ INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const v
     NAME(at_times)(g, A, X, N);
     NAME(at_times)(g, A, dX, dN);
     for (long i = 0; i < D * D; i++) {
-        ISA(add)(g, g->g_q, k * D * D + i, G[i]);
+        ISA(add)(g, g->g_q, g->step[k] * D * D + i, G[i]);
         dX[i] += g->weight * X[i];
     }
     const vec *P = kept + KEPT_P, *dP = kept + KEPT_DP;
     EACH(i) ROW(i, j) {
         vec total = splat(0.0);
         EACH(l) total += dX[i * D + l] * P[l * D + j] + X[i * D + l] * dP[l * D + j];
-        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * total);
+        ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, 2.0 * total);
     }
 }
 
@@ -277,7 +278,7 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
     EACH(i) x[i] = 0.5 * rate * r[i];
     EACH(i) EACH(j) {
         N[i * D + j] += x[i] * h[j] + h[i] * x[j];
-        ISA(add)(g, g->g_q, k * D * D + i * D + j, N[i * D + j]);
+        ISA(add)(g, g->g_q, g->step[k] * D * D + i * D + j, N[i * D + j]);
     }
     EACH(i) moved[i] = r[i] + h[i] * grad;
     NAME(read_a)(g, k, A);
@@ -285,7 +286,7 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
     EACH(i) ROW(i, j) {
         vec total = splat(0.0);
         EACH(l) total += X[i * D + l] * kept[KEPT_P + l * D + j];
-        ISA(add)(g, g->g_a, k * D * D + i * D + j, 2.0 * total + moved[i] * kept[KEPT_M + j]);
+        ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, 2.0 * total + moved[i] * kept[KEPT_M + j]);
     }
     NAME(at_times)(g, A, X, N);
     NAME(apply_at)(g, A, moved, r);
@@ -381,8 +382,8 @@ NOINLINE int NAME(quadratic)(const group *g) {
     for (long k = 0; k < g->n; k++) {
         const vec *a = r + k * D, *b = s + k * D;
         EACH(i) EACH(j) {
-            ISA(add)(g, g->g_a, k * D * D + i * D + j, a[i] * z[j] + b[i] * y[j]);
-            ISA(add)(g, g->g_q, k * D * D + i * D + j, 0.5 * (a[i] * b[j] + b[i] * a[j]));
+            ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, a[i] * z[j] + b[i] * y[j]);
+            ISA(add)(g, g->g_q, g->step[k] * D * D + i * D + j, 0.5 * (a[i] * b[j] + b[i] * a[j]));
         }
         NAME(read_a)(g, k, A);
         NAME(read_matrix)(g, g->q, k, Q);
@@ -508,6 +509,7 @@ typedef double vec __attribute__((vector_size(8 * LANES)));
 // LANES chains; if there are fewer, the last lanes repeat the first and are never written
 typedef struct {
     long n, d, lanes;
+    const long *step;
     const long *rows, *in_row, *columns, *in_column;  // the nonzero pattern of A, by rows and by columns
     int shared;  // all chains have the same kernel
     const double *a[LANES], *q[LANES], *h, *in[3][LANES];
@@ -535,12 +537,12 @@ static vec *allocate(long count) {
 #include "_chains.c"
 
 // Chains c0 <= c < c1. pattern is the nonzero pattern of the matrices a: the offsets of rows (d + 1,), the columns in each
-// row, the offsets of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL, out0 to out2 (C, N); g_a and g_q (K, N, d, d)
-// are added to. Returns nonzero if memory ran out.
-int chains_run(int task, long n, long d, long c0, long c1, const long *pattern, const long *index, const double *a, const double *q,
-               const double *h, const double *in0, const double *in1, const double *in2, const double *weight, double *out0,
-               double *out1, double *out2, double *g_a, double *g_q) {
-    group g = {.n = n, .d = d, .h = h};
+// row, the offsets of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL,
+// out0 to out2 (C, N); g_a and g_q (K, U, d, d) are added to. Returns nonzero if memory ran out.
+int run_chains(int task, long n, long d, long steps, long c0, long c1, const long *pattern, const long *step,
+               const long *index, const double *a, const double *q, const double *h, const double *in0, const double *in1,
+               const double *in2, const double *weight, double *out0, double *out1, double *out2, double *g_a, double *g_q) {
+    group g = {.n = n, .d = d, .h = h, .step = step};
     g.rows = pattern;
     g.in_row = g.rows + d + 1;
     g.columns = g.in_row + g.rows[d];
@@ -554,7 +556,7 @@ int chains_run(int task, long n, long d, long c0, long c1, const long *pattern, 
         g.lanes = c1 - c < LANES ? c1 - c : LANES;
         g.shared = 1;
         for (long lane = 0; lane < LANES; lane++) {
-            const long chain = lane < g.lanes ? c + lane : c, kernel = index[chain] * n * d * d;
+            const long chain = lane < g.lanes ? c + lane : c, kernel = index[chain] * steps * d * d;
             g.shared &= index[chain] == index[c];
             g.a[lane] = a + kernel;
             g.q[lane] = q + kernel;

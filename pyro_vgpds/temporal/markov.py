@@ -26,12 +26,13 @@ from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
+from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["MarkovCovariance"]
 
 _COLUMNS = 1 << 22  # numbers in the columns of S that are computed at once
-_STEPS = 16  # different time steps up to which their matrices are shared by frames
+_SHARED = 0.5  # number of different time steps, relative to that of frames, up to which frames share their matrices
 
 
 class MarkovCovariance(TemporalCovariance):
@@ -51,7 +52,8 @@ class MarkovCovariance(TemporalCovariance):
                 "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
                 "stationary_covariance, or use structure='dense'."
             )
-        self.a, self.q = _transitions(kernel, times)  # (..., K, N, d, d)
+        self.a, self.q, self.step = _transitions(kernel, times)  # (..., K, U, d, d), and (N,)
+        self.blocks = tuple(kernel.state_blocks())
         white = kernel.white(t)
         self.white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)  # (..., N, K)
         diag = kernel.diag(times.t)
@@ -63,7 +65,7 @@ class MarkovCovariance(TemporalCovariance):
         return self.kernels[:-1]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.a, self.q, self.h, self.white
+        return self.a, self.q, self.step, self.h, self.white
 
     def diag(self) -> Tensor:
         return self.k
@@ -85,7 +87,7 @@ class MarkovCovariance(TemporalCovariance):
         a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (self.a, self.q))
         n = len(self.times)
         flat = [x.double().mT.expand(chains + (n,)).reshape(-1, n) for x in inputs]
-        results = recursion(a, q, self.h, index, *flat)
+        results = recursion(a, q, Layout(self.h, self.step, index, self.blocks), *flat)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(x.reshape(chains) if x.dim() == 1 else x.reshape(chains + (n,)).mT for x in results)
 
@@ -98,25 +100,33 @@ class MarkovCovariance(TemporalCovariance):
 
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
         lam = lam.double()
-        s, logdet = self._variance(lam, self._shrink(lam))
-        return PathMoments(self.matmul(mean_bar), s, self._back(mean_bar), logdet)
+        shrink = self._shrink(lam)
+        s, _, logdet = self._run(recursions.variance, lam * shrink)
+        variance = self._noisy(s, shrink)
+        return PathMoments(self.matmul(mean_bar), variance, self._back(mean_bar), self._whole(logdet, lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
         lam = lam.double()
         shrink = self._shrink(lam)
-        s, logdet = self._variance(lam, shrink)
-        mu, mean_bar = self._mean(eta, lam, shrink)
-        return PathMoments(self._back(mu), s, self._back(mean_bar), logdet)
+        if eta.shape == lam.shape:
+            s, _, logdet, mean, mean_bar = self._run(recursions.posterior, shrink * eta, shrink * lam)
+        else:  # many means have the same variance
+            s, _, logdet = self._run(recursions.variance, shrink * lam)
+            mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
+        mu = self._back(mean + self.white * mean_bar)
+        return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
 
     def _shrink(self, lam: Tensor) -> Tensor:
         """1/(1 + ωλ), (..., N, Q)."""
         return 1.0 / (1.0 + self.white * lam)
 
-    def _variance(self, lam: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonal of S, (..., N, Q), and log|B|, (..., Q)."""
-        s, _, logdet = self._run(recursions.variance, lam * shrink)
-        logdet = logdet + torch.log1p(self.white * lam).sum(-2)
-        return self._back(shrink * (self.white + shrink * s)), self._back(logdet)
+    def _noisy(self, s: Tensor, shrink: Tensor) -> Tensor:
+        """The diagonal of S from that of f, (..., N, Q)."""
+        return self._back(shrink * (self.white + shrink * s))
+
+    def _whole(self, logdet: Tensor, lam: Tensor) -> Tensor:
+        """log|B| from that of f, (..., Q)."""
+        return self._back(logdet + torch.log1p(self.white * lam).sum(-2))
 
     def _mean(self, eta: Tensor, lam: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
         """μ = S η and mean_bar = K_t⁻¹ μ in float64. mean_bar of f and of x are the same, and μ = μ_f + ω mean_bar."""
@@ -192,27 +202,24 @@ class MarkovCovariance(TemporalCovariance):
         return self._back(self._run(recursions.variance, 1.0 / self._noise())[1])
 
 
-def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor]:
-    """A and the covariance of the process noise for each frame, (..., K, N, d, d); at the first frame of a sequence,
-    zero and the stationary covariance.
+def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Tensor]:
+    """A and the covariance of the process noise for each different time step, (..., K, U, d, d), and which of them
+    precedes each frame, (N,). At the first frame of a sequence they are zero and the stationary covariance.
 
-    Frames at regular times have few different steps. Their matrices are then computed once for each step.
+    Frames at regular times have few different steps. At irregular times each frame has its own.
     """
     t = times.t.double()
     first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
     first[list(times.starts)] = True
     steps, which = times.steps
-    shared = len(steps) + 1 <= min(_STEPS, len(t) // 4) and not times.t.requires_grad
-    if shared:
+    if len(steps) + 1 <= _SHARED * len(t) and not times.t.requires_grad:
         begins = torch.arange(len(steps) + 1, device=t.device) == len(steps)
-        dt = torch.nn.functional.pad(steps, (0, 1))
+        dt, which = torch.nn.functional.pad(steps, (0, 1)), torch.where(first, len(steps), which)
     else:
         begins, dt = first, torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
+        which = torch.arange(len(t), device=t.device)
     begins = begins[:, None, None]
     stationary = kernel.stationary_covariance().double().unsqueeze(-3)
     a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())
     q = torch.where(begins, stationary, kernel.process_noise(dt).double())
-    if not shared:
-        return a, q
-    chosen = torch.nn.functional.one_hot(torch.where(first, len(steps), which), len(dt)).to(t)  # (N, U + 1)
-    return tuple((chosen @ x.flatten(-2)).unflatten(-1, x.shape[-2:]) for x in (a, q))
+    return a, q, which

@@ -26,9 +26,9 @@ r(b)_k = h b_k + A_{k+1}ᵀ r(b)_{k+1} and z(b)_k = A_k z(b)_{k−1} + Q_k r(b)_
 *Draws.* With white noise ω = 1/λ and τ² = v + ω, the filter is the Cholesky factor of K_f + ω row by row:
 x_k = h·A_k m_{k−1} + τ ε_k and m_k = A_k m_{k−1} + w ε_k/τ. Its gradient runs the same steps backwards.
 
-Shapes: ``a`` and ``q`` (K, N, d, d), ``h`` (N, d), ``index`` (C,) with the kernel of each of C chains, and (C, N) for
-one number per frame. Everything is float64, also for a model in float32: a filter in float32 loses all digits if
-λ K = 1e8.
+Shapes: ``a`` and ``q`` (K, U, d, d) for K kernels and U different time steps, a :class:`Layout` with the step of each
+of N frames and the kernel of each of C chains, and (C, N) for one number per frame. Everything is float64, also for a
+model in float32: a filter in float32 loses all digits if λ K = 1e8.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.temporal import chains, scan
+from pyro_vgpds.temporal import chains, scan, tiles
+from pyro_vgpds.temporal.layout import Layout
 
-__all__ = ["draw", "is_compiled", "matmul", "solve", "undraw", "variance"]
+__all__ = ["draw", "is_compiled", "matmul", "posterior", "solve", "undraw", "variance"]
 
 
 def is_compiled(x: Tensor) -> bool:
@@ -50,98 +51,129 @@ def is_compiled(x: Tensor) -> bool:
     return x.device.type == "cpu" and chains.available()
 
 
-def _route(a: Tensor) -> ModuleType:
+def _route(a: Tensor, layout: Layout) -> ModuleType:
     """The module that runs the recursions: compiled loops over the frames if possible, else scans."""
-    return chains if is_compiled(a) else scan
+    if not is_compiled(a):
+        return scan
+    return tiles if tiles.fits(layout.blocks) else chains
 
 
-def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The diagonal of S and that of (K_f + Λ⁻¹)⁻¹, each (C, N), and log|I + Λ K_f|, (C,)."""
-    return _Variance.apply(a, q, h, index, lam)
+    return _Posterior.apply(a, q, layout, None, lam)[:3]
 
 
-def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     """S η, and (I + Λ K_f)⁻¹ η = η − λ S η, each (C, N)."""
-    return _Solve.apply(a, q, h, index, eta, lam)
+    return _Solve.apply(a, q, layout, eta, lam)
 
 
-def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
+def posterior(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, ...]:
+    """The results of :func:`variance`, then those of :func:`solve`, which may share a filter."""
+    return _Posterior.apply(a, q, layout, eta, lam)
+
+
+def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
     """K_f b, (C, N)."""
-    return _MatMul.apply(a, q, h, index, b)
+    return _MatMul.apply(a, q, layout, b)
 
 
-def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
+def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
     """L ε, (C, N), for standard normal ``noise`` ε and the Cholesky factor L of K_f + diag(white), white > 0."""
-    return _Draw.apply(a, q, h, index, white, noise)
+    return _Draw.apply(a, q, layout, white, noise)
 
 
-def undraw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, x: Tensor) -> Tensor:
+def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Tensor:
     """L⁻¹ x, (C, N): the inverse of :func:`draw`, without a gradient."""
-    return _route(a).undraw(a, q, h, index, white, x)
+    return _route(a, layout).undraw(a, q, layout, white, x)
 
 
-class _Variance(torch.autograd.Function):
+def _solve_grad(ctx: Any, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """The gradients in a, q, η and λ of the mean and b."""
+    # b = η − λ mean, and d mean = W dK_f b − S dΛ mean + S dη with W = I − S Λ
+    a, q, lam, mean, b = ctx.saved_tensors[:5]
+    route = _route(a, ctx.layout)
+    through, left = route.solve(a, q, ctx.layout, g_mean - lam * g_b, lam, kept)
+    g_a = g_q = None
+    if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+        g_a, g_q = route.quadratic(a, q, ctx.layout, left, b)
+    return g_a, g_q, through + g_b, -mean * (through + g_b)
+
+
+class _Posterior(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        s, precision, logdet = _route(a).variance(a, q, h, index, lam)
-        ctx.save_for_backward(a, q, h, index, lam, s)
-        return s, precision, logdet
+    def forward(
+        ctx: Any, a: Tensor, q: Tensor, layout: Layout, eta: Tensor | None, lam: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        route = _route(a, layout)
+        s, precision, logdet, kept = route.variance(a, q, layout, lam)
+        mean, b = (None, None) if eta is None else route.solve(a, q, layout, eta, lam, kept)
+        ctx.layout = layout
+        ctx.save_for_backward(a, q, lam, mean, b, s, *kept)
+        return s, precision, logdet, mean, b
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_s: Tensor, g_precision: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, ...]:
-        a, q, h, index, lam, s = ctx.saved_tensors
+    def backward(
+        ctx: Any, g_s: Tensor, g_precision: Tensor, g_logdet: Tensor, g_mean: Tensor | None, g_b: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        a, q, lam, mean, _, s, *kept = ctx.saved_tensors
         direction = g_s - lam.square() * g_precision  # the diagonal of (K_f + Λ⁻¹)⁻¹ is λ − λ² s
-        g_a, g_q, g_lam = _route(a).variance_grad(a, q, h, index, lam, direction, g_logdet)
-        return g_a, g_q, None, None, g_lam + g_logdet.unsqueeze(-1) * s + g_precision * (1.0 - 2.0 * lam * s)
+        g_a, g_q, g_lam = _route(a, ctx.layout).variance_grad(a, q, ctx.layout, lam, direction, g_logdet)
+        g_lam = g_lam + g_logdet.unsqueeze(-1) * s + g_precision * (1.0 - 2.0 * lam * s)
+        if mean is None:
+            return g_a, g_q, None, None, g_lam
+        assert g_mean is not None
+        assert g_b is not None
+        more_a, more_q, g_eta, more_lam = _solve_grad(ctx, g_mean, g_b, tuple(kept))
+        if more_a is not None:
+            g_a, g_q = g_a + more_a, g_q + more_q
+        return g_a, g_q, None, g_eta, g_lam + more_lam
 
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        mean, b = _route(a).solve(a, q, h, index, eta, lam)
-        ctx.save_for_backward(a, q, h, index, lam, mean, b)
+    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+        mean, b = _route(a, layout).solve(a, q, layout, eta, lam)
+        ctx.layout = layout
+        ctx.save_for_backward(a, q, lam, mean, b)
         return mean, b
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_mean: Tensor, g_b: Tensor) -> tuple[Tensor | None, ...]:
-        # b = η − λ mean, and d mean = W dK_f b − S dΛ mean + S dη with W = I − S Λ
-        a, q, h, index, lam, mean, b = ctx.saved_tensors
-        through, left = _route(a).solve(a, q, h, index, g_mean - lam * g_b, lam)
-        g_a = g_q = None
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            g_a, g_q = _route(a).quadratic(a, q, h, index, left, b)
-        return g_a, g_q, None, None, through + g_b, -mean * (through + g_b)
+        g_a, g_q, g_eta, g_lam = _solve_grad(ctx, g_mean, g_b, ())
+        return g_a, g_q, None, g_eta, g_lam
 
 
 class _MatMul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, q, h, index, b)
-        return _route(a).matmul(a, q, h, index, b)
+    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
+        ctx.layout = layout
+        ctx.save_for_backward(a, q, b)
+        return _route(a, layout).matmul(a, q, layout, b)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, q, h, index, b = ctx.saved_tensors
+        a, q, b = ctx.saved_tensors
+        route = _route(a, ctx.layout)
         g_a = g_q = None
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            g_a, g_q = _route(a).quadratic(a, q, h, index, grad, b)
-        return g_a, g_q, None, None, _route(a).matmul(a, q, h, index, grad)
+            g_a, g_q = route.quadratic(a, q, ctx.layout, grad, b)
+        return g_a, g_q, None, route.matmul(a, q, ctx.layout, grad)
 
 
 class _Draw(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
-        ctx.save_for_backward(a, q, h, index, white, noise)
-        return _route(a).draw(a, q, h, index, white, noise)
+    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
+        ctx.layout = layout
+        ctx.save_for_backward(a, q, white, noise)
+        return _route(a, layout).draw(a, q, layout, white, noise)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, q, h, index, white, noise = ctx.saved_tensors
-        g_a, g_q, g_white, g_noise = _route(a).draw_grad(a, q, h, index, white, noise, grad)
-        return g_a, g_q, None, None, g_white, g_noise
+        a, q, white, noise = ctx.saved_tensors
+        g_a, g_q, g_white, g_noise = _route(a, ctx.layout).draw_grad(a, q, ctx.layout, white, noise, grad)
+        return g_a, g_q, None, g_white, g_noise

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from pyro_vgpds.temporal.layout import Kept, Layout
+
 __all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
 
 Elements: TypeAlias = tuple[Tensor, ...]
-Recursion = TypeVar("Recursion", bound=Callable[..., Tensor | Elements])
 _NUMBERS = 1 << 24  # numbers in one set of matrices; a recursion holds tens of such sets at a time
 
 
@@ -50,36 +51,38 @@ def _affine(step: Tensor, source: Tensor, square: bool = False, back: bool = Fal
     return result.flip(1) if back else result
 
 
-def _spread(x: Tensor, index: Tensor) -> Tensor:
-    """The matrices of each chain; those of a single kernel broadcast."""
-    return x if len(x) == 1 else x.index_select(0, index)
+def _spread(x: Tensor, layout: Layout) -> Tensor:
+    """The matrices of each chain and frame, (C, N, d, d); those of a single kernel broadcast, (1, N, d, d)."""
+    x = x.index_select(1, layout.step)
+    return x if len(x) == 1 else x.index_select(0, layout.kernel)
 
 
-def _collect(g: Tensor, index: Tensor, rows: int) -> Tensor:
-    return g.new_zeros((rows, *g.shape[1:])).index_add_(0, index, g)
+def _collect(g: Tensor, layout: Layout, like: Tensor) -> Tensor:
+    """The sums over the chains of each kernel and the frames of each time step, of the shape of ``like``."""
+    g = g.new_zeros((len(like), *g.shape[1:])).index_add_(0, layout.kernel, g)
+    return torch.zeros_like(like).index_add_(1, layout.step, g)
 
 
-def _in_blocks(gradients: int = 0) -> Callable[[Recursion], Recursion]:
-    """Run a function on blocks of chains, so that their matrices stay within a fixed amount of memory.
+def _in_blocks(gradients: int = 0) -> Callable[[Callable[..., Elements]], Callable[..., Elements]]:
+    """Run a function of matrices (C, N, d, d) on blocks of chains, so that they stay within a fixed amount of memory.
 
-    :param gradients: the number of leading results that are sums over chains.
+    :param gradients: the number of leading results that are gradients in a and q.
     """
 
-    def decorate(function: Recursion) -> Recursion:
+    def decorate(function: Callable[..., Elements]) -> Callable[..., Elements]:
         @functools.wraps(function)
-        def run(a: Tensor, q: Tensor, h: Tensor, index: Tensor, *inputs: Tensor) -> Tensor | Elements:
-            size = max(1, _NUMBERS // (a.numel() // len(a)))
-            if len(index) <= size:
-                return function(a, q, h, index, *inputs)
-            blocks = zip(index.split(size), *[x.split(size) for x in inputs], strict=True)
-            results = [function(a, q, h, *block) for block in blocks]
-            if isinstance(results[0], Tensor):
-                return torch.cat(cast(list[Tensor], results))
+        def run(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Elements:
+            size = max(1, _NUMBERS // (len(layout.step) * a.shape[-1] ** 2))
+            results = []
+            for index, *block in zip(layout.kernel.split(size), *[x.split(size) for x in inputs], strict=True):
+                own = Layout(layout.h, layout.step, index, layout.blocks)
+                out = function(_spread(a, own), _spread(q, own), layout.h, *block)
+                results.append((*[_collect(g, own, a) for g in out[:gradients]], *out[gradients:]))
             parts = list(zip(*results, strict=True))
             sums = [functools.reduce(torch.Tensor.add_, part) for part in parts[:gradients]]
             return (*sums, *map(torch.cat, parts[gradients:]))
 
-        return cast(Recursion, run)
+        return run
 
     return decorate
 
@@ -148,11 +151,15 @@ def _information(a: Tensor, h: Tensor, f: _Filter) -> tuple[Tensor, Tensor]:
 
 
 @_in_blocks()
-def variance(a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    a, q = _spread(a, index), _spread(q, index)
+def _variance(a: Tensor, q: Tensor, h: Tensor, lam: Tensor) -> Elements:
     f = _filter(a, q, h, lam)
     n = (f.w * _information(a, h, f)[1]).sum(-1)
     return f.u * f.v - f.u.square() * n, f.c + f.c.square() * n, torch.log1p(lam * f.v).sum(-1)
+
+
+def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+    s, precision, logdet = _variance(a, q, layout, lam)
+    return s, precision, logdet, ()
 
 
 def _pull(x: Tensor, y: Tensor, h: Tensor, c: Tensor, n: Tensor) -> Tensor:
@@ -162,10 +169,7 @@ def _pull(x: Tensor, y: Tensor, h: Tensor, c: Tensor, n: Tensor) -> Tensor:
 
 
 @_in_blocks(2)
-def variance_grad(
-    a: Tensor, q: Tensor, h: Tensor, index: Tensor, lam: Tensor, d_lam: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows, a, q = len(a), _spread(a, index), _spread(q, index)
+def variance_grad(a: Tensor, q: Tensor, h: Tensor, lam: Tensor, d_lam: Tensor, weight: Tensor) -> Elements:
     f = _filter(a, q, h, lam)
     future, y = _information(a, h, f)
     w, v, u, c = f.w, f.v, f.u, f.c
@@ -193,12 +197,11 @@ def variance_grad(
     d_s = d_u * v + u * d_v - 2.0 * u * d_u * n - u.square() * d_n
     g_q = d_inside + weight[:, None, None, None] * inside
     g_a = 2.0 * (g_q @ a @ f.before + inside @ a @ d_before)
-    return _collect(g_a, index, rows), _collect(g_q, index, rows), d_s
+    return g_a, g_q, d_s
 
 
 @_in_blocks()
-def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    a, q = _spread(a, index), _spread(q, index)
+def _solve(a: Tensor, q: Tensor, h: Tensor, eta: Tensor, lam: Tensor) -> Elements:
     f = _filter(a, q, h, lam)
     # m_k = Φ m_{k−1} + w u η, and r_{k−1} = Φᵀ r_k + Aᵀh u (η − λ h·A m_{k−1})
     after = _affine(f.phi, (f.w * (f.u * eta).unsqueeze(-1)).unsqueeze(-1))
@@ -209,6 +212,10 @@ def solve(a: Tensor, q: Tensor, h: Tensor, index: Tensor, eta: Tensor, lam: Tens
     return mean + f.v * surprise + f.u * n, surprise - f.c * n
 
 
+def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> Elements:
+    return _solve(a, q, layout, eta, lam)
+
+
 def _path(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """r_k = h_k b_k + A_{k+1}ᵀ r_{k+1} and z_k = A_k z_{k−1} + Q_k r_k, each (C, N, d, 1)."""
     own = (h * b.unsqueeze(-1)).unsqueeze(-1)
@@ -217,32 +224,35 @@ def _path(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_in_blocks()
-def matmul(a: Tensor, q: Tensor, h: Tensor, index: Tensor, b: Tensor) -> Tensor:
-    return (_path(_spread(a, index), _spread(q, index), h, b)[1].squeeze(-1) * h).sum(-1)
+def _matmul(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> Elements:
+    return ((_path(a, q, h, b)[1].squeeze(-1) * h).sum(-1),)
+
+
+def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
+    return _matmul(a, q, layout, b)[0]
 
 
 @_in_blocks(2)
-def quadratic(a: Tensor, q: Tensor, h: Tensor, index: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    rows, a, q = len(a), _spread(a, index), _spread(q, index)
+def quadratic(a: Tensor, q: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Elements:
     (r, z), (r_new, z_new) = _path(a, q, h, left), _path(a, q, h, right)
     g_a, g_q = r @ _later(z_new).mT + r_new @ _later(z).mT, r @ r_new.mT
-    return _collect(g_a, index, rows), _collect(0.5 * (g_q + g_q.mT), index, rows)
+    return g_a, 0.5 * (g_q + g_q.mT)
 
 
 @_in_blocks()
-def draw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor) -> Tensor:
-    a, q = _spread(a, index), _spread(q, index)
+def _draw(a: Tensor, q: Tensor, h: Tensor, white: Tensor, noise: Tensor) -> Elements:
     f = _filter(a, q, h, 1.0 / white)
     size = (f.v + white).sqrt()
     after = _affine(a, (f.w * (noise / size).unsqueeze(-1)).unsqueeze(-1))
-    return ((a @ _later(after)).squeeze(-1) * h).sum(-1) + size * noise
+    return (((a @ _later(after)).squeeze(-1) * h).sum(-1) + size * noise,)
+
+
+def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
+    return _draw(a, q, layout, white, noise)[0]
 
 
 @_in_blocks(2)
-def draw_grad(
-    a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, noise: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows, a, q = len(a), _spread(a, index), _spread(q, index)
+def draw_grad(a: Tensor, q: Tensor, h: Tensor, white: Tensor, noise: Tensor, grad: Tensor) -> Elements:
     f = _filter(a, q, h, 1.0 / white)
     size = (f.v + white).sqrt()
     rate = noise / size
@@ -259,12 +269,15 @@ def draw_grad(
     g_q = _pull(future, y, h, f.c, n) + source
     g_a = 2.0 * g_q @ a @ f.before + g_moved @ before.mT
     g_noise = size * grad + (g_m * f.w).sum(-1) / size
-    return _collect(g_a, index, rows), _collect(g_q, index, rows), g_v + f.c.square() * n, g_noise
+    return g_a, g_q, g_v + f.c.square() * n, g_noise
 
 
 @_in_blocks()
-def undraw(a: Tensor, q: Tensor, h: Tensor, index: Tensor, white: Tensor, x: Tensor) -> Tensor:
-    a, q = _spread(a, index), _spread(q, index)
+def _undraw(a: Tensor, q: Tensor, h: Tensor, white: Tensor, x: Tensor) -> Elements:
     f = _filter(a, q, h, 1.0 / white)
     after = _affine(f.phi, (f.w * (f.c * x).unsqueeze(-1)).unsqueeze(-1))
-    return (x - ((a @ _later(after)).squeeze(-1) * h).sum(-1)) / (f.v + white).sqrt()
+    return ((x - ((a @ _later(after)).squeeze(-1) * h).sum(-1)) / (f.v + white).sqrt(),)
+
+
+def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Tensor:
+    return _undraw(a, q, layout, white, x)[0]

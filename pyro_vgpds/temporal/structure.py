@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.temporal import recursions
+from pyro_vgpds.temporal import recursions, tiles
 from pyro_vgpds.temporal.covariance import TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
 from pyro_vgpds.temporal.diagonal import DiagonalCovariance
@@ -18,6 +18,7 @@ STRUCTURES = ("dense", "markov")
 _FORMS: tuple[type[TemporalCovariance], ...] = (DenseCovariance, DiagonalCovariance, MarkovCovariance)
 # Number of frames from which Markov is faster (measured): a minimum, and frames for each number of the state. The
 # squared lengths of several sequences add up. The scans, which replace the compiled loops, pay off later.
+_TILED_FRAMES = (100, 6)
 _COMPILED_FRAMES = (100, 10)
 _SCAN_FRAMES = (400, 120)
 
@@ -44,9 +45,14 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -
         return "diagonal"
     if structure is not None:
         return structure
-    least, each = _COMPILED_FRAMES if recursions.is_compiled(times.t) else _SCAN_FRAMES
     d = kernel.state_dim
-    if d is None or sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
+    if d is None:
+        return "dense"
+    if not recursions.is_compiled(times.t):
+        least, each = _SCAN_FRAMES
+    else:
+        least, each = _TILED_FRAMES if tiles.fits(tuple(kernel.state_blocks())) else _COMPILED_FRAMES
+    if sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
         return "dense"
     return "markov"
 

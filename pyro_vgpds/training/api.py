@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyro
-import torch
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
-from pyro_vgpds.training.problem import Problem, copies, put_back
+from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record
-from pyro_vgpds.training.run import Watch, run
 from pyro_vgpds.training.settings import Settings
 from pyro_vgpds.types import PathLike
 
@@ -36,6 +35,7 @@ def fit(
     warmup: int | None = None,
     tolerance: float = 1e-6,
     num_restarts: int = 0,
+    processes: int = 1,
     progress: bool | None = None,
     callback: Callable[[Record], object] | None = None,
     checkpoint: PathLike | None = None,
@@ -71,6 +71,8 @@ def fit(
         disables it.
     :param num_restarts: additional runs from other inducing inputs (drawn with torch's generator); the best bound is
         kept.
+    :param processes: number of processes in which the runs of ``num_restarts`` are made, each on one thread (Linux; on
+        other systems they are made one after the other). The results are the same. ``callback`` needs 1.
     :param progress: show a progress bar. Default: on a terminal only.
     :param callback: called with each :class:`~pyro_vgpds.training.Record`.
     :param checkpoint: file for the state of training, which is complete at every moment.
@@ -82,6 +84,8 @@ def fit(
     :raises ValueError: if an argument is out of its range, or ``resume`` is of another run.
     :raises TypeError: if ``guide`` is of another type. Train other guides with Pyro's ``SVI``.
     :raises NumericalError: if the bound has no finite value at the initial parameters.
+
+    Small problems use one thread, which is faster; see :func:`pyro_vgpds.threads.threads_for`.
 
     >>> new = VGPDS.from_data(data, latent_dim=2, num_inducing=10)
     >>> result = fit(new, AutoOpperArchambeau(new), data, num_steps=5, method="lbfgs", warmup=0)
@@ -96,6 +100,9 @@ def fit(
             f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
             "train guide.refine(data)."
         )
+    check_count("processes", processes)
+    if processes > 1 and callback is not None:
+        raise ValueError(f"callback needs processes=1, but got processes={processes}.")
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
@@ -108,28 +115,13 @@ def fit(
     snapshot = None if resume is None else read_snapshot(resume)
     # A scope of our own: the parameters of other models in the param store have the same names.
     with pyro.get_param_store().scope():
-        Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
-        parameters = [*model.parameters(), *guide.parameters()]
-        first = copies(parameters)
-        results: list[FitResult] = []
-        for attempt in range(num_restarts + 1):
-            if attempt > 0:
-                put_back(parameters, first)
-                _redraw_inducing(model)
-            problem = Problem(model, guide, data, natural=method == "natural")
-            label = f"run {attempt + 1}" if num_restarts else method
-            results.append(run(problem, settings, Watch(label, progress, callback, checkpoints), snapshot))
-            best = max(results, key=lambda result: result.bound)
-            if best is results[-1]:
-                reached = copies(parameters)
-            if results[-1].stopped == "interrupted":
-                break
-        put_back(parameters, reached)
-        if not problem.random:  # that of the parameters themselves, now that mean_bar is computed from η
-            best.bound = -float(Collapsed_ELBO().loss(model, guide, data))
-        for parameter in parameters:
-            parameter.grad = None  # it belongs to another point
-    return best
+        with threads_for(sizes_work(model, data)):
+            Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
+        runs = Runs(model, guide, data, settings, progress, callback)
+        with threads_for(_work(guide, data)):
+            if num_restarts:
+                return runs.best_of(num_restarts + 1, processes)
+            return runs.kept([runs.run(method, checkpoints, snapshot)])
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
@@ -145,6 +137,11 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, which can draw new inducing inputs.")
 
 
-def _redraw_inducing(model: PyroModule) -> None:
-    with torch.no_grad():
-        model.inducing_unconstrained.copy_(kmeans(model.start.x, model.num_inducing))
+def _work(guide: OpperArchambeauGuide, data: Sequences) -> float:
+    """Multiply-adds of an evaluation of the bound; the model has been called."""
+    nodes = guide.get_traces()[0].nodes
+    prior: Any = nodes["x"]["fn"]
+    collapsed: Any = nodes["y"]["fn"]
+    dense = data.times.lengths if prior.structure == "dense" else ()
+    num_inducing, latent_dim = collapsed.likelihood.inducing.shape[-2:]
+    return bound_work(len(data.times), data.num_outputs, latent_dim, num_inducing, dense)

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from markov_problems import Q, close, make_kernels, make_times
 from torch.distributions import kl_divergence
 
 from pyro_vgpds import OpperArchambeau, TemporalGP
-from pyro_vgpds.kernels import Bias, Matern32, Periodic
-from pyro_vgpds.temporal import chains, scan
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.kernels import Bias, Matern32, Matern52, Periodic, White
+from pyro_vgpds.temporal import chains, scan, tiles
+from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.temporal.markov import MarkovCovariance
 
 
 def test_scans_go_in_blocks(monkeypatch):
@@ -34,9 +39,12 @@ needs_compiler = pytest.mark.skipif(not chains.available(), reason="the compiled
 
 
 @needs_compiler
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_and_segments(threads, monkeypatch):
+def test_threads(threads, tiled):
     kernel = Matern32(torch.rand(9) + 0.5, torch.rand(9) + 0.5) + Bias(1.0)
+    if tiled:
+        kernel = kernel * Periodic(1.0, 2.0, 1.0)
     times = make_times((30, 20))
     eta, lam = torch.randn(50, 9), torch.rand(50, 9)
 
@@ -45,39 +53,98 @@ def test_threads_and_segments(threads, monkeypatch):
         q = OpperArchambeau.from_natural(prior, eta, lam)
         return torch.autograd.grad(q.mean.sum() + q.variance.sum() + kl_divergence(q, prior), kernel.parameters())
 
-    expected = run()
-    torch.set_num_threads(threads)
-    for a, b in zip(run(), expected, strict=True):
-        close(a, b, 1e-12)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = run()
+        torch.set_num_threads(threads)
+        for a, b in zip(run(), expected, strict=True):
+            close(a, b, 1e-12)
+    finally:
+        torch.set_num_threads(before)
 
 
 @needs_compiler
-def test_long_chains_are_run_in_segments():
-    # a state of 27 numbers keeps 50 kB a frame for the way back, so that 3,000 frames are more than one segment
-    kernel = Periodic(1.0, 1.0, 50.0)
-    prior = TemporalGP(kernel(), torch.arange(3000.0), 1, structure="markov")
-    q = OpperArchambeau(prior, torch.zeros(3000, 1), torch.full((3000, 1), 0.1, requires_grad=True))
-    loss = q.variance.sum()
+@pytest.mark.parametrize(("kernel", "route"), [("tiles", tiles), ("chains", chains)])
+def test_long_chains_are_run_in_segments(kernel, route):
+    # the gradient keeps 54 kB a frame in tiles, and 110 kB in chains (whose blocks are too large for tiles): 64 MB are
+    # exceeded
+    n, make = {
+        "tiles": (1500, lambda scale: Periodic(1.0, 0.2 * scale, 50.0, accuracy=1e-12)),
+        "chains": (700, lambda scale: Periodic(1.0, 2.0, 50.0, accuracy=1e-9) * Matern52(1.0, 9.0 * scale)),
+    }[kernel]
+    assert tiles.fits(tuple(make(1.0)().state_blocks())) == (route is tiles)
+    lam = torch.full((n, 1), 0.1)
+
+    def variance(kernel):
+        prior = TemporalGP(kernel(), torch.arange(float(n)), 1, structure="markov")
+        return OpperArchambeau(prior, torch.zeros(n, 1), lam).variance.sum()
+
+    own = make(1.0)
+    (g,) = torch.autograd.grad(variance(own), [next(p for name, p in own.named_parameters() if "length" in name)])
+    if kernel == "chains":  # the first lengthscale is the periodic kernel's
+        (g,) = torch.autograd.grad(variance(own), [own.parts[1].lengthscale_unconstrained])
     step = 1e-6
-    g = torch.autograd.grad(loss, kernel.lengthscale_unconstrained)[0]
-    values = []
-    for sign in (1, -1):
-        moved = Periodic(1.0, float((kernel.lengthscale.detach().log() + sign * step).exp()), 50.0)
-        prior = TemporalGP(moved(), torch.arange(3000.0), 1, structure="markov")
-        values.append(OpperArchambeau(prior, torch.zeros(3000, 1), torch.full((3000, 1), 0.1)).variance.sum())
-    torch.testing.assert_close(g, (values[0] - values[1]) / (2 * step), rtol=1e-5, atol=1e-8)
+    with torch.no_grad():
+        values = [variance(make(math.exp(sign * step))) for sign in (1.0, -1.0)]
+    torch.testing.assert_close(g, (values[0] - values[1]) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+@needs_compiler
+@pytest.mark.parametrize("regular", [True, False])
+def test_tiles_are_the_chains_and_the_scans(regular):
+    n, own = 60, torch.tensor([0.5, 2.0])
+    kernel = (Bias(0.3) + Periodic(1.0, 1.0 + own, 0.7, accuracy=1e-4) * Matern32(1.0, own))()
+    t = torch.arange(n) * 0.1 if regular else torch.rand(n).sort().values * 5
+    covariance = MarkovCovariance(kernel, Times(t, [40, 20]), None)
+    assert (covariance.a.shape[-3] == n) != regular
+    a, q = (x.detach() for x in (covariance.a, covariance.q))
+    layout = Layout(covariance.h, covariance.step, torch.tensor([0, 1, 1]), covariance.blocks)
+    assert tiles.fits(layout.blocks)
+    lam, eta, g = torch.rand(3, n) * 10, torch.randn(3, n), torch.randn(3, n)
+    results = []
+    for route in (tiles, chains, scan):
+        *variance, kept = route.variance(a, q, layout, lam)
+        results.append([
+            *variance, *route.variance_grad(a, q, layout, lam, g, torch.tensor([0.5, 1.0, 2.0])),
+            *route.solve(a, q, layout, eta, lam), *route.solve(a, q, layout, eta, lam, kept),
+            *route.quadratic(a, q, layout, eta, g),
+        ])  # fmt: skip
+    inside = torch.tensor(layout.blocks).unsqueeze(-1) == torch.tensor(layout.blocks)
+    for others in zip(*results, strict=True):
+        for other in others[1:]:
+            gradient = other.dim() == 4  # nothing is learned of entries between blocks
+            close(*((x[..., inside] if gradient else x) for x in (others[0], other)), 1e-9)
+
+
+@needs_compiler
+def test_tiles_survive_extreme_precisions():
+    t = torch.arange(300.0)
+    t[1::50] = t[0::50] + 1e-6
+    kernel = Periodic(1.0, 0.5, 40.0) * Matern32(1.0, 500.0) + White(1e-9)
+    lam = (10 ** (torch.rand(300, 2) * 14 - 6)).requires_grad_()
+    prior = TemporalGP(kernel(), Times(t), 2, structure="markov")
+    q = OpperArchambeau.from_natural(prior, lam.detach() * torch.randn(300, 2), lam)
+    kl = kl_divergence(q, prior)
+    for x in (q.mean, q.variance, kl, *torch.autograd.grad(kl + q.mean.sum(), [lam, *kernel.parameters()])):
+        assert torch.isfinite(x).all()
+    assert (q.variance > 0).all()
+    assert (q.variance <= 1.0001 * torch.minimum(prior.variance, 1.0 / lam)).all()
 
 
 @needs_compiler
 def test_compiled_loops_refuse_other_tensors():
-    a = q = torch.zeros(1, 5, 2, 2)
-    h, index, lam = torch.zeros(5, 2), torch.zeros(3, dtype=torch.long), torch.ones(3, 5)
-    chains.variance(a, q, h, index, lam)
-    with pytest.raises(ValueError, match=r"need float64 CPU tensors, but got torch\.float32"):
-        chains.variance(a, q, h, index, lam.float())
-    with pytest.raises(ValueError, match=r"a and q must be .* but got \["):
-        chains.variance(a, q[:, :4], h, index, lam)
-    with pytest.raises(ValueError, match=r"a and q must be .* but got \["):
-        chains.variance(a, q, h, index, lam[:2])
-    with pytest.raises(ValueError, match=r"index must have an entry from 0 to 0 for each chain, but got \[1, 1, 1\]"):
-        chains.variance(a, q, h, index + 1, lam)
+    a = q = torch.zeros(1, 4, 2, 2)
+    lam, zeros = torch.ones(3, 5), torch.zeros(5, dtype=torch.long)
+    layout = Layout(torch.zeros(5, 2), zeros, zeros[:3], (0, 0))
+    for route in (chains, tiles):
+        route.variance(a, q, layout, lam)
+        with pytest.raises(ValueError, match=r"need float64 CPU tensors, but got torch\.float32"):
+            route.variance(a, q, layout, lam.float())
+        for bad in ((a, q[:, :3], layout, lam), (a, q, layout, lam[:2]), (a, q, layout._replace(blocks=(0,)), lam)):
+            with pytest.raises(ValueError, match=r"a and q must be .* but got \["):
+                route.variance(*bad)
+        with pytest.raises(ValueError, match=r"kernel must have entries from 0 to 0, but got \[1, 1, 1\]"):
+            route.variance(a, q, layout._replace(kernel=layout.kernel + 1), lam)
+        with pytest.raises(ValueError, match=r"step must have entries from 0 to 3, but got \[4, 4, 4, 4, 4\]"):
+            route.variance(a, q, layout._replace(step=layout.step + 4), lam)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recursions as compiled loops for large states that consist of small blocks, such as quasi-periodic kernels.
+
+The transition matrices are block-diagonal. Blocks are packed into tiles of 4 × 4, and the compiled code ``_tiles``
+multiplies tiles: O(d²) per frame instead of O(d³). Its filter keeps w and v (see ``recursions``), from which each mean
+costs O(d). Names and shapes are those of :mod:`pyro_vgpds.temporal.chains`, which does the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.compiled import chunks, open_library, pool
+from pyro_vgpds.temporal.chains import UNROLLED, draw, draw_grad, matmul, undraw
+from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
+
+__all__ = ["draw", "draw_grad", "fits", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
+
+_SIDE = 4  # of a tile
+_VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    library = open_library(f"{__package__}._tiles")
+    if library is None:
+        return None
+    try:
+        library.run_tiles.argtypes = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
+        library.run_tiles.restype = ctypes.c_int
+    except AttributeError:  # built from another version of the source
+        return None
+    return library
+
+
+def fits(blocks: tuple[int, ...]) -> bool:
+    """Whether states of these blocks are run in tiles: the state is large and its blocks are small."""
+    return len(blocks) > UNROLLED and max(Counter(blocks).values()) <= _SIDE and _library() is not None
+
+
+class _Tiles:
+    """The places of the states in tiles: large blocks first, each in the first tile that has room."""
+
+    def __init__(self, blocks: tuple[int, ...]) -> None:
+        members = [[i for i, number in enumerate(blocks) if number == own] for own in dict.fromkeys(blocks)]
+        tiles: list[list[int]] = []
+        for block in sorted(members, key=len, reverse=True):
+            tile = next((tile for tile in tiles if len(tile) + len(block) <= _SIDE), None)
+            if tile is None:
+                tiles.append(list(block))
+            else:
+                tile += block
+        self.count = len(tiles)
+        self.place = torch.empty(len(blocks), dtype=torch.long)
+        for i, tile in enumerate(tiles):
+            self.place[torch.tensor(tile)] = _SIDE * i + torch.arange(len(tile))
+        # entries (row, column) of d x d matrices that are in tiles, and their places among all numbers of the tiles
+        same = (self.place.unsqueeze(-1) // _SIDE) == self.place // _SIDE
+        row, column = same.nonzero(as_tuple=True)
+        self.entries = row * len(blocks) + column
+        self.places = self.place[row] * _SIDE + self.place[column] % _SIDE
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Tiles (K, U, T, 4, 4) of matrices (K, U, d, d)."""
+        out = x.new_zeros(*x.shape[:2], self.count * _SIDE * _SIDE)
+        out[..., self.places] = x.flatten(-2)[..., self.entries]
+        return out.unflatten(-1, (self.count, _SIDE, _SIDE))
+
+    def unpack(self, tiles: Tensor) -> Tensor:
+        d = len(self.place)
+        out = tiles.new_zeros(*tiles.shape[:2], d * d)
+        out[..., self.entries] = tiles.flatten(-3)[..., self.places]
+        return out.unflatten(-1, (d, d))
+
+    def pack_vectors(self, x: Tensor) -> Tensor:
+        """Vectors (N, 4T) of vectors (N, d)."""
+        out = x.new_zeros(len(x), self.count * _SIDE)
+        out[:, self.place] = x
+        return out
+
+
+_make_tiles = functools.cache(_Tiles)
+
+
+def _run(
+    task: int,
+    a: Tensor,
+    q: Tensor,
+    layout: Layout,
+    inputs: tuple[Tensor | None, ...],  # λ, η and the direction of λ
+    kept: Kept,
+    num_outputs: int,
+    weight: Tensor | None = None,
+    gradients: bool = False,
+) -> tuple[Tensor, ...]:
+    """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
+    given = tuple(None if x is None else x.contiguous() for x in inputs)
+    check_inputs(a, q, layout, tuple(x for x in given if x is not None))
+    tiles = _make_tiles(layout.blocks)
+    packed_a, packed_q, h = tiles.pack(a), tiles.pack(q), tiles.pack_vectors(layout.h)
+    step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
+    n = len(step)
+    outputs = tuple(a.new_empty(len(index), n) for _ in range(num_outputs))
+    ranges = chunks(len(index), 1)
+    totals = [(torch.zeros_like(packed_a), torch.zeros_like(packed_q)) if gradients else () for _ in ranges]
+    tensors = (step, index, packed_a, packed_a.mT.contiguous(), packed_q, h, *given, weight)
+    padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
+    fixed = [None if x is None else x.data_ptr() for x in padded]
+    function = _library().run_tiles  # type: ignore[union-attr]
+
+    def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
+        pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
+        return function(task, n, tiles.count, a.shape[1], *range_, *fixed, *pointers)
+
+    each = map if len(ranges) == 1 else pool(len(ranges)).map
+    if any(list(each(call, ranges, totals))):
+        raise MemoryError("the compiled recursions ran out of memory.")
+    if not gradients:
+        return outputs
+    sums = [tiles.unpack(functools.reduce(torch.Tensor.add_, parts)) for parts in zip(*totals, strict=True)]
+    return (*sums, *outputs)
+
+
+def _make_kept(layout: Layout) -> Kept:
+    """Memory for w (C, N, 4T) and v (C, N)."""
+    shape, size = (len(layout.kernel), len(layout.step)), _SIDE * _make_tiles(layout.blocks).count
+    return layout.h.new_empty(*shape, size), layout.h.new_empty(shape)
+
+
+def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+    kept = _make_kept(layout)
+    s, precision = _run(_VARIANCE, a, q, layout, (lam, None, None), kept, 2)
+    return s, precision, torch.log1p(lam * kept[1]).sum(-1), kept
+
+
+def variance_grad(
+    a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
+) -> tuple[Tensor, ...]:
+    inputs, kept = (lam, None, d_lam), _make_kept(layout)
+    half, g_q, g_lam = _run(_GRADIENT, a, q, layout, inputs, kept, 1, weight.contiguous(), gradients=True)
+    return 2.0 * half.mT, g_q, g_lam
+
+
+def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
+    return _run(_SOLVE, a, q, layout, (lam, eta, None), kept or variance(a, q, layout, lam)[-1], 2)
+
+
+def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+    return _run(_QUADRATIC, a, q, layout, (left, right, None), (), 0, gradients=True)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of training from the same parameters with other inducing inputs, and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.guides import OpperArchambeauGuide
+from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
+from pyro_vgpds.training.problem import Problem, copies, put_back
+from pyro_vgpds.training.processes import can_fork, in_processes
+from pyro_vgpds.training.progress import counting_bar
+from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
+from pyro_vgpds.training.run import Watch, run
+from pyro_vgpds.training.settings import Settings
+
+__all__ = ["Runs"]
+
+
+class Runs:
+    """Runs from the current parameters, and from other inducing inputs."""
+
+    def __init__(
+        self,
+        model: PyroModule,
+        guide: OpperArchambeauGuide,
+        data: Sequences,
+        settings: Settings,
+        progress: bool | None,
+        callback: Callable[[Record], object] | None,
+    ) -> None:
+        self.model, self.guide, self.data, self.settings = model, guide, data, settings
+        self.progress, self.callback = progress, callback
+        self.parameters = [*model.parameters(), *guide.parameters()]
+
+    def run(
+        self, label: str, checkpoints: Checkpoints | None = None, snapshot: Snapshot | None = None
+    ) -> tuple[FitResult, list[Tensor]]:
+        """The result of a run, and the parameters."""
+        problem = Problem(self.model, self.guide, self.data, natural=self.settings.method == "natural")
+        result = run(problem, self.settings, Watch(label, self.progress, self.callback, checkpoints), snapshot)
+        return result, copies(self.parameters)
+
+    def kept(self, found: Sequence[tuple[FitResult, list[Tensor]]]) -> FitResult:
+        """The best run, with its parameters put back."""
+        best, reached = max(found, key=lambda one: one[0].bound)
+        put_back(self.parameters, reached)
+        if not self.guide.has_random_parameters:
+            # that of the parameters themselves, now that mean_bar is computed from η
+            best.bound = -float(Collapsed_ELBO().loss(self.model, self.guide, self.data))
+        for parameter in self.parameters:
+            parameter.grad = None  # it belongs to another point
+        return best
+
+    def best_of(self, count: int, processes: int) -> FitResult:
+        """The best of several runs, the first of which has the current inducing inputs."""
+        first = copies(self.parameters)
+        starts = [self.model.inducing.detach().clone()]
+        starts += [kmeans(self.model.start.x, self.model.num_inducing) for _ in range(count - 1)]
+
+        def start(i: int) -> None:
+            put_back(self.parameters, first)
+            with torch.no_grad():
+                self.model.inducing_unconstrained.copy_(starts[i])
+
+        def run(i: int) -> tuple[FitResult, list[Tensor]]:
+            put_back(self.parameters, first)
+            with torch.no_grad():
+                self.model.inducing_unconstrained.copy_(starts[i])
+            return self.run(f"run {i + 1}")
+
+        if processes > 1 and can_fork():
+            found = self._in_processes(run, count, processes)
+        else:
+            found = []
+            for i in range(count):
+                found.append(run(i))
+                if found[-1][0].stopped == "interrupted":
+                    break
+        return self.kept(found)
+
+    def _in_processes(
+        self, run: Callable[[int], tuple[FitResult, list[Tensor]]], count: int, processes: int
+    ) -> list[tuple[FitResult, list[Tensor]]]:
+        def job(i: int) -> list[Any]:
+            result, reached = run(i)
+            return [result.bound, pack_records(result.history), result.stopped, result.num_undone, reached]
+
+        shown, self.progress = self.progress, False  # one bar for all of them
+        found: dict[int, tuple[FitResult, list[Tensor]]] = {}
+        with counting_bar(count, "runs", shown) as bar:
+            for i, row in in_processes([partial(job, i) for i in range(count)], processes):
+                bound, history, stopped, num_undone, reached = row
+                found[i] = FitResult(bound, unpack_records(history), stopped, num_undone, self.settings.method), reached
+                bar.update()
+                bar.set_postfix_str(f"bound={max(result.bound for result, _ in found.values()):.6g}")
+        return [found[i] for i in range(count)]
