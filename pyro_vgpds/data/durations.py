@@ -80,16 +80,17 @@ def read_durations(value: object) -> float | list[float]:
     return [_from_numpy(one) for one in np.asarray(value).ravel()]
 
 
-def in_seconds(name: str, value: object, is_time: bool) -> float | list[float]:
+def in_seconds(name: str, value: object, is_time: bool, wanted: str = "positive number") -> float | list[float]:
     """As :func:`read_durations` for the parameter ``name``.
 
     :param is_time: whether the parameter is a time.
+    :param wanted: what the parameter must be if it is not.
     :raises TypeError: also if it is not.
     """
     if not is_time:
         raise TypeError(
-            f"{name} must be a positive number or tensor, but got {value!r}; it is not a time, so a duration has no "
-            "meaning here."
+            f"{name} must be a {wanted} or tensor, but got {value!r}; it is not a time, so a duration has no meaning "
+            "here."
         )
     try:
         return read_durations(value)

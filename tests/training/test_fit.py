@@ -65,7 +65,7 @@ def test_the_bound_rises_and_is_that_of_the_parameters_returned(problem, method)
     assert result.bound == pytest.approx(max(record.bound for record in result.history), rel=1e-9)
     assert bound_of(*problem) == pytest.approx(result.bound, rel=1e-8)
     assert [record.step for record in result.history] == list(range(len(result.history)))
-    assert result.num_steps <= 60
+    assert result.num_steps <= 60 + (25 if method == "lbfgs" else 0)  # the last line search is finished
     seconds = [record.seconds for record in result.history]
     assert seconds == sorted(seconds)
     assert result.seconds == seconds[-1]
