@@ -87,7 +87,7 @@ def load_bvh(paths: PathLike | Sequence[PathLike], *, every: int = 1, metres: fl
 
 
 def read_bvh(path: PathLike) -> tuple[Skeleton, float, np.ndarray]:
-    """Read the skeleton, the seconds between frames, and the channels (T, C) of a ``.bvh`` file, angles in degrees.
+    r"""Read the skeleton, the seconds between frames, and the channels (T, C) of a ``.bvh`` file, angles in degrees.
 
     The end of a bone without a joint (``End Site``) is a joint named after its parent, such as ``"Hand_end"``. Joints
     may have any channels in any order. Memory grows with the size of the file, not with what its header promises.
@@ -96,9 +96,13 @@ def read_bvh(path: PathLike) -> tuple[Skeleton, float, np.ndarray]:
     :raises FileNotFoundError: if there is no such file.
     :raises ValueError: if the file cannot be read; the message names the file and the line.
 
+    >>> from pathlib import Path
+    >>> from pyro_vgpds.datasets import read_bvh
+    >>> skeleton = "ROOT Hips { OFFSET 0 0 0\n CHANNELS 1 Zrotation\n End Site { OFFSET 0 2 0 } }"
+    >>> _ = Path("hips.bvh").write_text(f"HIERARCHY\n{skeleton}\nMOTION\nFrames: 2\nFrame Time: 0.5\n0\n90")
     >>> skeleton, seconds, channels = read_bvh("hips.bvh")
-    >>> skeleton.joints, seconds, channels.shape
-    (('Hips', 'Hips_end'), 0.5, (2, 4))
+    >>> skeleton.joints, seconds, channels.tolist()
+    (('Hips', 'Hips_end'), 0.5, [[0.0], [90.0]])
     """
     path = Path(path)
     with path.open(encoding="latin-1", newline=None) as file:
