@@ -4,18 +4,23 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-fast test-slow tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-slow dist dist-test tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
 # torch comes first and alone: its exact version is what has a CPU build at hand
-$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpds/*/*.c)
+$(VENV)/.library: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpds/*/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==$(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.library
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[data,video,dev]'
 	touch $@
 
-demo: install
+# Needs the library only, not what tests and tutorials need.
+demo: $(VENV)/.library
 	$(BIN)/python -m pyro_vgpds demo --output demo_output
 
 # All tests except those marked slow, which take minutes each.
@@ -28,6 +33,19 @@ test-fast: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
+
+# A source distribution, and a wheel that is built from it.
+dist: install
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+# The quick tests of the source distribution, in a new folder, in which the wheel takes the place of the sources.
+dist-test: dist
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	tar -xzf dist/*.tar.gz -C "$$folder" --strip-components 1; \
+	rm -r "$$folder/pyro_vgpds"; \
+	$(BIN)/python -m pip install --quiet --no-deps --target "$$folder" dist/*.whl; \
+	cd "$$folder"; $(abspath $(BIN))/python -m pytest -n 2 -m "not slow and not long" tests
 
 # Runs all of them in full, a minute or so each; `make test` runs them small.
 tutorials: install

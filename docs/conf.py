@@ -48,9 +48,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
     (
         "py:class",
-        r"(Array|Data|Path|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments|Motions|Path",
+        r"(Array|Count|Data|Path|Progress|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments",
     ),
-    ("py:class", r"ProgressLike|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
+    ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
 ]
 

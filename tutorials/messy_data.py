@@ -109,7 +109,8 @@ print(f"{synthetic.groups(synthetic.output_means).num_groups} patterns in {synth
 def train(data, latent_dim, num_inducing, kernel, num_steps):
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    model = VGPDS.from_data(data, latent_dim, min(num_inducing, data.num_frames), kernel)
+    sizes = latent_dim, min(num_inducing, data.num_frames)
+    model = VGPDS.from_data(data, *sizes, kernel, noise_per_output=False, scale_outputs=False)  # outputs of one unit
     guide = AutoOpperArchambeau(model)
     print(fit(model, guide, data, 5 if smoke_test else num_steps, progress=False))
     return model, guide, Posterior(model, guide, data)
@@ -346,8 +347,8 @@ _ = ax.legend(frameon=False)
 # Data that follow the model's assumptions should lie on the diagonal. For real data the curve tends to lie above the
 # diagonal in the middle and to return to it at the end: the noise has heavier tails than a Gaussian and differs between
 # outputs. So one $\beta$ for all outputs gives intervals that are too wide for most entries, and correct or slightly
-# too narrow for outliers. `VGPDS.from_data(..., noise_per_output=True)` gives each output its own noise variance.
-# Whether this is better should be decided on entries hidden for this purpose, as it was for the tables in the README.
+# too narrow for outliers. By default, `VGPDS.from_data` gives each output its own noise variance. Whether this is
+# better should be decided on entries hidden for this purpose, as it was for the tables in the README.
 
 # %% [markdown]
 # ## Dates and tables

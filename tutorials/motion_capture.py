@@ -42,7 +42,7 @@ from pyro.infer import Predictive
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, baselines, datasets, fit, metrics
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
-from pyro_vgpds.plotting import plot_poses, plot_reconstruction, plot_relevance
+from pyro_vgpds.plotting import animate_poses, embed_animation, plot_poses, plot_reconstruction, plot_relevance
 
 smoke_test = "CI" in os.environ
 assert pyro.__version__.startswith("1.9")
@@ -131,9 +131,9 @@ for ax, name, s in zip(axes, ("a walk", "a run"), (walks[0], runs[0]), strict=Tr
 # \prod_s p(X^{(s)})$: the covariance $K_t$ of all frames is block-diagonal. The recordings share the mapping
 # $\mathbf{f}$. Because of this, the same pose of two walks has the same position in latent space.
 #
-# `Sequences` takes lists with one entry per sequence. The features are angles, lengths and differences, but the model
-# has one noise variance $\beta^{-1}$ for all of them. So we will train with `scale_outputs=True`: the model divides
-# each feature by its standard deviation. Predictions stay in the units of the data.
+# `Sequences` takes lists with one entry per sequence. The features are angles, lengths and differences. By default, the
+# model divides each feature by its standard deviation, and predictions stay in the units of the data. As in the paper,
+# we use one noise variance $\beta^{-1}$ for all of them, `noise_per_output=False`.
 
 # %%
 data = Sequences(times, poses)
@@ -166,7 +166,8 @@ trained = {}
 for name, make_kernel in kernels.items():
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    model = VGPDS.from_data(data, latent_dim, num_inducing, make_kernel(), static_dim=static_dim, scale_outputs=True)
+    sizes = {"latent_dim": latent_dim, "num_inducing": num_inducing, "static_dim": static_dim}
+    model = VGPDS.from_data(data, temporal=make_kernel(), noise_per_output=False, **sizes)
     guide = AutoOpperArchambeau(model)
     result = fit(model, guide, data, num_steps, progress=False)
     trained[name] = SimpleNamespace(model=model, guide=guide, bound=result.bound)
@@ -266,7 +267,8 @@ for method in guesses["right leg"]:
 
 # %% [markdown]
 # The paper compares with the nearest neighbour, but not with a linear model. We include the linear model because it is
-# hard to beat if most of a pose is observed and the hidden part moves little.
+# hard to beat if most of a pose is observed and the hidden part moves little. For the leg, a single frame is ambiguous;
+# [neighbouring frames](#Neighbouring-frames-as-outputs) reduce the error below.
 #
 # The next figure shows one angle of the hidden leg over time, in degrees. It was hidden in the shaded region.
 
@@ -307,7 +309,11 @@ for ax, name in zip(axes, hidden_parts, strict=True):
 
 # %% [markdown]
 # Poses from the second half of the test walk. The broad grey figure is the truth, blue is the VGPDS, and orange is the
-# nearest neighbour. Both methods had to find the hidden part.
+# nearest neighbour. Both methods had to find the hidden part. The same in motion, with the upper body hidden:
+
+# %%
+second_half = {name: places[half:] for name, places in drawn.items()}
+embed_animation(animate_poses(motion.skeleton, second_half, view="side", fps=12))
 
 # %% [markdown]
 # ## Calibration
@@ -355,7 +361,7 @@ lagged_data = data.lagged([-4, 4])
 print(f"{lagged_data}; {lagged_data.num_base_outputs} of the outputs are predicted")
 pyro.set_rng_seed(0)
 kernel = RBF().fix("variance") + White(1e-2) + Bias(0.1)
-lag_model = VGPDS.from_data(lagged_data, latent_dim, num_inducing, kernel, static_dim=static_dim, scale_outputs=True)
+lag_model = VGPDS.from_data(lagged_data, temporal=kernel, noise_per_output=False, **sizes)
 lag_guide = AutoOpperArchambeau(lag_model)
 print(fit(lag_model, lag_guide, lagged_data, num_steps, progress=False))
 lag_posterior = Posterior(lag_model, lag_guide, lagged_data)
@@ -439,6 +445,9 @@ for ax, first in zip(axes, (0, len(made) // 2), strict=True):
 # A gait that was never recorded: three steps of both legs in which a walk (above) becomes a run (below). As the style
 # dimension moves from one bundle of loops to the other, the arms are lifted, the knees bend more and the trunk leans
 # forward. There are no data between the bundles, so the poses there are only the model's interpolation.
+
+# %%
+embed_animation(animate_poses(motion.skeleton, {"from walk to run": positions(made)}, view="side", fps=15), fps=15)
 
 # %% [markdown]
 # ## What next

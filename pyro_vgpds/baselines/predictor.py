@@ -25,6 +25,7 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.extending import extend_data
 from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["BaselinePosterior", "Imputer"]
@@ -85,9 +86,11 @@ class BaselinePosterior:
         hidden = times.new_full((len(times), self.num_outputs), torch.nan)
         return self._with_new(times, [times], [hidden], [which])
 
-    def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> GaussianPrediction:
+    def reconstruct(
+        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, progress: CountLike = False
+    ) -> GaussianPrediction:
         """Hidden outputs of partly observed frames. Arguments as in :meth:`Posterior.reconstruct
-        <pyro_vgpds.Posterior.reconstruct>`.
+        <pyro_vgpds.Posterior.reconstruct>`; there are no steps to show progress of.
         """
         new = read_new_data(t, y, self.data)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)

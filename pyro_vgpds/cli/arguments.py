@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "whole"]
+__all__ = [
+    "add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "weight", "whole",
+]  # fmt: skip
 
 
 def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None = 1) -> None:
@@ -138,4 +140,11 @@ def share(text: str) -> float:
     value = _number(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, but got {text!r}.")
+    return value
+
+
+def weight(text: str) -> float:
+    value = _number(text)
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but got {text!r}.")
     return value

@@ -13,7 +13,7 @@ from pyro_vgpds.cli.errors import OK
 from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.lazy import PAGES
 from pyro_vgpds.cli.outputs import check_output
-from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.page import write_page
@@ -30,7 +30,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
     table, data = read_data(args.file, Layout.of(args))
     say(args, f"{args.file}: {data}")
     report = report_of(choose(args, data, refit=False))
-    write_comparison(target, report, table, data)
+    with working(args, "drawing the report ...", PATIENCE):
+        write_comparison(target, report, table, data)
     print(report)
     say(args, f"report: {target} (open it in a browser)")
     return OK

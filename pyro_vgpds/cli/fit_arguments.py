@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from pyro_vgpds.cli.arguments import add_layout, add_machine, count, positive, seed, whole
+from pyro_vgpds.cli.options import add_options
 from pyro_vgpds.evaluation.splits import TASKS
 from pyro_vgpds.training.settings import METHODS
 
@@ -14,7 +15,7 @@ __all__ = ["add_evaluate", "add_fit"]
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy or video")
+    parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy, bvh or video")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="MODEL", help="model file, .safetensors")
     add_layout(parser, "--sequence")
     _add_choice(parser, page=True)
@@ -43,6 +44,18 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "Default: matern32+white+bias, and a cosine for a single sequence, with parameters for each latent dimension",
     )
     model.add_argument(
+        "--mapping",
+        metavar="KERNEL",
+        help="kernel of the mapping from latent points to outputs: rbf, linear, sums with white and bias. Default: rbf",
+    )
+    model.add_argument(
+        "--static-dim",
+        type=whole,
+        metavar="N",
+        help="number of latent dimensions that start as one constant for each sequence, such as the style of a walk. "
+        "Default: a fifth of --latent-dim, less for few sequences, 0 for up to three",
+    )
+    model.add_argument(
         "--hold",
         metavar="NAMES",
         help="parameters of the temporal kernel, such as period, that stay fixed at their initial values",
@@ -62,12 +75,20 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="save the state of training to this file regularly; an existing file requires --resume or --force",
     )
+    model.add_argument(
+        "--calibrate",
+        choices=TASKS,
+        metavar="TASK",
+        help="choose noise, residuals and widths of intervals on held-out parts of the data, for this task: impute, "
+        "reconstruct or forecast (of --horizon frames)",
+    )
     model.add_argument("--resume", action="store_true", help="continue from --checkpoint, if that file exists")
+    add_options(parser, "--calibrate chooses it; implies --quick")
     _add_machine(parser)
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy or video")
+    parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy, bvh or video")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the page, .html. Default: NAME_report.html for NAME.csv"
     )

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,29 +16,31 @@ import torch
 
 from pyro_vgpds.cli import lazy
 from pyro_vgpds.cli.choosing import check_choice, choose, report_of
-from pyro_vgpds.cli.errors import INTERRUPTED, OK, UsageError
+from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
+from pyro_vgpds.cli.options import read_kernel, with_posterior_options
 from pyro_vgpds.cli.outputs import check_output
-from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import check_dated
-from pyro_vgpds.kernels import Kernel, parse_kernel
+from pyro_vgpds.kernels import Kernel, parse_mapping
 from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.metadata import Metadata
-from pyro_vgpds.training.result import FitResult
+from pyro_vgpds.training.result import FitResult, Record
 
 __all__ = ["run_fit"]
 
 _STEPS, _METHOD = 100, "natural"  # as in fit
 _SINGLE = (
-    "--latent-dim", "--num-inducing", "--temporal", "--hold", "--no-scale", "--one-noise", "--steps", "--method",
-    "--restarts", "--checkpoint", "--resume",
+    "--latent-dim", "--num-inducing", "--temporal", "--mapping", "--static-dim", "--hold", "--no-scale", "--one-noise",
+    "--steps", "--method", "--restarts", "--checkpoint", "--resume", "--calibrate", "--noise-factor", "--residual",
 )  # fmt: skip
 _CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "--processes", "--folder", "--report")
 
@@ -43,6 +48,8 @@ _CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "-
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, inputs=(args.file,))
     single, choice = _given(args, _SINGLE), _given(args, _CHOICE)
+    if args.calibrate == "forecast" and "--horizon" in choice:  # of the calibration
+        choice.remove("--horizon")
     if choice and (args.quick or single):
         raise UsageError(
             f"{choice[0]} cannot be combined with {'--quick' if args.quick else single[0]}, which trains a single "
@@ -91,7 +98,12 @@ def _fit_one(args: argparse.Namespace) -> int:
         args.checkpoint, args.force or args.resume, argument="--checkpoint", inputs=(args.file,),
         instead="Choose another name, or pass --resume to continue from it or --force to replace it.",
     )  # fmt: skip
-    kernel = None if args.temporal is None else _temporal(args.temporal)
+    kernel, mapping = read_kernel(args.temporal, "--temporal"), read_kernel(args.mapping, "--mapping", parse_mapping)
+    read_kernel(args.residual, "--residual")
+    if mapping is not None and not any("weight" in leaf.parameter_names for leaf in mapping.leaves()):
+        raise UsageError(f"--mapping must have rbf or linear, but got {args.mapping!r}.")
+    if args.calibrate is not None and (chosen := _given(args, ("--noise-factor", "--residual"))):
+        raise UsageError(f"{chosen[0]} cannot be combined with --calibrate, which chooses it.")
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
     if kernel is not None:
@@ -99,19 +111,27 @@ def _fit_one(args: argparse.Namespace) -> int:
     say(args, f"{args.file}: {data}")
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
-    model = VGPDS.from_data(
-        data, args.latent_dim, args.num_inducing, kernel, noise_per_output=not args.one_noise,
-        scale_outputs=not args.no_scale,
-    )  # fmt: skip
+    try:
+        with working(args, "choosing initial values ...", PATIENCE):
+            model = VGPDS.from_data(
+                data, args.latent_dim, args.num_inducing, kernel, mapping, static_dim=args.static_dim,
+                noise_per_output=not args.one_noise, scale_outputs=not args.no_scale,
+            )  # fmt: skip
+    except ValueError as error:
+        raise CommandError(f"{args.file}: {_in_arguments(str(error))}") from None
     _hold(model, args.hold)
     guide = AutoOpperArchambeau(model)
     before = model.relevance(guide, data).value
-    result = fit(
-        model, guide, data, args.steps or _STEPS, args.method or _METHOD, num_restarts=args.restarts or 0,
-        progress=False if args.quiet else None, checkpoint=args.checkpoint, resume=_resume(args),
-    )  # fmt: skip
+    with _training(args) as watch:
+        result = fit(
+            model, guide, data, args.steps or _STEPS, args.method or _METHOD, num_restarts=args.restarts or 0,
+            progress=False if args.quiet else None, callback=watch, checkpoint=args.checkpoint, resume=_resume(args),
+        )  # fmt: skip
     about = replace(_about(args, table), relevance_before=before.tolist(), training=result)
-    save(args.output, model, guide, data, about.pack())
+    if result.stopped == "interrupted":
+        save(args.output, model, guide, data, about.pack())
+    else:
+        _save_one(args, model, guide, data, about)
     summary = f"{_summary(model, model.relevance(guide, data), result)}\nmodel: {args.output}"
     if result.stopped == "interrupted":  # printed even with --quiet; the exit code stops `fit && forecast`
         print(summary, file=sys.stderr, flush=True)
@@ -120,11 +140,48 @@ def _fit_one(args: argparse.Namespace) -> int:
     return OK
 
 
-def _temporal(text: str) -> Kernel:
-    try:
-        return parse_kernel(text)
-    except ValueError as error:
-        raise UsageError(f"--temporal: {error}") from None
+def _in_arguments(text: str) -> str:
+    """A message of :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>` with the names of the command line."""
+    for name in ("latent_dim", "num_inducing", "static_dim"):
+        text = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", text)
+    return text
+
+
+@contextmanager
+def _training(args: argparse.Namespace) -> Iterator[Callable[[Record], None] | None]:
+    """The callback of training. Off a terminal it prints a line now and then; a terminal has a bar."""
+    if args.quiet or sys.stderr.isatty():
+        yield None
+        return
+    steps, runs, first, before = args.steps or _STEPS, (args.restarts or 0) + 1, -1, 0
+
+    def watch(record: Record) -> None:
+        nonlocal first, before
+        if record.step == 0:  # of another run
+            before += steps * (first >= 0)
+        first = record.step if first < 0 else first  # not 0 if training is resumed
+        done = min(before + record.step, runs * steps) - first
+        count(done, runs * steps - first, f"bound {record.bound:,.6g}, ")
+
+    with working(args, "training ...", PATIENCE) as count:
+        yield watch
+
+
+def _save_one(
+    args: argparse.Namespace, model: VGPDS, guide: AutoOpperArchambeau, data: Sequences, about: Metadata
+) -> None:
+    """Write the model with the options of its predictions."""
+    if args.calibrate is not None:
+        try:
+            with working(args, "calibrating ...", PATIENCE):
+                found = Posterior(model, guide, data).calibrate(args.calibrate, horizon=args.horizon, seed=args.seed)
+        except ValueError as error:
+            raise CommandError(f"--calibrate {args.calibrate}: {error}") from None
+        save_posterior(args.output, found, about.pack())
+    elif _given(args, ("--noise-factor", "--residual")):
+        save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
+    else:
+        save(args.output, model, guide, data, about.pack())
 
 
 def _check_dated(kernel: Kernel, data: Sequences) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable
-from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.report import Report
 
@@ -63,9 +65,12 @@ def run_experiment(args: argparse.Namespace) -> int:
     source = {"data_home": args.data_home} if args.data_home else {}
     source |= {"download": True} if args.download else {}
     try:
-        experiments.run(
-            args.name, args.output, seeds=args.seeds, quick=args.quick, progress=False if args.quiet else None, **source
-        )
+        # a terminal has bars
+        with nullcontext() if sys.stderr.isatty() else working(args, f"experiment {args.name} ...", PATIENCE):
+            experiments.run(
+                args.name, args.output, seeds=args.seeds, quick=args.quick, progress=False if args.quiet else None,
+                **source,
+            )  # fmt: skip
     except FileNotFoundError as error:  # which names the library's arguments; say those of the command line
         words = str(error).replace("Pass download=True", "Pass --download").replace("data_home=", "--data-home")
         raise CommandError(words) from None

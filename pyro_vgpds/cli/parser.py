@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyro_vgpds
 from pyro_vgpds.cli import describing, fitting, lazy, predicting
-from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed
+from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed, weight
 from pyro_vgpds.cli.fit_arguments import add_evaluate, add_fit
+from pyro_vgpds.cli.options import add_options
 
 __all__ = ["PROGRAM", "make_parser"]
 
@@ -23,13 +24,15 @@ forecast, reconstruct missing values, and generate new sequences.
 
 Data files are csv (one column of times, numbers or dates; the other columns are outputs; empty cells are missing
 values; an optional column `sequence` names the sequence of each row), npz (y (N, D), optionally t, sequence and
-columns; or frames (T, H, W) of a video), npy, or with the [video] extra mp4, avi, mkv, mov and gif.
+columns; or frames (T, H, W) of a video), npy, bvh (motion capture), or with the [video] extra mp4, avi, mkv, mov and
+gif.
 """
 _CODES = """\
 An existing file is replaced only with --force. A file is never written partially.
 Exit codes: 0 success, 1 failure (a file is missing or has the wrong content), 2 wrong argument, 130 Ctrl-C (fit --quick
 saves the best model so far).
 """
+_SINGLE = "of single models only"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 def _forecast(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=0.95)
+    add_options(parser, _SINGLE)
     add_when(parser, "training sequence to forecast, by name or number, or new. Default: the only one")
     add_machine(parser)
 
@@ -104,16 +108,24 @@ def _reconstruct(parser: argparse.ArgumentParser) -> None:
         help="outputs to hide as well, by name or number (3, 10:20), to measure the error of their reconstruction",
     )
     how.add_argument("--smooth", action="store_true", help="predict observed values too, instead of keeping them")
-    one = "of single models only"
-    how.add_argument("--factorised", action="store_true", help=f"faster: do not update the training frames; {one}")
-    how.add_argument("--starts", type=count, metavar="N", help=f"number of initial values; {one}. Default: 3")
-    how.add_argument("--steps", type=count, metavar="N", help=f"maximum number of steps; {one}. Default: 200")
+    how.add_argument(
+        "--trust",
+        type=weight,
+        metavar="W",
+        help="weight of an observed value of FILE relative to one of training: below 1, the reconstruction relies more "
+        f"on the times; {_SINGLE}. Default: 1",
+    )
+    how.add_argument("--factorised", action="store_true", help=f"faster: do not update the training frames; {_SINGLE}")
+    how.add_argument("--starts", type=count, metavar="N", help=f"number of initial values; {_SINGLE}. Default: 3")
+    how.add_argument("--steps", type=count, metavar="N", help=f"maximum number of steps; {_SINGLE}. Default: 200")
     how.add_argument("--seed", type=seed, default=0, metavar="N", help="random seed. Default: 0")
+    add_options(parser, _SINGLE)
     add_machine(parser)
 
 
 def _generate(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=None)
+    add_options(parser, _SINGLE)
     add_when(parser, "training sequence to continue, by name or number, or new. Default: new", default="new")
     parser.add_argument("--samples", type=count, default=1, metavar="N", help="number of sequences. Default: 1")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="random seed. Default: 0")
@@ -211,6 +223,7 @@ _COMMANDS = (
         """reconstruct walk.safetensors broken.csv -o whole.csv
         reconstruct walk.safetensors -o filled.csv
         reconstruct walk.safetensors other.csv --hide left_knee,left_ankle -o found.csv
+        reconstruct walk.safetensors broken.csv --trust 0.1 --noise-factor 2 -o careful.csv
         reconstruct clip.safetensors broken.npz -o whole.gif""",
     ),
     _Command(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +17,9 @@ import torch
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
 from pyro_vgpds.cli.model_file import NEW, ModelFile
+from pyro_vgpds.cli.options import single_only, with_options
 from pyro_vgpds.cli.outputs import check_output
-from pyro_vgpds.cli.progress import say, working
+from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.files.tables import table_suffixes, write_table
 from pyro_vgpds.formatting import counted
@@ -35,9 +38,11 @@ def run_forecast(args: argparse.Namespace) -> int:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     _say_task(args, trained, "forecast")
-    prediction = trained.posterior.forecast(times, sequence, **_noise(args, trained))
     label = NEW if sequence is None else trained.names[sequence]
-    _write(args, trained, prediction, [label] * len(times) if trained.data.num_sequences > 1 else None)
+    with _busy(args, "forecasting ..."):
+        prediction = trained.posterior.forecast(times, sequence, **_noise(args, trained))
+        _write(args, trained, prediction, [label] * len(times) if trained.data.num_sequences > 1 else None)
+    _report(args, *prediction.shape)
     return OK
 
 
@@ -46,7 +51,8 @@ def run_generate(args: argparse.Namespace) -> int:
     sequence = trained.sequence(args.sequence)
     times = trained.horizon(sequence, args.times, args.until, args.step)
     pyro.set_rng_seed(args.seed)
-    draws = trained.posterior.generate(times, args.samples, sequence, **_noise(args, trained))
+    with _busy(args, "generating ..."):
+        draws = trained.posterior.generate(times, args.samples, sequence, **_noise(args, trained))
     y = draws.flatten(0, 1).cpu().numpy()
     write_table(
         args.output or sys.stdout,
@@ -65,12 +71,15 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     trained = _open(args)
     pyro.set_rng_seed(args.seed)
     if args.file is None:
-        if args.hide:
-            raise UsageError("--hide requires FILE, the data whose columns to hide.")
+        for name, value, why in (("--hide", args.hide, "whose columns to hide"), ("--trust", args.trust, "to weigh")):
+            if value is not None:
+                raise UsageError(f"{name} requires FILE, the data {why}.")
         _say_task(args, trained, "impute")
-        filled = trained.posterior.impute(fill=not args.smooth, **_noise(args, trained))
         labels = [name for name, n in zip(trained.names, trained.data.lengths, strict=True) for _ in range(n)]
-        _write(args, trained, filled, labels if trained.data.num_sequences > 1 else None)
+        with _busy(args, "filling in missing values ..."):
+            filled = trained.posterior.impute(fill=not args.smooth, **_noise(args, trained))
+            _write(args, trained, filled, labels if trained.data.num_sequences > 1 else None)
+        _report(args, *filled.shape)
         return OK
     options = {**_noise(args, trained), **_solver(args, trained)}
     table = _read(args, trained)
@@ -82,12 +91,13 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     _say_task(args, trained, "reconstruct")
     note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} values are missing; reconstructing ..."
     try:
-        with working(args, note):
+        with working(args, note) as count:
             found = trained.posterior.reconstruct(
                 table.t,
                 parts,
                 None if args.sequence is None else trained.sequence(args.sequence),
                 fill=not args.smooth,
+                progress=count,
                 **options,
             )
     except ValueError as error:
@@ -95,27 +105,35 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     names = None if table.names is None else [n for n, t in zip(table.names, table.t, strict=True) for _ in t]
     if args.hide:
         _score(args, np.where(np.isnan(seen), truth, np.nan), found.mean.cpu().numpy())
-    _write(args, trained, found, names)
+    with _busy(args, "writing ..."):
+        _write(args, trained, found, names)
+    _report(args, *found.shape)
     return OK
 
 
 def _noise(args: argparse.Namespace, trained: ModelFile) -> dict[str, Any]:
     """The options of ``--no-noise``."""
-    if not isinstance(trained.posterior, Ensemble):
-        return {"include_noise": not args.no_noise}
-    if args.no_noise:
-        raise UsageError(f"--no-noise requires a single model, but {trained.path} has an ensemble (fit --quick).")
-    return {}
+    single_only(args, trained, "--no-noise")
+    return {} if isinstance(trained.posterior, Ensemble) else {"include_noise": not args.no_noise}
 
 
 def _solver(args: argparse.Namespace, trained: ModelFile) -> dict[str, Any]:
-    """The options of ``--factorised``, ``--starts`` and ``--steps``."""
-    if not isinstance(trained.posterior, Ensemble):
-        return {"factorised": args.factorised, "solver": Solver(args.starts or 3, args.steps or 200)}
-    given = next((name for name in ("factorised", "starts", "steps") if getattr(args, name)), None)
-    if given is not None:
-        raise UsageError(f"--{given} requires a single model, but {trained.path} has an ensemble (fit --quick).")
-    return {}
+    """The options of ``--trust``, ``--factorised``, ``--starts`` and ``--steps``."""
+    single_only(args, trained, "--trust", "--factorised", "--starts", "--steps")
+    if isinstance(trained.posterior, Ensemble):
+        return {}
+    solver = Solver(args.starts or 3, args.steps or 200)
+    return {"trust": args.trust or 1.0, "factorised": args.factorised, "solver": solver}
+
+
+@contextmanager
+def _busy(args: argparse.Namespace, text: str) -> Iterator[None]:
+    """Say so if it takes long, unless results are printed on the same terminal."""
+    if args.output is None and sys.stdout.isatty():
+        yield
+        return
+    with working(args, text, PATIENCE):
+        yield
 
 
 def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
@@ -149,7 +167,8 @@ def _score(args: argparse.Namespace, hidden: np.ndarray, mean: np.ndarray) -> No
 def _open(args: argparse.Namespace) -> ModelFile:
     torch.set_num_threads(args.threads)
     check_output(args.output, args.force, inputs=(args.model, getattr(args, "file", None)))
-    trained = ModelFile.read(args.model)
+    with working(args, f"reading {args.model} ...", PATIENCE):
+        trained = with_options(args, ModelFile.read(args.model))
     check_output(args.output, True, table_suffixes(trained.metadata.shape))
     if args.output is None and trained.num_outputs > _WIDEST:
         raise UsageError(f"-o/--output is required: {trained.num_outputs} outputs are too many to print.")
@@ -159,7 +178,6 @@ def _open(args: argparse.Namespace) -> ModelFile:
 def _write(args: argparse.Namespace, trained: ModelFile, result: Outputs, sequence: list[str] | None) -> None:
     shape, fps = trained.metadata.shape, args.fps or trained.metadata.fps
     result.to_file(args.output or sys.stdout, args.interval, sequence=sequence, frame_shape=shape, fps=fps)
-    _report(args, *result.shape)
 
 
 def _report(args: argparse.Namespace, times: int, outputs: int) -> None:

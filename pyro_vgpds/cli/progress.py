@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from pyro_vgpds.selection.progress import Event
 
-__all__ = ["say", "watching", "working"]
+__all__ = ["PATIENCE", "Count", "left", "say", "watching", "working"]
 
+PATIENCE = 3.0  # seconds after which short work gets a line
 _SECONDS = 10.0  # between two lines that are not written to a terminal
 _SILENCE = 60.0  # after which a line says that work continues
 
@@ -24,28 +27,89 @@ def say(args: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def left(done: int, total: int, seconds: float) -> str:
+    """The time that the rest takes, if it goes on as in the first ``seconds``, as text; empty if nothing is done."""
+    if not 0 < done < total:
+        return ""
+    rest = seconds * (total - done) / done
+    unit, size = next(((unit, size) for unit, size in (("h", 3600.0), ("min", 60.0)) if rest >= 2 * size), ("s", 1.0))
+    return f", about {math.ceil(rest / size)} {unit} left"
+
+
 @contextmanager
-def working(args: argparse.Namespace, text: str) -> Iterator[None]:
-    """Print ``text`` and, on a terminal, the seconds that the block takes."""
-    if args.quiet or not sys.stderr.isatty():
-        say(args, text)
-        yield
+def working(args: argparse.Namespace, text: str, patience: float = 0.0) -> Iterator[Count]:
+    """Print ``text``, and while the block runs the seconds, what is done and the seconds that are left: on a terminal
+    in a line that is rewritten, elsewhere in a new line now and then.
+
+    :param patience: print nothing if the block takes fewer seconds than this.
+    :returns: a function to call with what is done, the total, and optionally more text.
+    """
+    if args.quiet:
+        yield lambda done, total, note="": None
         return
-    done, start = threading.Event(), time.monotonic()
+    with _Job(text, sys.stderr.isatty(), patience) as job:
+        yield job.count
 
-    def count() -> None:
-        while not done.wait(0.5):
-            print(f"\r{text} {time.monotonic() - start:.0f} s ", end="", file=sys.stderr, flush=True)
 
-    print(text, end="", file=sys.stderr, flush=True)
-    ticker = threading.Thread(target=count, daemon=True)
-    ticker.start()
-    try:
-        yield
-    finally:
-        done.set()
-        ticker.join()
-        print(f"\r{text} {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+class Count(Protocol):
+    """A function that is told how far work is."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
+class _Job:
+    """Work that is under way, and a thread that prints how far it is."""
+
+    def __init__(self, text: str, terminal: bool, patience: float) -> None:
+        self.text, self.terminal, self.patience = text, terminal, patience
+        self.over, self.ticker = threading.Event(), threading.Thread(target=self.tick, daemon=True)
+        self.start = self.last = time.monotonic()
+        self.done, self.total, self.note = 0, 0, ""
+        self.announced = False
+        self.drawn = 0  # characters of the line that is rewritten
+
+    def count(self, done: int, total: int, note: str = "") -> None:
+        self.done, self.total, self.note = done, total, note
+
+    def __enter__(self) -> _Job:
+        if not self.patience:
+            self.announce()
+        self.ticker.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.ticker.join()
+        if self.announced and self.terminal:
+            self.draw(f"{self.text} {time.monotonic() - self.start:.1f} s")
+            print(file=sys.stderr, flush=True)
+
+    def announce(self) -> None:
+        self.announced = True
+        if self.terminal:
+            self.draw(self.text)
+        else:
+            print(self.text, file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        while not self.over.wait(0.5 if self.terminal else min(1.0, _SECONDS)):
+            now = time.monotonic()
+            if not self.announced:
+                if now - self.start >= self.patience:
+                    self.announce()
+            elif self.terminal:
+                self.draw(self.state(now - self.start))
+            elif now - self.last >= max(_SECONDS, 0.1 * (now - self.start)):  # fewer lines of what takes hours
+                print(self.state(now - self.start), file=sys.stderr, flush=True)
+                self.last = now
+
+    def state(self, seconds: float) -> str:
+        share = f"{100.0 * self.done / self.total:.0f} %, " if self.total else ""
+        return f"{self.text} {share}{self.note}{seconds:.0f} s{left(self.done, self.total, seconds)}"
+
+    def draw(self, text: str) -> None:
+        print("\r" + text.ljust(self.drawn), end="", file=sys.stderr, flush=True)
+        self.drawn = len(text)
 
 
 @contextmanager
@@ -94,13 +158,15 @@ class _Lines:
                 if self.event is None:
                     continue
                 state = f"{self.event.finished} of {self.event.total} candidates are done"
+                elapsed = time.monotonic() - self.start
+                rest = left(self.event.finished, self.event.total, elapsed)
                 if self.terminal:
                     running = "final training" if self.event.kind == "final" else self.event.name
-                    self._draw(f"{running} ... {time.monotonic() - self.start:.0f} s")
+                    self._draw(f"{running} ... {elapsed:.0f} s{rest}")
                 elif self.pending is not None and silent >= _SECONDS:
-                    self._print(self.pending)
+                    self._print(self.pending + rest)
                 elif silent >= _SILENCE:
-                    self._print(f"{state} after {time.monotonic() - self.start:.0f} s")
+                    self._print(f"{state} after {elapsed:.0f} s{rest}")
 
     def erase(self) -> None:
         """Remove the line that is rewritten."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read data files, csv, npz, npy and video, as sequences of times and outputs."""
+"""Read data files, csv, npz, npy, bvh and video, as sequences of times and outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_vgpds.cli.dates import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.datasets import load_video
+from pyro_vgpds.datasets import load_bvh, load_video
 from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.files.film import FILM_SUFFIXES
 from pyro_vgpds.inference.start import Sizes, check_start
@@ -48,10 +48,12 @@ def read_table(path: Path, layout: Layout) -> InputTable:
             table = read_csv(path, layout)
         elif suffix in (".npz", ".npy"):
             table = _read_arrays(path, layout)
+        elif suffix == ".bvh":
+            table = _read_motion(path, layout)
         elif suffix in (*FILM_SUFFIXES, ".webm"):
             table = _read_video(path, layout)
         else:
-            known = ", ".join((*CSV_SUFFIXES, ".npz", ".npy", *FILM_SUFFIXES))
+            known = ", ".join((*CSV_SUFFIXES, ".npz", ".npy", ".bvh", *FILM_SUFFIXES))
             raise CommandError(f"{path}: the suffix of a data file must be one of {known}.")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CommandError(f"cannot read {path}: {error}.") from None
@@ -132,6 +134,15 @@ def _rows(value: np.ndarray, count: int, name: str, kinds: str, path: Path) -> n
             f"{path}: {name} must be {what} of shape ({count},), but is {value.dtype} of shape {value.shape}."
         )
     return value
+
+
+def _read_motion(path: Path, layout: Layout) -> InputTable:
+    try:
+        motion = load_bvh(path)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    times = np.arange(len(motion.t[0]), dtype=float) if layout.no_time else motion.t[0]
+    return InputTable(path, [times], motion.y, motion.columns)
 
 
 def _read_video(path: Path, layout: Layout, t: np.ndarray | None = None) -> InputTable:

@@ -3,6 +3,7 @@
 
 from pyro_vgpds.datasets.acclaim import read_amc, read_asf
 from pyro_vgpds.datasets.base import Dataset
+from pyro_vgpds.datasets.bvh import load_bvh, read_bvh
 from pyro_vgpds.datasets.cache import data_folder, find_file
 from pyro_vgpds.datasets.cmu35 import CMU35, channels_from_features, features_from_channels, load_cmu35
 from pyro_vgpds.datasets.gait import make_gait, stick_figure
@@ -23,6 +24,7 @@ __all__ = [
     "data_folder",
     "features_from_channels",
     "find_file",
+    "load_bvh",
     "load_clip",
     "load_cmu35",
     "load_cmu_mocap",
@@ -37,5 +39,6 @@ __all__ = [
     "make_sequences",
     "read_amc",
     "read_asf",
+    "read_bvh",
     "stick_figure",
 ]

@@ -18,10 +18,17 @@ class Skeleton:
     """A tree of bones. Joint j is the far end of the bone of the same name; joint 0 is the root.
 
     ``channels`` name the columns of motion data: ``"lfemur.rx"`` is the angle of the bone ``lfemur`` about the x axis,
-    in degrees, and ``"root.ty"`` a position. The rotations of a bone are applied in the order of its channels, about
-    fixed axes. A bone without channels keeps its rest orientation.
+    in degrees, and ``"root.ty"`` a position. A bone without channels keeps its rest orientation. There are two
+    conventions, those of the two file formats:
 
-    :raises ValueError: if sizes disagree, a parent comes after its child, or a channel belongs to no joint.
+    - ``"acclaim"``: a rotation turns the bone of the same name, which ends in the joint, and all that follows. The
+      rotations of a bone are applied in the order of its channels, about fixed axes. Only the root has positions, which
+      are added to its offset.
+    - ``"bvh"``: a rotation turns the bones that start in the joint. The rotation of the first channel is the outermost:
+      with channels z, x, y it is :math:`R_z R_x R_y`. Every joint can have positions, which replace its offset.
+
+    :raises ValueError: if sizes disagree, a parent comes after its child, a channel belongs to no joint, or the
+        convention is unknown.
 
     >>> import numpy as np
     >>> from pyro_vgpds.datasets import Skeleton
@@ -37,6 +44,7 @@ class Skeleton:
     channels: tuple[str, ...]  #: names of the columns of motion data, C of them
     axes: np.ndarray | None = None  #: (J, 3, 3) local frame of each bone's rotations; None: the world axes
     metres: float = 1.0  #: length in metres of one unit of the positions
+    convention: str = "acclaim"  #: the meaning of the channels, ``"acclaim"`` or ``"bvh"``
 
     def __post_init__(self) -> None:
         count = len(self.joints)
@@ -45,14 +53,19 @@ class Skeleton:
                 f"{count} joints need {count} parents and offsets ({count}, 3), but got {len(self.parents)} parents "
                 f"and offsets {np.shape(self.offsets)}."
             )
-        if self.axes is not None and np.shape(self.axes) != (count, 3, 3):
-            raise ValueError(f"axes must be ({count}, 3, 3), but got {np.shape(self.axes)}.")
+        if self.convention not in ("acclaim", "bvh"):
+            raise ValueError(f"convention must be 'acclaim' or 'bvh', but got {self.convention!r}.")
+        if self.axes is not None and (np.shape(self.axes) != (count, 3, 3) or self.convention == "bvh"):
+            wanted = "None with the convention 'bvh'" if self.convention == "bvh" else f"({count}, 3, 3)"
+            raise ValueError(f"axes must be {wanted}, but got {np.shape(self.axes)}.")
         for j, parent in enumerate(self.parents):
             if not (parent == -1 if j == 0 else 0 <= parent < j):
                 raise ValueError(f"the parent of joint {j}, {self.joints[j]!r}, must precede it, but is {parent}.")
+        movable = set(self.joints) if self.convention == "bvh" else {self.joints[0]}
+        known = set(self.joints)
         for channel in self.channels:
-            joint, _, kind = channel.partition(".")
-            if joint not in self.joints or kind not in _AXES or (kind[0] == "t" and joint != self.joints[0]):
+            joint, _, kind = channel.rpartition(".")
+            if joint not in known or kind not in _AXES or (kind[0] == "t" and joint not in movable):
                 raise ValueError(
                     f"channel {channel!r} must be a joint with '.rx', '.ry' or '.rz', or the root {self.joints[0]!r} "
                     f"with '.tx', '.ty' or '.tz'; the joints are {', '.join(self.joints)}."
@@ -68,20 +81,30 @@ class Skeleton:
     @cached_property
     def _turns(self) -> list[tuple[list[int], list[int]]]:
         """For each joint, the columns of its rotations in the order of application, and their axes."""
-        turns: list[tuple[list[int], list[int]]] = [([], []) for _ in self.joints]
+        return [
+            (found[::-1], axes[::-1]) if self.convention == "bvh" else (found, axes) for found, axes in self._of("r")
+        ]
+
+    @cached_property
+    def _moves(self) -> list[tuple[list[int], list[int]]]:
+        """For each joint, the columns of its positions, and their axes."""
+        return self._of("t")
+
+    def _of(self, kind: str) -> list[tuple[list[int], list[int]]]:
+        found: dict[str, tuple[list[int], list[int]]] = {joint: ([], []) for joint in self.joints}
         for column, channel in enumerate(self.channels):
-            joint, _, kind = channel.partition(".")
-            if kind[0] == "r":
-                columns, axes = turns[self.joints.index(joint)]
-                columns.append(column)
-                axes.append(_AXES[kind])
-        return turns
+            joint, _, which = channel.rpartition(".")
+            if which[0] == kind:
+                found[joint][0].append(column)
+                found[joint][1].append(_AXES[which])
+        return list(found.values())
 
     def positions(self, channels: np.ndarray) -> np.ndarray:
         """Positions of the joints, (T, J, 3).
 
         With C the local frame of a bone, M its rotation and R the orientation of the parent, the bone's orientation is
-        R' = R C M C⁻¹, and the joint is at the parent's position + R' offset.
+        R' = R C M C⁻¹, and the joint is at the parent's position + R' offset. With the convention ``"bvh"``, R' = R M,
+        and the joint is at the parent's position + R offset.
 
         :param channels: rows (T, C), or one row (C,), which gives (J, 3).
         :raises ValueError: if the size of the last axis is not C.
@@ -96,24 +119,29 @@ class Skeleton:
             return self.positions(rows[None])[0]
         turned: list[np.ndarray] = []
         places = np.empty((len(rows), len(self.joints), 3))
+        replaces = self.convention == "bvh"
         for j, (parent, (columns, axes)) in enumerate(zip(self.parents, self._turns, strict=True)):
             own = euler(rows[:, columns], axes)
             if self.axes is not None:
                 own = self.axes[j] @ own @ self.axes[j].T
+            offset = np.repeat(np.asarray(self.offsets[j], dtype=np.float64)[None], len(rows), 0)
+            for column, axis in zip(*self._moves[j], strict=True):
+                offset[:, axis] = rows[:, column] + (0.0 if replaces else offset[:, axis])
+            turned.append(own if parent < 0 else turned[parent] @ own)
             if parent < 0:
-                turned.append(own)
-                places[:, 0] = self.offsets[0]
-                for column, channel in enumerate(self.channels):
-                    if channel.startswith(f"{self.joints[0]}.t"):
-                        places[:, 0, _AXES[channel[-2:]]] += rows[:, column]
+                places[:, j] = offset
             else:
-                turned.append(turned[parent] @ own)
-                places[:, j] = places[:, parent] + turned[j] @ self.offsets[j]
+                turn = turned[parent] if replaces else turned[j]
+                places[:, j] = places[:, parent] + (turn @ offset[..., None])[..., 0]
         return places
 
     def rest(self) -> np.ndarray:
-        """Positions of the joints (J, 3) if every channel is zero."""
-        return self.positions(np.zeros(len(self.channels)))
+        """Positions of the joints (J, 3) without rotations, with every joint at its offset."""
+        row = np.zeros(len(self.channels))
+        if self.convention == "bvh":
+            for (columns, axes), offset in zip(self._moves, self.offsets, strict=True):
+                row[columns] = np.asarray(offset, dtype=np.float64)[axes]
+        return self.positions(row)
 
 
 def euler(degrees: np.ndarray, axes: list[int]) -> np.ndarray:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, ``pyro-vgpds demo``: train on a synthetic video and a synthetic gait, predict, and write a report."""
+"""The demo, ``pyro-vgpds demo``: train on a synthetic video, a synthetic gait and recorded walks, if these are
+available; predict, and write a report.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyro_vgpds.demo.gait import gait_chapter
+from pyro_vgpds.demo.real import find_walks, real_chapter
 from pyro_vgpds.demo.report import write_report
 from pyro_vgpds.demo.video import video_chapter
 from pyro_vgpds.threads import threads_for
@@ -19,7 +22,10 @@ def run(
     output: Path, *, steps: int = 150, seed: int = 0, say: Callable[[str], object] = print,
     progress: bool | None = None, small: bool = False,
 ) -> Path:  # fmt: skip
-    """Make the data, train both models, and write figures, animations, models and ``report.html`` to ``output``.
+    """Make the data, train the models, and write figures, animations, models and ``report.html`` to ``output``.
+
+    If the data folder (:func:`~pyro_vgpds.datasets.data_folder`) has the walks of CMU's subject 07, the report has a
+    chapter on them.
 
     :param output: the folder. It is created if necessary; files of an earlier run are replaced.
     :param steps: training steps of each model.
@@ -35,4 +41,6 @@ def run(
     start = time.perf_counter()
     with threads_for(0):  # one is faster than several for problems of this size
         chapters = [chapter(output, steps, seed, say, progress, small) for chapter in (video_chapter, gait_chapter)]
+        if (walks := find_walks()) is not None:
+            chapters.append(real_chapter(walks, output, steps, seed, say, progress, small))
     return write_report(output / "report.html", chapters, steps, seed, time.perf_counter() - start)

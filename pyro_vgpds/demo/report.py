@@ -11,6 +11,13 @@ from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable, save_p
 
 __all__ = ["Chapter", "ReportFigure", "ReportTable", "write_report"]
 
+_OWN = """\
+pyro-vgpds evaluate mine.csv -o mine.html           # which model or baseline predicts best, with pictures
+pyro-vgpds fit mine.csv -o mine.safetensors         # the same comparison, and the trained ensemble
+pyro-vgpds reconstruct mine.safetensors -o full.csv # fills in the missing values
+pyro-vgpds forecast mine.safetensors --until TIME -o ahead.csv
+pyro-vgpds fit --help                               # all options, with examples"""
+
 
 def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, seconds: float) -> Path:
     """Write the page."""
@@ -23,5 +30,9 @@ uncertainty."""
     end = f"""<h2>Next steps</h2>
 <p>The models and the data of this page are in the same folder. Try there:</p>
 <pre>{commands}</pre>
+<h2>Now your own csv</h2>
+<p>A file needs a column of times, which are numbers or dates, and one column for each output. Empty cells are missing
+values. A column named sequence separates several recordings. With your file instead of mine.csv:</p>
+<pre>{escape(_OWN)}</pre>
 """
     return save_page(path, "pyro_vgpds: a demonstration", "A pendulum and a walk", lead, chapters, end)

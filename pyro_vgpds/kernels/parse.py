@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of time written as text, such as ``"matern32 + white + bias"``. The text is parsed, never executed."""
+"""Kernels written as text, such as ``"matern32 + white + bias"``. The text is parsed, never executed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 from collections.abc import Callable
 
 from pyro_vgpds.data.durations import UNITS
+from pyro_vgpds.kernels.ard import ARDRBF, ARDLinear
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic
 
-__all__ = ["parse_kernel"]
+__all__ = ["parse_kernel", "parse_mapping"]
 
-#: the kernel of each name at its initial values: a small latent noise for white, a small offset for bias
-_KERNELS: dict[str, Callable[[], Kernel]] = {
+_Names = dict[str, Callable[[], Kernel]]
+#: the kernel of time of each name at its initial values: a small latent noise for white, a small offset for bias
+_KERNELS: _Names = {
     "rbf": RBF,
     "markovrbf": MarkovRBF,
     "matern12": Matern12,
@@ -25,6 +27,12 @@ _KERNELS: dict[str, Callable[[], Kernel]] = {
     "periodic": Periodic,
     "cosine": Cosine,
     "linear": Linear,
+    "white": lambda: White(1e-2),
+    "bias": lambda: Bias(0.1),
+}
+_MAPPINGS: _Names = {
+    "rbf": ARDRBF,
+    "linear": ARDLinear,
     "white": lambda: White(1e-2),
     "bias": lambda: Bias(0.1),
 }
@@ -50,16 +58,39 @@ def parse_kernel(text: str) -> Kernel:
     >>> parse_kernel("periodic(period=24 fixed) * rbf(lengthscale=100) + white")
     Periodic(variance=1, lengthscale=1, period=24 (fixed)) * RBF(variance=1, lengthscale=100) + White(variance=0.01)
     """
-    if not isinstance(text, str):
-        raise TypeError(f"the kernel must be a string such as 'matern32+white+bias', but got {type(text).__name__}.")
-    return _Reader(text).kernel()
+    return _Reader(text, _KERNELS, "matern32+white+bias").kernel()
+
+
+def parse_mapping(text: str) -> Kernel:
+    """The mapping kernel that ``text`` describes: ``rbf`` (:class:`ARDRBF`), ``linear`` (:class:`ARDLinear`),
+    ``white``, ``bias`` and their sums, written as in :func:`parse_kernel`.
+
+    :param text: the description.
+    :raises ValueError: if the text is not a kernel, or it is a product, which has no analytic Ψ statistics.
+    :raises TypeError: if it is not a string.
+
+    >>> from pyro_vgpds.kernels import parse_mapping
+    >>> parse_mapping("rbf + linear(weight=0.5)")
+    ARDRBF(variance=1, weight=1) + ARDLinear(weight=0.5)
+    """
+    reader = _Reader(text, _MAPPINGS, "rbf+linear")
+    for kind, sign, at in reader.tokens:
+        if kind == "sign" and sign == "*":
+            raise reader.error("* is not allowed, because products have no analytic Psi statistics,", at)
+    return reader.kernel()
 
 
 class _Reader:
     """Recursive descent: sum = product (+ product)*, product = factor (* factor)*, factor = name | ( sum )."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, names: _Names, example: str) -> None:
+        """
+        :raises TypeError: if ``text`` is not a string.
+        :raises ValueError: if it has a character that no kernel has.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"the kernel must be a string such as {example!r}, but got {type(text).__name__}.")
+        self.text, self.at, self.names, self.example = text, 0, names, example
         self.tokens: list[tuple[str, str, int]] = []  # kind, text, position
         while self.text[self.at :].strip():
             match = _TOKEN.match(self.text, self.at)
@@ -73,9 +104,10 @@ class _Reader:
         self.next = 0
 
     def error(self, problem: str, at: int) -> ValueError:
+        signs = "+ and *" if self.names is _KERNELS else "+"
         return ValueError(
-            f"the kernel {self.text!r}: {problem} at character {at + 1}. Write names with + and *, as in "
-            f"'matern32+white+bias'; the names are {', '.join(_KERNELS)}."
+            f"the kernel {self.text!r}: {problem} at character {at + 1}. Write names with {signs}, as in "
+            f"{self.example!r}; the names are {', '.join(self.names)}."
         )
 
     def peek(self) -> str:
@@ -120,9 +152,9 @@ class _Reader:
             return kernel
         at = self.tokens[self.next][2]
         name = self.take("the name of a kernel", "name")
-        if name.lower() not in _KERNELS:
+        if name.lower() not in self.names:
             raise self.error(f"unknown kernel {name!r}", at)
-        kernel = _KERNELS[name.lower()]()
+        kernel = self.names[name.lower()]()
         if self.peek() == "(":
             self.parameters(kernel)
         return kernel

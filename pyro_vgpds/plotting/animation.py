@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FuncAnimation
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.files.film import write_film
 from pyro_vgpds.plotting.frames import check_films, gray_range, show_frame
 from pyro_vgpds.plotting.poses import Motions, bone_lines, check_motions, draw_pose, flatten
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyro_vgpds.datasets.skeleton import Skeleton
 
-__all__ = ["animate_frames", "animate_poses", "save_animation"]
+__all__ = ["EmbeddedAnimation", "animate_frames", "animate_poses", "embed_animation", "save_animation"]
 
 
 def animate_frames(films: Mapping[str, ArrayLike], *, labels: Labels | None = None, fps: float = 12.0) -> FuncAnimation:
@@ -137,6 +141,51 @@ def save_animation(animation: FuncAnimation, path: PathLike, *, fps: float = 12.
     animation.save(os.fspath(path), writer=writer, dpi=dpi)
     plt.close(writer.fig)
     return Path(path)
+
+
+@dataclass(frozen=True)
+class EmbeddedAnimation:
+    """An animation that a notebook shows as the result of a cell and keeps in its file.
+
+    >>> from pyro_vgpds.plotting import EmbeddedAnimation
+    >>> EmbeddedAnimation(b"GIF89a", width=20, height=10)._repr_html_()
+    '<img src="data:image/gif;base64,R0lGODlh" width="20" height="10" alt="animation">'
+    """
+
+    gif: bytes = field(repr=False)  #: the content of a gif file
+    width: int  #: in pixels of the page
+    height: int  #: in pixels of the page
+
+    def _repr_html_(self) -> str:
+        source = base64.b64encode(self.gif).decode("ascii")
+        return f'<img src="data:image/gif;base64,{source}" width="{self.width}" height="{self.height}" alt="animation">'
+
+
+def embed_animation(
+    animation: FuncAnimation, *, fps: float = 12.0, dpi: int = 80, density: int = 2
+) -> EmbeddedAnimation:
+    """An animation to show inline in a notebook: in Jupyter, the last expression of a cell.
+
+    It is a gif inside the notebook's file, so it needs no other program and no other file. It also closes the figure.
+
+    :param animation: made by :func:`animate_frames` or :func:`animate_poses`.
+    :param fps: frames per second.
+    :param dpi: pixels of the page per inch of the figure.
+    :param density: pixels of the picture per pixel of the page: 2 is sharp on screens of high resolution.
+    :raises ValueError: if ``dpi`` or ``density`` is not a positive whole number.
+
+    >>> from pyro_vgpds.datasets import make_pendulum_video
+    >>> from pyro_vgpds.plotting import animate_frames, embed_animation
+    >>> video = make_pendulum_video(num_frames=3, height=16, width=16)
+    >>> embed_animation(animate_frames({"pendulum": video.frames}), dpi=60)
+    EmbeddedAnimation(width=138, height=162)
+    """
+    check_count("dpi", dpi)
+    check_count("density", density)
+    with TemporaryDirectory() as folder:
+        gif = save_animation(animation, Path(folder) / "a.gif", fps=fps, dpi=density * dpi).read_bytes()
+    width, height = (int.from_bytes(gif[at : at + 2], "little") for at in (6, 8))  # of the gif's header
+    return EmbeddedAnimation(gif, round(width / density), round(height / density))
 
 
 class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]

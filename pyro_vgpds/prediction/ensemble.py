@@ -19,6 +19,7 @@ from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.training.progress import CountLike, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Combination", "Ensemble", "EnsemblePrediction", "Member"]
@@ -34,7 +35,9 @@ class Member(Protocol):
 
     def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> Outputs: ...
 
-    def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs: ...
+    def reconstruct(
+        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, progress: CountLike = False
+    ) -> Outputs: ...
 
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Member: ...
 
@@ -193,11 +196,21 @@ class Ensemble:
         return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], observed)
 
     def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, fill: bool = False
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike = None,
+        *,
+        fill: bool = False,
+        progress: CountLike = False,
     ) -> EnsemblePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         observed = base_outputs(read_new_data(t, y, self.data)) if fill else None
-        found = [member.reconstruct(t, y, sequence) for member in self._used("reconstruct")]
+        used = self._used("reconstruct")
+        found = [
+            member.reconstruct(t, y, sequence, progress=part_of(progress, i, len(used)))
+            for i, member in enumerate(used)
+        ]
         return self._combine("reconstruct", found, observed)
 
     def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:

@@ -18,6 +18,7 @@ from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.training.progress import part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["MixturePrediction", "PosteriorMixture"]
@@ -156,7 +157,12 @@ class PosteriorMixture:
 
     def reconstruct(self, t: DataLike, y: DataLike, *args: Any, **options: Any) -> MixturePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
-        return self._each("reconstruct", t, y, *args, **options)
+        progress, count = options.pop("progress", False), len(self.posteriors)
+        found = [
+            p.reconstruct(t, y, *args, progress=part_of(progress, i, count), **options)
+            for i, p in enumerate(self.posteriors)
+        ]
+        return MixturePrediction(found, self.weights)
 
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> PosteriorMixture:
         """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; the weights stay."""

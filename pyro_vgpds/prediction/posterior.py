@@ -41,6 +41,7 @@ from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.threads import thread_limited
+from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
@@ -294,7 +295,7 @@ class Posterior(FittedModel):
         fill: bool = False,
         include_noise: bool = True,
         solver: Solver | None = None,
-        progress: bool | None = False,
+        progress: CountLike = False,
     ) -> Reconstruction:
         """Hidden outputs of partly observed frames (the paper's section 3.2).
 
@@ -320,7 +321,7 @@ class Posterior(FittedModel):
         :param include_noise: predict the outputs; if False, the function without their noise.
         :param solver: Default: ``Solver()``.
         :param progress: show a progress bar over the steps of all starts; a start that converges skips the rest of its
-            steps. None: on a terminal only.
+            steps. None: on a terminal only. Or a function that is called with the number of steps done and of all.
         :returns: a :class:`~pyro_vgpds.prediction.Reconstruction`; the frames of several sequences one after the other,
             which ``split()`` gives back apart.
         :raises ValueError: if D differs, times are not finite or do not increase, or the sequence is unknown.

@@ -22,6 +22,7 @@ from pyro_vgpds.prediction.fitted import Origin
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import DataLike
 
 __all__ = ["TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings"]
@@ -68,7 +69,13 @@ class Trained(Member, Protocol):
     def impute(self, *, fill: bool = True, include_noise: bool = True) -> Outputs: ...
 
     def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, solver: Solver | None = None
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike = None,
+        *,
+        solver: Solver | None = None,
+        progress: CountLike = False,
     ) -> Outputs: ...
 
 

@@ -15,7 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.reconstruction import Joint, Solution
 from pyro_vgpds.prediction.starts import Training, nearest_starts
-from pyro_vgpds.training.progress import counting_bar
+from pyro_vgpds.training.progress import CountLike, counting_bar
 
 __all__ = ["Solver", "check_solver", "solve"]
 
@@ -65,13 +65,14 @@ def solve(
     free: bool = False,
     trust: float = 1.0,
     sites: tuple[Tensor, Tensor] | None = None,
-    progress: bool | None = False,
+    progress: CountLike = False,
 ) -> tuple[Joint, Solution, list[float]]:
     """The best q(X, X*) over all starts, and the bounds of all starts, best first.
 
     :param belongs: for each sequence of ``new`` its training sequence, or None.
     :param sites: η and λ (T, Q) of the new frames, if they are known. Default: they are searched for.
-    :param progress: show a progress bar over the steps. None: on a terminal only.
+    :param progress: show a progress bar over the steps, or a function that is called with the number of steps done and
+        of all. None: a bar on a terminal only.
     :raises NumericalError: if no start has a finite bound.
     """
     combined = training.data.joined(new)

@@ -10,12 +10,29 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TypeAlias
 
 from tqdm import tqdm
 
 from pyro_vgpds.training.problem import Problem
 
-__all__ = ["bar_class", "counting_bar", "interruptible", "progress_bar"]
+__all__ = ["CountLike", "bar_class", "counting_bar", "interruptible", "part_of", "progress_bar"]
+
+#: show a bar or not, a function that is called with what is done and the total, or None for a bar on a terminal only
+CountLike: TypeAlias = bool | Callable[[int, int], object] | None
+
+
+class _CallingBar(tqdm):
+    """A bar that is not drawn: it calls a function."""
+
+    def __init__(self, total: int, call: Callable[[int, int], object]) -> None:
+        super().__init__(total=total, disable=True)
+        self.total, self.call = total, call
+
+    def update(self, n: float | None = 1) -> None:
+        if n:
+            self.n += int(n)
+            self.call(self.n, self.total)
 
 
 def bar_class() -> type[tqdm]:
@@ -27,13 +44,24 @@ def bar_class() -> type[tqdm]:
     return widget
 
 
-def counting_bar(total: int, label: str, progress: bool | None = None) -> tqdm:
+def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm:
     """A progress bar over a number of things.
 
-    :param progress: show it. Default: on a terminal only.
+    :param progress: show it, or a function that is called with the number of things that are done and with ``total``.
+        Default: show it on a terminal only.
     """
+    if callable(progress):
+        return _CallingBar(total, progress)
     show = sys.stderr.isatty() if progress is None else progress
     return bar_class()(total=total, desc=label, disable=not show)
+
+
+def part_of(progress: CountLike, index: int, count: int) -> CountLike:
+    """The progress of one of several things in turn, of ``count`` in all."""
+    if not callable(progress):
+        return progress
+    call = progress
+    return lambda done, total: call(index * total + done, count * total)
 
 
 @contextmanager

@@ -260,8 +260,8 @@ def test_bad_tables(tmp_path, name, capsys):
         (["--columns", "5"], "--columns must select different columns of 0 to 1, but got 5"),
         (["--columns", "a,a"], "but one is repeated"),
         (["--columns", "1:1"], "but '1:1' selects none"),
-        (["--latent-dim", "3"], "latent_dim must be at most the number of outputs, 2, but got 3"),
-        (["--num-inducing", "9"], "num_inducing must be at most the number of frames, 4, but got 9"),
+        (["--latent-dim", "3"], "--latent-dim must be at most the number of outputs, 2, but got 3"),
+        (["--num-inducing", "9"], "--num-inducing must be at most the number of frames, 4, but got 9"),
     ],
 )
 def test_layouts_that_do_not_fit(tmp_path, arguments, message, capsys):

@@ -17,8 +17,11 @@ from PIL import Image
 
 from pyro_vgpds import FitResult, demo
 from pyro_vgpds.cli import main
+from pyro_vgpds.cli.parser import make_parser
+from pyro_vgpds.datasets import Motion, Skeleton
 from pyro_vgpds.demo.common import rms
 from pyro_vgpds.demo.gait import gait_chapter
+from pyro_vgpds.demo.real import find_walks
 from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
 
@@ -36,7 +39,9 @@ def folder(tmp_path_factory):
     """The demo with few steps and short data."""
     output = tmp_path_factory.mktemp("demo") / "out"
     said: list[str] = []
-    report = demo.run(output, steps=3, small=True, say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYRO_VGPDS_DATA", str(output))  # without real data
+        report = demo.run(output, steps=3, small=True, say=said.append)
     assert report == output / "report.html"
     assert any("training on" in line for line in said)
     return output
@@ -99,6 +104,53 @@ def test_commands_of_the_report_work(folder, monkeypatch, capsys):
         path.unlink()
 
 
+def test_commands_for_an_own_file_are_those_of_the_program(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    title, commands = re.findall(r"<h2>([^<]*)</h2>\s*<p>[^<]*</p>\s*<pre>(.*?)</pre>", text, re.DOTALL)[-1]
+    assert title == "Now your own csv"
+    assert text.rstrip().endswith("</pre>\n</body>\n</html>")  # nothing comes after it
+    for line in commands.splitlines():
+        words = line.partition("#")[0].split()
+        assert words.pop(0) == "pyro-vgpds"
+        if "--help" not in words:
+            assert make_parser().parse_args(words).command == words[0]
+
+
+def recorded():
+    """Something like the walks of the CMU graphics lab."""
+    t = np.arange(30) / 30.0
+    channels = tuple(f"{joint}.rx" for joint in ("root", "lfemur", "ltibia", "rfemur", "rtibia"))
+    offsets = np.array([[0, 0, 0], [0.2, -1, 0], [0, -1, 0], [-0.2, -1, 0], [0, -1, 0]])
+    skeleton = Skeleton(("root", "lfemur", "ltibia", "rfemur", "rtibia"), (-1, 0, 1, 0, 3), offsets, channels)
+    y = [20.0 * np.sin(6.0 * t[:, None] + np.arange(5) + s) for s in range(3)]
+    return Motion([t] * 3, y, "walks", "terms of the data", columns=list(channels), skeleton=skeleton, channels=y)
+
+
+def test_recorded_walks(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))
+    monkeypatch.setattr(demo, "gait_chapter", lambda *args: Chapter("none", []))
+    monkeypatch.setattr(demo, "find_walks", recorded)
+    text = demo.run(tmp_path, steps=2, small=True, say=lambda text: None).read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.open
+    assert len(page.images) == 2
+    assert "A recorded walk with a missing leg" in text
+    assert "terms of the data" in text
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "walks.gif", "walks_reconstruction.png", "walks.safetensors", "report.html",
+    }  # fmt: skip
+
+
+def test_no_recorded_walks(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYRO_VGPDS_DATA", str(tmp_path))
+    assert find_walks() is None
+
+
+@pytest.mark.data
+def test_walks_of_the_data_folder(data_home):
+    assert [len(t) for t in find_walks().t] == [79, 83, 102, 91, 95]
+
+
 def test_demo_command(tmp_path, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(
@@ -112,6 +164,7 @@ def test_demo_command(tmp_path, monkeypatch, capsys):
 
 def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
     """Also on a terminal, where training shows a progress bar."""
+    monkeypatch.setenv("PYRO_VGPDS_DATA", str(tmp_path))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
     monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))

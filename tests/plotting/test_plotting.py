@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from statistics import NormalDist
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from pyro_vgpds.model import Relevance
 from pyro_vgpds.plotting import (
     animate_frames,
     animate_poses,
+    embed_animation,
     plot_forecast,
     plot_frames,
     plot_latent,
@@ -437,6 +439,25 @@ def test_animated_frames(tmp_path):
             coloured = pixels.max(-1) - pixels.min(-1) > 40
             shares.append([half.mean() for half in np.array_split(coloured, 2, axis=1)])
     assert [[share > 0.3 for share in pair] for pair in shares] == [[False, i == 2] for i in range(4)]
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("density", [1, 2, 3])
+def test_embedded_animation(density):
+    video = make_pendulum_video(4, 8, 8)
+    moving = animate_frames({"a": video.frames, "b": video.frames})
+    for name in ("dpi", "density"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, but got 0"):
+            embed_animation(moving, **{name: 0})
+    shown = embed_animation(moving, fps=10, dpi=50, density=density)
+    with Image.open(io.BytesIO(shown.gif)) as film:
+        assert film.n_frames == 4
+        assert film.info["duration"] == 100
+        assert film.size == (density * shown.width, density * shown.height)
+    assert shown.width == 2 * 115  # two panels of 2.3 inches
+    text = shown._repr_html_()
+    assert text.startswith('<img src="data:image/gif;base64,R0lGOD')
+    assert f'width="{shown.width}" height="{shown.height}"' in text
     assert not plt.get_fignums()
 
 

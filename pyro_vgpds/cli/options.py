@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of :class:`~pyro_vgpds.Posterior` on the command line: the noise and the residuals of predictions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyro_vgpds.cli.arguments import positive
+from pyro_vgpds.cli.errors import CommandError, UsageError
+from pyro_vgpds.cli.model_file import ModelFile
+from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.kernels import Kernel, parse_kernel
+from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.mixture import PosteriorMixture
+from pyro_vgpds.prediction.posterior import Posterior
+
+__all__ = ["add_options", "read_kernel", "single_only", "with_options", "with_posterior_options"]
+
+
+def add_options(parser: argparse.ArgumentParser, which: str) -> None:
+    """:param which: the end of the help texts, such as "of single models only"."""
+    group = parser.add_argument_group("noise of predictions")
+    group.add_argument(
+        "--noise-factor",
+        type=positive,
+        metavar="F",
+        help="predict with F times the noise variance of training: above 1, observed values get less weight and "
+        f"intervals are wider; {which}. Default: 1",
+    )
+    group.add_argument(
+        "--residual",
+        metavar="KERNEL",
+        help="temporal kernel of what the mapping does not explain, written as for fit --temporal: "
+        '"bias(variance=1)+white(variance=1)" for an offset of each output that is constant over a sequence, '
+        f'"matern32(lengthscale=5)+white(variance=1)" for one that drifts; {which}. Default: white noise',
+    )
+
+
+def read_kernel(text: str | None, argument: str, parse: Callable[[str], Kernel] = parse_kernel) -> Kernel | None:
+    """:raises UsageError: that names the argument."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise UsageError(f"{argument}: {error}") from None
+
+
+def single_only(args: argparse.Namespace, trained: ModelFile, *names: str) -> None:
+    """Check that none of these arguments is given for an ensemble.
+
+    :raises UsageError: that names the argument.
+    """
+    if not isinstance(trained.posterior, Ensemble):
+        return
+    given = [name for name in names if getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False)]
+    if given:
+        raise UsageError(f"{given[0]} requires a single model, but {trained.path} has an ensemble (fit --quick).")
+
+
+def with_options(args: argparse.Namespace, trained: ModelFile) -> ModelFile:
+    """The same models with the noise of ``--noise-factor`` and the residuals of ``--residual``.
+
+    :raises UsageError: if a value is wrong, or for an ensemble.
+    """
+    single_only(args, trained, "--noise-factor", "--residual")
+    found = trained.posterior
+    if isinstance(found, Posterior):
+        return replace(trained, posterior=with_posterior_options(args, found))
+    if isinstance(found, PosteriorMixture):
+        members = [with_posterior_options(args, one) for one in found.posteriors]
+        return replace(trained, posterior=PosteriorMixture(members, found.weights.tolist()))
+    return trained
+
+
+def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Posterior:
+    """
+    :raises UsageError: if a value is wrong.
+    :raises CommandError: if the kernel cannot be the residuals' kernel of these times.
+    """
+    residual = read_kernel(args.residual, "--residual")
+    if args.noise_factor is None and residual is None:
+        return posterior
+    origin = posterior.origin
+    noise = origin.noise_variance if args.noise_factor is None else args.noise_factor * posterior.noise_variance
+    try:
+        if residual is not None:
+            check_dated(residual, posterior.data, "residual")
+        return Posterior(
+            origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
+            residual=origin.residual if residual is None else residual,
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise CommandError(f"--residual: {error}" if residual is not None else f"--noise-factor: {error}") from None
