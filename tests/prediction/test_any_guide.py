@@ -275,6 +275,18 @@ def test_a_network_as_a_guide(problem):
     assert post.forecast(T_NEW, 0).mean.shape == (4, 5)
 
 
+def test_new_frames_of_another_guide(problem):
+    model, _, data = problem
+    post = Posterior(
+        model, mean_field(0.1 * torch.randn(data.num_frames, 2), torch.full((data.num_frames, 2), 0.3)), data
+    )
+    end = float(data.times.t[data.times.slices()[0]][-1])
+    new = torch.linspace(end + 0.1, end + 0.3, 3)
+    more, known = (p.extended(new, data.read()[:3], sequence=0) for p in (post, post.condition(data)))
+    assert more.bound == pytest.approx(known.bound, rel=1e-9)
+    torch.testing.assert_close(more.forecast(new + 0.3, 0).mean, known.forecast(new + 0.3, 0).mean)
+
+
 def test_guides_that_cannot_predict(problem, tmp_path):
     model, _, data = problem
 
