@@ -19,6 +19,9 @@ from pyro_vgpds.parameters import ParameterLike, ParameterModule
 
 __all__ = ["Json", "UnknownKernelError", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
 
+#: of kernels in files that were written before the kernels had options
+_EARLIER_OPTIONS: dict[str, dict[str, float]] = {"Periodic": {"accuracy": 1e-12}}
+
 #: a part of a file's header
 Json: TypeAlias = dict[str, Any]
 
@@ -115,7 +118,7 @@ def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, pr
             f"has the kernel {str(about['kind'])[:80]!r}, which is not registered. Import the module that registers it "
             "with pyro_vgpds.kernels.register_kernel, and then load the file."
         )
-    kernel = kind(**values, **about.get("options", {}))
+    kernel = kind(**values, **about.get("options", _EARLIER_OPTIONS.get(about["kind"], {})))
     fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
     return kernel.fix(*fixed) if fixed else kernel
 

@@ -116,7 +116,7 @@ class Kernel(ParameterModule):
         """Set a parameter to what a user gave; a duration is stored in seconds."""
         self.durations.discard(name)
         if has_unit(value):
-            wanted = "number" if name in self._declared else "positive number"
+            wanted = "positive number" if self.constraint(name) is constraints.positive else "number"
             value = in_seconds(f"{type(self).__name__}.{name}", value, name in self.time_parameters, wanted)
             self.durations.add(name)
         self.assign(name, cast("ParameterLike", value))

@@ -102,7 +102,7 @@ def test_priors_round_trip(tmp_path):
 
 
 def test_another_dtype(tmp_path):
-    model, guide, data = trained(jitter=1e-4)  # the rule's own jitter would be another for float32
+    model, guide, data = trained(jitter=1e-4, mapping=ARDRBF())  # the rule's own jitter would be another for float32
     save(tmp_path / "m", model, guide, data)
     small, small_guide, small_data = load(tmp_path / "m", device="cpu", dtype=torch.float32)
     assert all(p.dtype == torch.float32 for p in (*small.parameters(), *small_guide.parameters()))
@@ -119,7 +119,11 @@ def test_the_header_says_what_it_is(tmp_path):
     assert header["kind"] == "model"
     assert header["model"]["temporal"]["kind"] == "Sum"
     smooth, white, _ = header["model"]["temporal"]["parts"]
-    assert smooth == {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}}
+    assert smooth["kind"] == "Product"
+    assert smooth["parts"] == [
+        {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "fixed"}},
+        {"kind": "Cosine", "parameters": {"variance": "fixed", "period": "learned"}},
+    ]
     assert white == {"kind": "White", "parameters": {"variance": "learned"}}
     assert header["model"]["least_noise"] == model.least_noise > 0.0
     assert header["versions"]["torch"] == torch.__version__
