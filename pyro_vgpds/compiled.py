@@ -9,23 +9,32 @@ import importlib.util
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 __all__ = ["chunks", "open_library", "pool"]
 
 
-def open_library(name: str) -> ctypes.CDLL | None:
-    """The compiled module of this full name; None if it was not built or ``PYRO_VGPDS_NATIVE=0`` disables it."""
+def open_library(name: str, **functions: list[Any]) -> ctypes.CDLL | None:
+    """The compiled module of this full name; None if it was not built from this version of the sources, or
+    ``PYRO_VGPDS_NATIVE=0`` disables it.
+
+    :param functions: the types of the arguments of its functions, which return an int.
+    """
     if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
         return None
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         return None
     try:
-        return ctypes.CDLL(spec.origin)
-    except OSError:
+        library = ctypes.CDLL(spec.origin)
+        for function, types in functions.items():
+            getattr(library, function).argtypes = types
+            getattr(library, function).restype = ctypes.c_int
+    except (OSError, AttributeError):
         return None
+    return library
 
 
 def chunks(count: int, unit: int) -> list[tuple[int, int]]:

@@ -24,17 +24,9 @@ _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    library = open_library(f"{__package__}._midpoint")
-    if library is None:
-        return None
-    try:
-        for function, outputs in ((library.midpoint_forward, 1), (library.midpoint_backward, 5)):
-            function.argtypes = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
-            function.argtypes += [ctypes.c_void_p] * outputs
-            function.restype = ctypes.c_int
-    except AttributeError:  # built from another version of the sources
-        return None
-    return library
+    inputs = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
+    forward, backward = (inputs + [ctypes.c_void_p] * outputs for outputs in (1, 5))
+    return open_library(f"{__package__}._midpoint", midpoint_forward=forward, midpoint_backward=backward)
 
 
 def available() -> bool:

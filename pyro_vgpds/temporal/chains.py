@@ -25,15 +25,8 @@ _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    library = open_library(f"{__package__}._chains")
-    if library is None:
-        return None
-    try:
-        library.run_chains.argtypes = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 15
-        library.run_chains.restype = ctypes.c_int
-    except AttributeError:  # built from another version of the source
-        return None
-    return library
+    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 15
+    return open_library(f"{__package__}._chains", run_chains=types)
 
 
 def available() -> bool:

@@ -27,15 +27,8 @@ _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    library = open_library(f"{__package__}._tiles")
-    if library is None:
-        return None
-    try:
-        library.run_tiles.argtypes = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
-        library.run_tiles.restype = ctypes.c_int
-    except AttributeError:  # built from another version of the source
-        return None
-    return library
+    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
+    return open_library(f"{__package__}._tiles", run_tiles=types)
 
 
 def fits(blocks: tuple[int, ...]) -> bool:
