@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.scales import main_cycle
+from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.rivals import RIVALS, find_period
 
@@ -34,13 +36,23 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
         Configuration("linear mapping", "linear", linear, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
         Configuration("nonlinear mapping", temporal=nonlinear, num_steps=_STEPS),
     ]
-    if task == "forecast" and (period := find_period(data)) is not None:
+    if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period), num_steps=_STEPS))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         found.append(
             Configuration("nonlinear mapping, neighbouring frames", temporal=nonlinear, lags=(-4, 4), num_steps=_STEPS)
         )
     return found
+
+
+def _is_default(period: float, data: Sequences) -> bool:
+    """Whether the default temporal kernel has a cycle of about this period already."""
+    if data.num_sequences > 1:
+        return False
+    latent = Sizes(None, None, None).chosen(data)[0]
+    start = find_start(data, latent, 0, data.output_means, data.output_scales)
+    own = main_cycle(start.times, start.x * start.share.sqrt())
+    return own is not None and abs(own / period - 1.0) < 0.1
 
 
 def _cycle(period: float) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -415,3 +416,14 @@ def test_the_map_model_reconstructs_and_names_what_it_needs():
     by_hand = VGPDS(RBF(1.0, 1.0), ARDRBF(1.0, 1.0), torch.zeros(2, 1), 0.1, torch.zeros(12))
     with pytest.raises(ValueError, match="needs a model made by VGPDS"):
         baselines.MapGPLVM.fit(by_hand, train)
+
+
+def test_the_search_for_lengthscales_finds_what_the_whole_grid_has(monkeypatch):
+    rng = np.random.default_rng(2)
+    t = np.sort(rng.uniform(0.0, 10.0, 60))
+    y = np.stack([np.sin(speed * t) for speed in (0.3, 1.0, 3.0, 8.0)], 1) + 0.1 * rng.standard_normal((60, 4))
+    y[rng.uniform(size=y.shape) < 0.2] = np.nan
+    found = baselines.gp_interpolation(t, y, return_variance=True)
+    monkeypatch.setattr(importlib.import_module("pyro_vgpds.baselines.gp"), "_COARSE", 1)  # all of them
+    for ours, whole in zip(found, baselines.gp_interpolation(t, y, return_variance=True), strict=True):
+        torch.testing.assert_close(ours, whole)

@@ -128,3 +128,13 @@ def test_what_suits_the_data_is_proposed():
     for outputs, own in ((2000, True), (2001, False)):
         film = Sequences(np.arange(20.0), np.random.default_rng(0).standard_normal((20, outputs)))
         assert {model.noise_per_output for model in propose_models(film, "impute")} == {own}
+
+
+def test_a_cycle_is_tried_once():
+    t = torch.arange(100) / 10.0
+    y = torch.sin(2.0 * t.unsqueeze(-1) + torch.arange(6.0)) ** 3 + 0.1 * torch.randn(100, 6)
+    one, several = Sequences(t, y), Sequences([t, t], [y, y])
+    cycle = "cycle, nonlinear mapping"
+    assert cycle not in {model.name for model in propose_models(one, "forecast")}  # the default has it already
+    assert cycle in {model.name for model in propose_models(several, "forecast")}
+    assert cycle not in {model.name for model in propose_models(several, "impute")}
