@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import datetime
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 
 from pyro_vgpds.data.durations import UNITS
+from pyro_vgpds.types import ArrayLike
 
-__all__ = ["format_duration", "format_times", "to_dates", "to_seconds"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["format_duration", "format_times", "to_dates", "to_seconds", "to_utc"]
 
 
 def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
@@ -26,6 +33,24 @@ def to_seconds(dates: np.ndarray, origin: np.datetime64) -> np.ndarray:
     """The inverse of :func:`to_dates`; NaN for dates that are missing (NaT)."""
     seconds: np.ndarray = np.where(np.isnat(dates), np.nan, (dates - origin) / np.timedelta64(1, "s"))
     return seconds
+
+
+def to_utc(times: ArrayLike) -> ArrayLike:
+    """Dates of a time zone, and all dates of the module ``datetime``, as an array of dates in UTC; others unchanged."""
+    if getattr(times, "tz", getattr(getattr(times, "dtype", None), "tz", None)) is not None:
+        zoned = cast("pandas.DatetimeIndex", getattr(times, "dt", times))
+        return np.asarray(zoned.tz_convert(None))
+    is_list_of_any = isinstance(times, (list, tuple)) or getattr(getattr(times, "dtype", None), "kind", None) == "O"
+    dates = [one for one in times if isinstance(one, datetime.date)] if is_list_of_any else []
+    if dates and len(dates) == len(times):
+        return np.array([_naive(date) for date in dates], "datetime64[us]")
+    return times
+
+
+def _naive(date: datetime.date) -> datetime.date:
+    if isinstance(date, datetime.datetime) and date.tzinfo is not None:
+        return date.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    return date
 
 
 def format_times(times: np.ndarray) -> list[str]:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +23,7 @@ def split_frame(
     :param time: the column of times. None: the index.
     :param sequence: the column that names the sequence of each row. None: one sequence without a name.
     :raises ValueError: if a column does not exist, or a row names no sequence.
-    :raises TypeError: if the times are text.
+    :raises TypeError: if the times are text, or another column is not numbers.
     """
     for name, value in (("time", time), ("sequence", sequence)):
         if value is not None and value not in frame.columns:
@@ -28,6 +31,7 @@ def split_frame(
     if sequence is not None and bool(frame[sequence].isna().any()):
         raise ValueError(f"sequence={sequence!r} is missing in some rows; fill or drop them.")
     _check_times(frame, time)
+    _check_numbers(frame, (time, sequence))
     groups = (
         [("", frame)] if sequence is None else [(str(name), part) for name, part in frame.groupby(sequence, sort=False)]
     )
@@ -45,7 +49,36 @@ def _check_times(frame: pandas.DataFrame, time: str | None) -> None:
     what, place, option = "the index", "frame.index", "parse_dates=True"
     if time is not None:
         what, place, option = f"time={time!r}", f"frame[{time!r}]", f"parse_dates=[{time!r}]"
-    raise TypeError(
-        f"{what} is text such as {first!r}, but must be numbers or dates. Read dates with pandas.read_csv(..., "
-        f"{option}), or convert them: {place} = pandas.to_datetime({place})."
-    )
+    if re.search(r"\d[+-]\d\d:?\d\d$", first):  # read_csv leaves them as text if summer and winter time occur
+        how = f"Convert dates of a time zone: {place} = pandas.to_datetime({place}, utc=True)."
+    else:
+        how = f"Read dates with pandas.read_csv(..., {option}), or convert them: {place} = pandas.to_datetime({place})."
+    raise TypeError(f"{what} is text such as {first!r}, but must be numbers or dates. {how}")
+
+
+def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None]) -> None:
+    """Raise a TypeError that names the first output that is not numbers."""
+    for i, name in enumerate(frame.columns):
+        column = frame.iloc[:, i]
+        if name in others or column.dtype.kind not in "OMm":
+            continue
+        try:  # numbers as objects or text
+            if column.dtype.kind == "O":
+                column.to_numpy(dtype=np.float64, na_value=np.nan)
+                continue
+        except (TypeError, ValueError):
+            pass
+        text = next((value for value in column if isinstance(value, str) and not _is_number(value)), None)
+        held = f"{column.dtype}" if text is None else f"text such as {text!r}"
+        raise TypeError(
+            f"column {name!r} must be numbers, but has {held}. Drop it, as in frame.drop(columns=[{name!r}]), or name "
+            "it with time= or sequence=, if it has the times or the names of the sequences."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.dates import to_seconds
+from pyro_vgpds.data.dates import to_seconds, to_utc
 from pyro_vgpds.types import ArrayLike, DataLike
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["Array", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
 
@@ -40,7 +36,7 @@ def read_times(
     if isinstance(t, (list, tuple)) and len(t) == 0:
         raise ValueError("t is empty: there must be at least one sequence with at least one time.")
     names = [f"t[{i}]" if is_list(t) else "t" for i in range(len(parts))]
-    raw = [_as_times(part, name) for part, name in zip(parts, names, strict=True)]
+    raw = [_as_numpy(to_utc(part), name) for part, name in zip(parts, names, strict=True)]
     if any(a.dtype.kind == "M" for a in raw):
         if not all(a.dtype.kind == "M" for a in raw):
             raise TypeError("t has dates in some sequences and numbers in others; use one kind for all.")
@@ -85,7 +81,7 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
         raise ValueError(
             f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort()), "
             "merge frames of the same time, or, if a new sequence begins there, pass a list with one array for each "
-            "sequence."
+            "sequence (for a DataFrame, the column of their names: Sequences.from_frame(frame, sequence=...))."
         )
     return t
 
@@ -135,24 +131,6 @@ def _check_outputs(part: ArrayLike, name: str, num_times: int) -> Array:
     if not real:
         raise TypeError(f"{name} must be real numbers, but its dtype is {array.dtype}.")
     return array
-
-
-def _as_times(value: ArrayLike, name: str) -> np.ndarray:
-    """Times as an array; dates of a time zone become UTC."""
-    if getattr(value, "tz", getattr(getattr(value, "dtype", None), "tz", None)) is not None:
-        zoned = cast("pandas.DatetimeIndex", getattr(value, "dt", value))
-        return np.asarray(zoned.tz_convert(None))
-    is_list_of_any = isinstance(value, (list, tuple)) or getattr(getattr(value, "dtype", None), "kind", None) == "O"
-    dates = [one for one in value if isinstance(one, datetime.date)] if is_list_of_any else []
-    if dates and len(dates) == len(value):
-        return np.array([_naive(date) for date in dates], "datetime64[us]")
-    return _as_numpy(value, name)
-
-
-def _naive(date: datetime.date) -> datetime.date:
-    if isinstance(date, datetime.datetime) and date.tzinfo is not None:
-        return date.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    return date
 
 
 def _as_numpy(value: ArrayLike, name: str) -> np.ndarray:

@@ -103,7 +103,8 @@ class Sequences:
         :param sequence: the column that names the sequence of each row. Default: one sequence.
         :param options: as for :class:`Sequences`.
         :raises ValueError: if a column does not exist, or a row names no sequence; also as :class:`Sequences`.
-        :raises TypeError: if the times are text: read the file with ``pandas.read_csv(..., parse_dates=...)``.
+        :raises TypeError: if the times are text: read the file with ``pandas.read_csv(..., parse_dates=...)``; or if
+            another column is not numbers.
 
         >>> import pandas
         >>> rows = [["a", 0, 0.1, 2.0], ["a", 1, 0.2, 2.1], ["b", 0, 0.3, 1.9]]
@@ -113,6 +114,8 @@ class Sequences:
         (Sequences(2 sequences, 3 frames, 2 outputs), ['a', 'b'])
         """
         t, y, names = split_frame(frame, time, sequence)
+        if names is None:
+            return cls(t[0], y[0], **options)
         return cls(t, y, **{"names": names, **options})
 
     def joined(self, other: Sequences) -> Sequences:

@@ -351,3 +351,33 @@ def test_dates_of_python():
 def test_durations_are_not_times():
     with pytest.raises(TypeError, match=r"t must be numbers or dates, .* such as hours: t / np.timedelta64\(1, 'h'\)"):
         Sequences(np.array([1, 2], "timedelta64[h]"), np.ones(2))
+
+
+def test_frames_with_columns_that_are_not_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "crew": ["anna", None], "count": ["1", "2"]})
+    with pytest.raises(TypeError, match=r"column 'crew' must be numbers, but has text such as 'anna'\. Drop it, as in"):
+        Sequences.from_frame(frame)
+    day = frame[["a"]].assign(day=pandas.Timestamp("2024-01-31"))
+    with pytest.raises(TypeError, match=r"column 'day' must be numbers, but has datetime64.*name it with time="):
+        Sequences.from_frame(day)
+    numbers = Sequences.from_frame(frame.drop(columns="crew"))  # numbers as text are numbers
+    assert numbers.y.tolist() == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def test_frames_whose_times_do_not_increase():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"run": ["a", "a", "b"], "t": [0.0, 1.0, 0.0], "y": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match=r"t must increase, but .* Sequences\.from_frame\(frame, sequence=\.\.\.\)"):
+        Sequences.from_frame(frame.drop(columns="run"), time="t")
+    assert Sequences.from_frame(frame, time="t", sequence="run").num_sequences == 2
+
+
+def test_text_with_a_time_zone_says_how_to_convert_it():
+    pandas = pytest.importorskip("pandas")
+    clock = ["2024-03-31T01:00:00+01:00", "2024-03-31T03:00:00+02:00"]  # the beginning of summer time
+    frame = pandas.DataFrame({"date": clock, "y": [1.0, 2.0]})
+    with pytest.raises(TypeError, match=r"frame\['date'\] = pandas\.to_datetime\(frame\['date'\], utc=True\)\.$"):
+        Sequences.from_frame(frame, time="date")
+    frame["date"] = pandas.to_datetime(frame["date"], utc=True)
+    assert Sequences.from_frame(frame, time="date").times.t.tolist() == [0.0, 3600.0]

@@ -290,10 +290,13 @@ def dated():
     return SimpleNamespace(t=t, data=data, post=post, ahead=post.forecast(t[-1:] + np.timedelta64(1, "D")))
 
 
-@pytest.mark.parametrize("kind", ["seconds", "dates", "objects"])
+@pytest.mark.parametrize("kind", ["seconds", "dates", "objects", "zone"])
 def test_forecast_at_dates(dated, tmp_path, kind):
     y = dated.data.read()
     times = {"seconds": dated.data.times.t, "dates": dated.t, "objects": dated.t.astype("datetime64[us]").tolist()}
+    if kind == "zone":
+        pandas = pytest.importorskip("pandas")
+        times[kind] = pandas.DatetimeIndex(dated.t, tz="UTC").tz_convert("Europe/Berlin")
     ax = plot_forecast(dated.ahead, history=(times[kind], y), truth=(times[kind], y))
     for label in ("history", "truth"):
         np.testing.assert_array_equal(line(ax, label).get_xdata().astype("datetime64[D]"), dated.t)
