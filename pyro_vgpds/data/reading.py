@@ -86,24 +86,27 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     return t
 
 
-def read_outputs(y: DataLike, stamps: list[np.ndarray], several: bool) -> tuple[list[Array], list[str] | None]:
+def read_outputs(
+    y: DataLike, stamps: list[np.ndarray], several: bool, argument: str = "y"
+) -> tuple[list[Array], list[str] | None]:
     """Outputs as one array (n, D) for each sequence, and the names of their columns if they have names.
 
     :param stamps: the times of each sequence.
     :param several: whether the times were given as a list of sequences.
+    :param argument: the argument that ``y`` was given as, for errors.
     """
     if several and not isinstance(y, (list, tuple)):
         raise ValueError(
-            f"t is a list of {len(stamps)} sequences, so y must be a list of the same length, but got "
+            f"t is a list of {len(stamps)} sequences, so {argument} must be a list of the same length, but got "
             f"{type(y).__name__}."
         )
     parts: list[ArrayLike] = list(y) if several else [y]
     if len(parts) != len(stamps):
-        raise ValueError(f"t has {len(stamps)} sequences, but y has {len(parts)}.")
+        raise ValueError(f"t has {len(stamps)} sequences, but {argument} has {len(parts)}.")
     arrays: list[Array] = []
     names: list[str] | None = None
     for i, (part, t) in enumerate(zip(parts, stamps, strict=True)):
-        name = f"y[{i}]" if several else "y"
+        name = f"{argument}[{i}]" if several else argument
         own = [str(c) for c in part.columns] if hasattr(part, "columns") else None
         if i > 0 and own != names:
             raise ValueError(f"{name} has columns {own}, but the sequences before it have {names}.")

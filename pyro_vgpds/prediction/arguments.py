@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
-from pyro_vgpds.data.reading import is_list, read_times
+from pyro_vgpds.data.reading import is_list, read_outputs, read_times
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.outputs import Parts
@@ -101,18 +101,20 @@ def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:
     return torch.from_numpy(stamps[0]).to(data.times.t)
 
 
-def read_new_data(t: DataLike, y: DataLike, data: Sequences) -> Sequences:
+def read_new_data(t: DataLike, y: DataLike, data: Sequences, name: str = "y") -> Sequences:
     """New times and outputs; columns that a DataFrame does not have are hidden.
 
+    :param name: the argument that ``y`` was given as, for errors.
     :raises ValueError: if there are no outputs, or not those of the training data.
     """
     if y is None:
         raise ValueError("y is required: outputs with NaN where they are hidden. For times alone use forecast().")
     stamps, several = _read_stamps(t, data), is_list(t)
-    y = [_align(part, data) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data)
+    y = [_align(part, data, name) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data, name)
+    read_outputs(y, stamps, several, name)
     new = Sequences(stamps if several else stamps[0], y, dtype=data.dtype, device=data.device)
     if new.num_outputs != data.num_base_outputs:
-        raise ValueError(f"y has {new.num_outputs} outputs, but the model has {data.num_base_outputs}.")
+        raise ValueError(f"{name} has {new.num_outputs} outputs, but the model has {data.num_base_outputs}.")
     return new.lagged(data.lags) if data.lags else new
 
 
@@ -124,13 +126,13 @@ def _read_stamps(t: DataLike, data: Sequences, increasing: bool = True) -> list[
     return stamps
 
 
-def _align(y: ArrayLike, data: Sequences) -> ArrayLike:
+def _align(y: ArrayLike, data: Sequences, name: str) -> ArrayLike:
     """A DataFrame with the columns of training, in their order."""
     if data.columns is None or not hasattr(y, "reindex"):
         return y
     columns = data.columns[: data.num_base_outputs]
     frame = cast("pandas.DataFrame", y).rename(columns=str)
-    unknown = [name for name in frame.columns if name not in columns]
+    unknown = [column for column in frame.columns if column not in columns]
     if unknown:
-        raise ValueError(f"y must have columns of the training data, but it has {unknown[0]!r}.")
+        raise ValueError(f"{name} must have columns of the training data, but it has {unknown[0]!r}.")
     return frame.reindex(columns=columns)

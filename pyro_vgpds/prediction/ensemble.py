@@ -192,7 +192,8 @@ class Ensemble:
         members = self._used("forecast")
         if given is None:
             return self._combine("forecast", [member.forecast(t, sequence) for member in members])
-        which, observed = resolve_sequence(sequence, self.data), base_outputs(read_new_data(t, given, self.data))
+        which = resolve_sequence(sequence, self.data)
+        observed = base_outputs(read_new_data(t, given, self.data, "given"))
         return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], observed)
 
     def reconstruct(

@@ -255,6 +255,7 @@ class Posterior(FittedModel):
         if given is not None:
             if full_cov:
                 raise ValueError("full_cov=True cannot be combined with given: use .covariance of the result.")
+            read_new_data(t, given, self.data, "given")  # its errors name this argument
             return self.reconstruct(t, given, which, fill=True, include_noise=include_noise)
         with torch.no_grad():
             path, rows = self.q.forecast(times, which), training_frames(self.data, which)

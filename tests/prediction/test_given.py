@@ -82,9 +82,11 @@ def test_errors(problem):
     few = future.iloc[:2]
     with pytest.raises(ValueError, match="full_cov=True cannot be combined with given"):
         post.forecast(few.index, given=few, full_cov=True)
-    with pytest.raises(ValueError, match="y has 2 outputs, but the model has 5"):
+    with pytest.raises(ValueError, match="given has 2 outputs, but the model has 5"):
         post.forecast(few.index, given=few.to_numpy()[:, :2])
-    with pytest.raises(ValueError, match="y must have columns of the training data, but it has 'sun'"):
+    with pytest.raises(ValueError, match="given has 1 rows, but 2 times"):
+        post.forecast(few.index, given=few[:1])
+    with pytest.raises(ValueError, match="given must have columns of the training data, but it has 'sun'"):
         post.forecast(few.index, given=few.rename(columns={"wind": "sun"}))
     with pytest.raises(ValueError, match="t must increase"):
         post.forecast(few.index[::-1], given=few)
