@@ -89,18 +89,26 @@ class Report:
         best, model = self.best, self.best_model
         parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
         lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
-        gain = _percent(best.error, self.ensemble.error)
-        lines.append(
-            f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain <= 0 else 'above'} that of the best "
-            f"single candidate, {best.name}."
-        )
+        alone = [c.name for c in parts] == [best.name]
+        if not alone:
+            gain = _percent(best.error, self.ensemble.error)
+            lines.append(
+                f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain <= 0 else 'above'} that of the "
+                f"best single candidate, {best.name}."
+            )
         if best.is_baseline and model is not None:
             worse = f" ({_percent(best.error, model.error):.0f} % more)" if best.error > 0.0 else ""
             has = "The ensemble contains it. " if best.weight > 0 else ""
+            advice = "No model is part of the result." if alone else f"{has}Consider using that baseline alone."
             lines.append(
                 f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
-                f"{model.error:.4g}{worse}. {has}Consider using that baseline alone if it is enough."
+                f"{model.error:.4g}{worse}. {advice}"
             )
+            if self.task == "forecast" and best.name == "last cycle":
+                lines.append(
+                    "If you know the period, a model that has it may be better: for a daily cycle temporal="
+                    "'periodic(period=24h fixed)*matern32(lengthscale=7d)+matern32(lengthscale=1d)+white'."
+                )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
         if self.skipped:
             lines.append(f"Not tried because of the time budget: {', '.join(self.skipped)}.")

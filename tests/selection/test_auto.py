@@ -102,7 +102,7 @@ def test_a_perfect_baseline_wins_and_the_report_says_so():
     text = str(found.report)
     assert "A baseline wins: the error of last value is 0, that of the best model" in text
     assert "Chosen: 100 % last value." in text
-    assert "The ensemble's held-out error is 0.0 % below that of the best single candidate, last value." in text
+    assert text.endswith("No model is part of the result.")
     assert "nan" not in text
     assert "inf" not in text
     torch.testing.assert_close(found.forecast([40.0, 41.0]).mean, torch.from_numpy(y[-1]).expand(2, 3))
@@ -308,3 +308,13 @@ def test_reports():
         line.startswith("A baseline wins: the error of mean is 0.4, that of the best model 0.5 (25 % more).")
         for line in beaten.conclusions()
     )
+    assert beaten.conclusions()[3].endswith("The ensemble contains it. Consider using that baseline alone.")
+
+
+def test_a_report_of_one_chosen_baseline_compares_it_with_nothing():
+    cycle, model = Scored("last cycle", True, 0.4, 90.0, 0.1, 1.0), Scored("model", False, 0.5, 94.0, 2.0, 0.0)
+    report = Report("forecast", [cycle, model], Scored("ensemble", False, 0.4, 93.0, 2.1, 1.0), 77)
+    chosen, wins, advice = report.conclusions()[1:]
+    assert chosen == "Chosen: 100 % last cycle."
+    assert wins.endswith("(25 % more). No model is part of the result.")
+    assert advice.startswith("If you know the period, a model that has it may be better: for a daily cycle temporal=")
