@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import OutOfRangeError, parse_times
+from pyro_vgpds.cli.dates import OutOfRangeError, has_zone, parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
 
@@ -41,8 +41,9 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
     y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
     names = [header[i] for i in outputs]
+    zoned = time is not None and any(map(has_zone, columns[time]))
     if sequence is None:
-        return InputTable(path, [t], [y], names)
+        return InputTable(path, [t], [y], names, zoned=zoned)
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(columns[sequence]):
         if not name:
@@ -54,7 +55,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         t = np.concatenate([np.arange(len(part), dtype=float) for part in groups.values()])
         t = t[np.argsort(np.concatenate(list(groups.values())))]
     parts = groups.values()
-    return InputTable(path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups))
+    return InputTable(path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups), zoned=zoned)
 
 
 # spreadsheets in some languages write decimal commas and separate cells by semicolons

@@ -12,7 +12,7 @@ from pyro_vgpds.cli.errors import UsageError
 from pyro_vgpds.data.durations import UNITS, parse_duration
 
 __all__ = [
-    "OutOfRangeError", "months_to", "parse_date", "parse_range", "parse_step",
+    "OutOfRangeError", "has_zone", "months_to", "parse_date", "parse_range", "parse_step",
     "parse_times", "to_nanoseconds",
 ]  # fmt: skip
 
@@ -60,6 +60,12 @@ def parse_date(text: str) -> np.datetime64:
     return np.datetime64(date, "ns")
 
 
+def has_zone(text: str) -> bool:
+    """Whether a date has an offset from UTC other than zero, so that :func:`parse_date` changes the clock."""
+    match = _DATE.fullmatch(text.strip())
+    return match is not None and bool(match["zone"]) and match["zone"].strip("Z+-0:") != ""
+
+
 def parse_times(cells: Sequence[str]) -> np.ndarray:
     """Numbers, or dates if the first is not a number, as (N,) of float64 or datetime64[ns].
 
@@ -92,9 +98,10 @@ def parse_range(text: str, argument: str) -> np.ndarray:
     try:
         times = parse_times([part.strip() for part in text.split(",")])
     except ValueError as error:
-        raise UsageError(
-            f"{argument}: {error.args[0]}. Give times separated by commas (1,2,3.5 or dates) or START:STOP:STEP."
-        ) from None
+        how = "times separated by commas (1,2,3.5 or dates) or START:STOP:STEP"
+        if argument == "--until":
+            how = "the last time, not the number of frames or a duration"
+        raise UsageError(f"{argument}: {error.args[0]}. Give {how}.") from None
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         raise UsageError(f"{argument} must be finite, but got {text!r}.")
     return times

@@ -14,7 +14,7 @@ from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.lazy import PAGES
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
-from pyro_vgpds.cli.reading import read_data
+from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.selection.page import write_page
 from pyro_vgpds.selection.report import Report
@@ -28,7 +28,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     check_choice(args)
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
-    say(args, f"{args.file}: {data}")
+    introduce(args, table, data)
     report = report_of(choose(args, data, refit=False))
     with working(args, "drawing the report ...", PATIENCE):
         write_comparison(target, report, table, data)

@@ -21,7 +21,7 @@ from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.options import read_kernel, with_posterior_options
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
-from pyro_vgpds.cli.reading import read_data
+from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted
@@ -77,7 +77,7 @@ def _fit_best(args: argparse.Namespace) -> int:
     check_choice(args)
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
-    say(args, f"{args.file}: {data}")
+    introduce(args, table, data)
     ensemble = choose(args, data)
     save_posterior(args.output, ensemble, _about(args, table).pack())
     report = report_of(ensemble)
@@ -108,7 +108,7 @@ def _fit_one(args: argparse.Namespace) -> int:
     table, data = read_data(args.file, Layout.of(args))
     if kernel is not None:
         _check_dated(kernel, data)
-    say(args, f"{args.file}: {data}")
+    introduce(args, table, data)
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
     try:

@@ -40,6 +40,7 @@ class InputTable:
     names: list[str] | None = None  #: of the sequences, if the file names them
     shape: tuple[int, int] | None = None  #: (H, W) of the frames of a video
     fps: float | None = None
+    zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
 
 
 def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:

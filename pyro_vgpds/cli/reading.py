@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.dates import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.cli.progress import say
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import load_bvh, load_video
 from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.files.film import FILM_SUFFIXES
 from pyro_vgpds.inference.start import Sizes, check_start
 
-__all__ = ["read_data", "read_table"]
+__all__ = ["introduce", "read_data", "read_table"]
 
 
 def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
@@ -33,6 +35,13 @@ def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
     except (ValueError, TypeError) as error:
         raise CommandError(f"{path}: {error}") from None
     return table, data
+
+
+def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> None:
+    """Print what was read, unless ``--quiet`` is given."""
+    say(args, f"{table.path}: {data}")
+    if table.zoned:
+        say(args, "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC")
 
 
 def read_table(path: Path, layout: Layout) -> InputTable:

@@ -176,7 +176,8 @@ class Sizes:
 def check_start(data: object, sizes: Sizes) -> None:
     """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
     if not isinstance(data, Sequences):
-        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+        hint = " Sequences.from_frame(frame) reads it." if hasattr(data, "iloc") else ""
+        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.{hint}")
     n, d = data.num_frames, data.num_outputs
     if d == 0:
         raise ValueError("data has times but no outputs: create it with Sequences(t, y).")

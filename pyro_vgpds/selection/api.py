@@ -73,7 +73,8 @@ def auto(
         :class:`~pyro_vgpds.selection.progress.Event`. Default: a bar, on a terminal only.
     :returns: an :class:`~pyro_vgpds.Ensemble` with the methods of a posterior, and a ``report``.
     :raises ValueError: if the data are too few, an argument is out of its range, or no candidate succeeded.
-    :raises TypeError: if a candidate is not a :class:`~pyro_vgpds.selection.Configuration`.
+    :raises TypeError: if the data are a DataFrame, or a candidate is not a
+        :class:`~pyro_vgpds.selection.Configuration`.
 
     >>> from pyro_vgpds import auto
     >>> found = auto(data, "forecast", baselines=["column mean", "last value"], horizon=3)
@@ -82,6 +83,8 @@ def auto(
     >>> found.report.table().columns
     ['candidate', 'kind', 'error', 'in 95 %', 'weight', 'CPU s']
     """
+    if hasattr(data, "iloc"):
+        raise TypeError("data must be Sequences(t, y), but got a DataFrame. Sequences.from_frame(frame) reads it.")
     if not isinstance(data, Sequences) or data.y is None:
         raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
     if task is None:

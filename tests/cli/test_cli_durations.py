@@ -77,3 +77,16 @@ def test_units_need_dates(tmp_path, capsys):
 def test_bad_units(hours, kernel, message, capsys):
     assert fit(hours, kernel) == 2
     assert message in capsys.readouterr().err
+
+
+def test_time_zones_are_mentioned(hours, capsys):
+    note = "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC\n"
+    text = hours.read_text()
+    for zone, noted in (("", False), ("Z", False), ("+00:00", False), ("+01:00", True)):
+        hours.write_text(text.replace(":00,", f":00{zone},"))
+        assert fit(hours, "matern32+white", "--force") == 0
+        assert (note in capsys.readouterr().err) == noted
+    assert fit(hours, "matern32+white", "--force", "-q") == 0
+    assert note not in capsys.readouterr().err
+    _, _, data = load(hours.with_suffix(".safetensors"))
+    assert data.time_origin == np.datetime64("2014-05-05T23")

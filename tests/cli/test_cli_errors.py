@@ -88,6 +88,11 @@ def test_usage(arguments, message, capsys):
             ["forecast", "--times", "1,x"],
             "--times: 'x' is not a number like the first. Give times separated by commas",
         ),
+        (
+            "plain",
+            ["forecast", "--until", "24h"],
+            "--until: '24h' is not a number or a date such as 2024-01-31T12:00:00. Give the last time, not the number",
+        ),
         ("plain", ["forecast", "--times", "soon"], "--times: 'soon' is not a number or a date"),
         ("plain", ["forecast", "--times", "1,inf"], "--times must be finite"),
         ("plain", ["forecast", "--times", "5:1:1"], "--times must be START:STOP:STEP with START <= STOP"),

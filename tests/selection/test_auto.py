@@ -255,6 +255,8 @@ def test_bad_arguments_are_named_before_anything_is_trained(options, kind, messa
 def test_data_that_cannot_be_used():
     with pytest.raises(ValueError, match=r"data must be Sequences\(t, y\) with outputs, but got Sequences\(1 sequence"):
         auto(Sequences(np.arange(9.0)))
+    with pytest.raises(TypeError, match=r"but got a DataFrame\. Sequences\.from_frame\(frame\) reads it"):
+        auto(pytest.importorskip("pandas").DataFrame({"a": [1.0, 2.0]}))
     with pytest.raises(ValueError, match=r"data must be Sequences\(t, y\) with outputs, but got \[1, 2\]"):
         auto([1, 2])
     with pytest.raises(ValueError, match="must leave 3 training frames, but the longest sequence has 3 frames"):
