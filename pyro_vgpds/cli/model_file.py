@@ -149,7 +149,7 @@ class ModelFile:
         stop = float((end[0] - self.data.time_origin) / np.timedelta64(1, "s")) if dates else float(end[0])
         ahead = steps_to(start, stop, width, "--until", include=sequence is None) if stop >= start else np.empty(0)
         if not len(ahead) or monthly is not None:
-            first = format_times(self._dated(np.array([start])))[0] if dates else start
+            first = format_times(self._dated(np.array([start])))[0] if dates else f"{start:.10g}"
             steps = format_duration(width) if dates else f"{width:g}"
             raise UsageError(f"--until {until} gives no times: they start after {first}, in steps of {steps}.")
         return self._dated(ahead)

@@ -55,7 +55,10 @@ def single_only(args: argparse.Namespace, trained: ModelFile, *names: str) -> No
         return
     given = [name for name in names if getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False)]
     if given:
-        raise UsageError(f"{given[0]} requires a single model, but {trained.path} has an ensemble (fit --quick).")
+        raise UsageError(
+            f"{given[0]} requires a single model, but {trained.path} has an ensemble. Train with fit --quick, without "
+            "--calibrate."
+        )
 
 
 def with_options(args: argparse.Namespace, trained: ModelFile) -> ModelFile:

@@ -99,7 +99,7 @@ def test_usage(arguments, message, capsys):
         ("plain", ["forecast", "--times", "0:1e9:1e-9"], "but the maximum is 10000000"),
         ("plain", ["forecast", "--times", "1", "--until", "2"], "--times cannot be combined with --until or --step"),
         ("plain", ["forecast", "--times", "2024-01-01"], "--times must be numbers, like the times of"),
-        ("plain", ["forecast", "--until", "3"], "--until 3 gives no times: they start after 11.0, in steps of 1"),
+        ("plain", ["forecast", "--until", "3"], "--until 3 gives no times: they start after 11, in steps of 1"),
         ("plain", ["forecast", "--until", "13,14"], "--until must be one time"),
         (
             "plain",

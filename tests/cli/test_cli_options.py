@@ -220,7 +220,7 @@ FIT = ["fit", "FILE", "-o", "OUT"]
         (["reconstruct", "MODEL", "NEW", "--trust", "1.5"], 2, "--trust: must be above 0 and at most 1, but got '1.5'"),
         (["reconstruct", "MODEL", "--trust", "0.5"], 2, "--trust requires FILE, the data to weigh"),
         (["reconstruct", "BEST", "NEW", "--trust", "0.5"], 2, "--trust requires a single model, but"),
-        (["forecast", "BEST", "--noise-factor", "2"], 2, "--noise-factor requires a single model, but"),
+        (["forecast", "BEST", "--noise-factor", "2"], 2, "has an ensemble. Train with fit --quick, without"),
         (["generate", "BEST", "--residual", "bias"], 2, "--residual requires a single model, but"),
     ],
 )  # fmt: skip
