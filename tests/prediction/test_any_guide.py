@@ -17,7 +17,18 @@ from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
-from pyro_vgpds import VGPDS, Collapsed_ELBO, OpperArchambeau, Posterior, Sequences, Solver, fit, save, save_posterior
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    OpperArchambeau,
+    Posterior,
+    Sequences,
+    Solver,
+    fit,
+    save,
+    save_posterior,
+)
 from pyro_vgpds.kernels import ARDRBF, RBF, Matern32, White
 from pyro_vgpds.temporal import GaussianPosterior
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -93,6 +104,19 @@ def test_a_guide_with_the_same_q_predicts_the_same(temporal):
     torch.testing.assert_close(mean_bar, q.mean_bar, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(lam, q.lam, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(other.condition(data).bound, own.condition(data).bound, rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [0.0, 0.3, 1.0])
+def test_natural_steps_from_independent_frames_find_the_best_q(width):
+    """Also if the prior is smooth: the inverse of its K_t is then far larger than the precision of a frame."""
+    data = make_data(lengths=(24,))
+    model = VGPDS.from_data(data, 2, 8, RBF() + White(1e-2))
+    fit(model, guide := AutoOpperArchambeau(model), data, num_steps=40, progress=False)
+    best = Posterior(model, guide, data).condition(data)
+    mean, scale = best.q.mean, width * best.q.variance.sqrt()
+    q = dist.Normal(mean, scale) if width else dist.Delta(mean)
+    post = Posterior(model, lambda data: pyro.sample("x", q.to_event(2)), data)
+    assert post.condition(data).bound == pytest.approx(best.bound, abs=0.1)
 
 
 def test_an_opper_archambeau_of_a_function_is_used_as_it_is(problem):
