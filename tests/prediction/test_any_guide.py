@@ -155,9 +155,11 @@ def test_mean_field_against_inverses(problem):
     new = post.reconstruct(t, y, 0, factorised=True, solver=Solver(num_starts=1))
     assert new.mean.shape == (4, 5)
     assert math.isfinite(new.bound)
-    with pytest.raises(ValueError, match=r"guide has an OpperArchambeau\. Pass factorised=True"):
+    with pytest.raises(ValueError, match=r"guide has an OpperArchambeau\. Use post\.condition"):
         post.reconstruct(t, y, 0)
-    with pytest.raises(ValueError, match="Pass factorised=True without free"):
+    with pytest.raises(ValueError, match="or reconstruct with factorised=True"):  # which forecast does not have
+        post.forecast([3.5], 0, given=data.read()[:1])
+    with pytest.raises(ValueError, match="reconstruct with factorised=True without free"):
         post.reconstruct(t, y, free=True)
     assert model.relevance(mean_field(loc, scale), data).value.shape == (2,)
 
