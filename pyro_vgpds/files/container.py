@@ -47,7 +47,7 @@ class FileFormatError(ValueError):
 
 def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write tensors and a JSON header; ``path`` is always a complete file, the old one or the new."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    tensors = _separate(tensors)
     header = {**header, "format": FORMAT, "kind": kind, "versions": _versions()}
     header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, metadata={_KEY: json.dumps(header)})
@@ -141,6 +141,17 @@ def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "d":
         return {unpack(key, tensors): unpack(item, tensors) for key, item in inner}
     return [unpack(item, tensors) for item in inner] if kind == "l" else float(inner)
+
+
+def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, none of which shares memory with another: safetensors refuses those that do."""
+    result, taken = {}, set()
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        memory = value.untyped_storage().data_ptr()
+        result[name] = value.clone() if memory in taken else value
+        taken.add(memory)
+    return result
 
 
 def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:

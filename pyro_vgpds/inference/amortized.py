@@ -36,7 +36,9 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     and ``posterior(data)`` takes new sequences.
 
     The network reads 2D numbers of each frame: the centred and scaled outputs, with 0 for missing ones, and then 1 for
-    each observed output and 0 for each missing one. It returns 2Q numbers, a and b.
+    each observed output and 0 for each missing one. It returns 2Q numbers, a and b. A network of your own gets the
+    frames of one sequence in each call, in the order of time, so that it can also read their neighbours, as a
+    ``torch.nn.GRU`` does. It does not get the times.
 
     Train it with Pyro's ``SVI`` and :class:`~pyro_vgpds.Collapsed_ELBO`, or with :func:`~pyro_vgpds.fit`, whose
     default is then Adam over all parameters. Latent hyperparameters get the mean-field Normals of
@@ -45,8 +47,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     :param model: a :class:`~pyro_vgpds.VGPDS`.
     :param data: the training data. If given, the default network starts from the linear regression of the model's
         initial latent points (``VGPDS.from_data``) on the inputs.
-    :param network: a ``torch.nn.Module`` that maps (N, 2D) to (N, 2Q). Default: a linear map plus a network with one
-        hidden layer.
+    :param network: a ``torch.nn.Module`` that maps (n, 2D) to (n, 2Q), for the n frames of a sequence. Default: a
+        linear map plus a network with one hidden layer, for each frame alone.
     :param num_hidden: units of the hidden layer of the default network.
     :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
     :raises TypeError: if ``model`` is not a VGPDS, or ``network`` is not a module.
@@ -94,7 +96,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         """The sites η and λ (N, Q) that the network gives to the frames of any sequences.
 
         :param data: sequences with the outputs of the model; NaN marks missing ones.
-        :raises ValueError: if there are no outputs, or of another number, or the network's result is not (N, 2Q).
+        :raises ValueError: if there are no outputs, or of another number, or the network's result is not (n, 2Q).
 
         >>> eta, lam = encoder.encode(another)
         >>> eta.shape, bool((lam > 0).all())
@@ -109,13 +111,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     def _encode(self, network: nn.Module, data: Sequences) -> tuple[Tensor, Tensor]:
         latent = self._check(data).latent_dim
         inputs = self._inputs(data)
-        result = network(inputs)
-        if not isinstance(result, Tensor) or result.shape != (data.num_frames, 2 * latent):
-            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise ValueError(
-                f"network must return ({data.num_frames}, {2 * latent}) = (frames, twice the latent dimensions), but "
-                f"got {got}."
-            )
+        parts = [inputs] if isinstance(network, Encoder) else inputs.split(data.lengths)
+        result = torch.cat([_call(network, part, 2 * latent) for part in parts])
         place, log_precision = result.split(latent, -1)
         seen = inputs[:, data.num_outputs :].any(-1, keepdim=True)  # a frame without outputs tells nothing
         log_precision = torch.where(seen, log_precision, -_LOG_PRECISION)
@@ -196,3 +193,14 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
                 f"{data!r:.80}."
             )
         return model
+
+
+def _call(network: nn.Module, inputs: Tensor, width: int) -> Tensor:
+    """The network's numbers for the frames of a sequence, (n, 2Q)."""
+    result = network(inputs)
+    if not isinstance(result, Tensor) or result.shape != (len(inputs), width):
+        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise ValueError(
+            f"network must return ({len(inputs)}, {width}) = (frames, twice the latent dimensions), but got {got}."
+        )
+    return result

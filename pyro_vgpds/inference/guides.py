@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -26,6 +28,10 @@ class OpperArchambeauGuide(AutoNormalMessenger):
     Latent hyperparameters get the mean-field Normals of ``AutoNormalMessenger``. Derived classes define
     :meth:`make_posterior`.
     """
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.init_loc_fn = functools.partial(_copied, self.init_loc_fn)
 
     @property
     def has_random_parameters(self) -> bool:
@@ -162,3 +168,8 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
         OpperArchambeau(frames=48, latent_dim=3, structure='dense')
         """
         return OpperArchambeau(prior, self.mean_bar, self.lam)
+
+
+def _copied(init_loc_fn: Callable[[dict[str, Any]], Tensor], site: dict[str, Any]) -> Tensor:
+    """A copy of an initial value: the mean of a Normal prior is the prior's own tensor, which training would change."""
+    return init_loc_fn(site).clone(memory_format=torch.contiguous_format)

@@ -346,8 +346,8 @@ class Posterior(FittedModel):
             raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
         if isinstance(self.q, GaussianPosterior) and (free or (not factorised and set(belongs) != {None})):
             raise ValueError(
-                "the joint q(X, X*) of training and new frames needs a posterior whose guide has an OpperArchambeau. "
-                "Pass factorised=True without free, or use post.condition(post.data), which finds such a q(X)."
+                "the joint q(X, X*) of old and new frames needs a posterior whose guide has an OpperArchambeau. Use "
+                "post.condition(post.data), which finds such a q(X), or reconstruct with factorised=True without free."
             )
         with torch.no_grad():
             joint, solution, bounds = solve(

@@ -20,6 +20,8 @@ from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPosterior", "PathPosterior"]
 
+_LEAST_SHARE = 1e-3  # of the prior's variance: natural steps would need long to widen the sites of a point
+
 
 class GaussianPosterior(Expandable):
     r"""q(X) with given moments, event shape (N, Q), independent over latent dimensions and over sequences:
@@ -141,22 +143,21 @@ class GaussianPosterior(Expandable):
     def sites(self) -> tuple[Tensor, Tensor]:
         """``mean_bar`` and ``lam`` (N, Q) of an :class:`~pyro_vgpds.OpperArchambeau` with the same mean.
 
-        λ is the diagonal of S⁻¹ − K_t⁻¹, so that a q(X) of that form gets its own λ back; at least 1e-6 of the inverse
-        prior variance.
+        λ is the diagonal of S⁻¹ − K_t⁻¹, so that a q(X) of that form gets its own λ back. For independent frames it is
+        1/s − 1/k of each frame alone: K_t⁻¹ of a smooth prior is larger than most 1/s, which would say nothing about
+        the frame. λ is at least 1e-6 of the inverse prior variance, and at most 1e3 of it if frames are independent.
         """
-        times, latent = self.prior.times, self.event_shape[-1]
         mean_bar, lam = torch.empty_like(self._mean), torch.empty_like(self._mean)
-        least = default_jitter(lam.dtype) * self.prior.variance
-        for sequence, rows in enumerate(times.slices()):
+        for sequence, rows in enumerate(self.prior.times.slices()):
             factor, solved = self._solve(sequence)
             mean_bar[rows] = solved.mT
-            own = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1).expand(latent, -1)
-            if self._covariance is None:
-                precision = 1.0 / torch.maximum(self._variance, least)[rows].mT
-            else:
-                precision = torch.cholesky_inverse(self._posterior_factor(rows)).diagonal(dim1=-2, dim2=-1)
-            lam[rows] = (precision - own).mT
-        return mean_bar, torch.maximum(lam, 1e-6 / self.prior.variance)
+            if self._covariance is not None:
+                own = torch.cholesky_inverse(self._posterior_factor(rows)) - torch.cholesky_inverse(factor)
+                lam[rows] = own.diagonal(dim1=-2, dim2=-1).mT
+        wide = self.prior.variance
+        if self._covariance is None:
+            lam = 1.0 / torch.maximum(self._variance, _LEAST_SHARE * wide) - 1.0 / wide
+        return mean_bar, torch.maximum(lam, 1e-6 / wide)
 
     def kl(self, sequences: Iterable[int] | None = None) -> Tensor:
         """KL(q, p) of some training sequences. For frames that are points it is minus the log-density of the prior.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.temporal import recursions, tiles
@@ -60,6 +62,14 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -
 def make_covariance(
     kernel: KernelValue, times: Times, jitter: float | None, structure: str | None
 ) -> TemporalCovariance:
-    """K_t of a kernel in the requested or the fastest form."""
+    """K_t of a kernel in the requested or the fastest form.
+
+    :raises RuntimeError: if ``torch.jit`` traces the Markov form.
+    """
     name = choose_structure(kernel, times, structure)
+    if name == "markov" and torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in __all__
+        raise RuntimeError(
+            "torch.jit (JitTrace_ELBO) cannot trace the Markov form of the temporal kernel. Give the model "
+            "structure='dense', or use an ELBO without Jit."
+        )
     return next(form for form in _FORMS if form.name == name)(kernel, times, jitter)

@@ -219,6 +219,35 @@ def test_hyperpriors():
     assert post.condition(data).bound > post.bound
 
 
+class Recurrent(torch.nn.Module):
+    """Reads the frames before and after each frame."""
+
+    def __init__(self, num_outputs, latent_dim):
+        super().__init__()
+        self.inner = torch.nn.GRU(2 * num_outputs, 3, bidirectional=True)
+        self.outer = torch.nn.Linear(6, 2 * latent_dim)
+
+    def forward(self, inputs):
+        return self.outer(self.inner(inputs)[0])
+
+
+def test_networks_over_time_read_one_sequence_at_a_time():
+    model, _ = make_model(data := make_data())
+    guide = AmortizedOpperArchambeau(model, network=Recurrent(5, 2))
+    together = guide.encode(data)
+    for rows in data.times.slices():
+        alone = guide.encode(Sequences(data.times.t[rows], data.read()[rows]))
+        for a, b in zip(together, alone, strict=True):
+            torch.testing.assert_close(a[rows], b)
+    fit(model, guide, data, num_steps=2, progress=False)
+    assert guide.gap(data) > 0.0
+    post, t = Posterior(model, guide, data), [data.times.t[:4], data.times.t[:6]]
+    y = [data.read()[:4], data.read()[:6]]
+    both = post.reconstruct(t, y, encode=True).latent.mean
+    for part, times, rows in zip(both.split([4, 6]), t, y, strict=True):
+        torch.testing.assert_close(part, post.reconstruct(times, rows, encode=True).latent.mean)
+
+
 def test_own_networks():
     model, _ = make_model(data := make_data())
     network = torch.nn.Sequential(torch.nn.Linear(10, 7), torch.nn.ReLU(), torch.nn.Linear(7, 4)).float()
@@ -227,7 +256,7 @@ def test_own_networks():
     assert next(network.parameters()).dtype == torch.float64  # that of the model
     assert Posterior(model, guide, data).forecast([3.5], 0).mean.shape == (1, 5)
     for other in (torch.nn.Linear(10, 3), torch.nn.LSTM(10, 4)):
-        with pytest.raises(ValueError, match=r"network must return \(21, 4\) = \(frames, twice the latent dim"):
+        with pytest.raises(ValueError, match=r"network must return \(7, 4\) = \(frames, twice the latent dim"):
             AmortizedOpperArchambeau(model, network=other).encode(data)
     with pytest.raises(TypeError, match=r"network must be a torch.nn.Module, but got function"):
         AmortizedOpperArchambeau(model, network=lambda x: x)

@@ -557,3 +557,14 @@ def test_compiled_elbos_take_the_data_as_a_keyword():
         loss = elbo.loss_and_grads(model, guide, data=data)
         results.append([torch.tensor(loss), *(parameter.grad.clone() for parameter in parameters)])
     torch.testing.assert_close(*results)
+
+
+def test_compiled_elbos_need_the_dense_form():
+    data = make_data()
+    model, _ = make_model(data)
+    model.structure = "markov"
+    elbo = JitTrace_ELBO(ignore_jit_warnings=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.jit
+        with pytest.raises(RuntimeError, match=r"cannot trace the Markov form.*structure='dense'"):
+            elbo.loss_and_grads(model, autoguide.AutoNormal(model), data=data)

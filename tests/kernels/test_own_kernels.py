@@ -17,7 +17,17 @@ from pyro.infer.inspect import get_model_relations
 from pyro.nn import PyroParam
 from torch.distributions import constraints
 
-from pyro_vgpds import Collapsed_ELBO, FileFormatError, Posterior, fit, load, load_posterior, save, save_posterior
+from pyro_vgpds import (
+    AmortizedOpperArchambeau,
+    Collapsed_ELBO,
+    FileFormatError,
+    Posterior,
+    fit,
+    load,
+    load_posterior,
+    save,
+    save_posterior,
+)
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import Kernel, Matern32, StationaryValue, White, lift, register_kernel
 from pyro_vgpds.kernels.values import KernelValue
@@ -92,6 +102,18 @@ def test_real_parameters_can_have_priors():
     assert repr(model.temporal[0]).startswith("Tilted(variance=1, slope~Normal(loc=0, scale=0.5)")
     fit(model, guide, data, num_steps=3)
     assert Posterior(model, guide, data).origin.values.keys() == {"temporal.parts.0.slope"}
+
+
+@pytest.mark.parametrize("amortised", [False, True])
+@pytest.mark.parametrize("prior", [dist.Normal(0.0, 1.0), dist.Normal(torch.zeros(2), 1.0).to_event(1)])
+def test_training_does_not_change_a_prior(prior, amortised):
+    """The initial value of its site is its mean, which is the own tensor of a Normal."""
+    model, guide, data = make(Tilted(slope=prior) + White(0.02))
+    if amortised:
+        guide = AmortizedOpperArchambeau(model, num_hidden=4)
+    fit(model, guide, data, num_steps=3, learning_rate=0.1)
+    assert guide.median(data)["temporal.parts.0.slope"].abs().min() > 0.0
+    assert model.temporal[0].prior("slope").mean.abs().max() == 0.0
 
 
 @pytest.mark.parametrize("slope", [-0.7, "fixed", dist.Normal(0.1, 0.5), dist.StudentT(3.0, 0.0, 1.0), [0.3, -0.2]])

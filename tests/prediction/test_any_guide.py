@@ -17,7 +17,18 @@ from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
-from pyro_vgpds import VGPDS, Collapsed_ELBO, OpperArchambeau, Posterior, Sequences, Solver, fit, save, save_posterior
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    OpperArchambeau,
+    Posterior,
+    Sequences,
+    Solver,
+    fit,
+    save,
+    save_posterior,
+)
 from pyro_vgpds.kernels import ARDRBF, RBF, Matern32, White
 from pyro_vgpds.temporal import GaussianPosterior
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -95,6 +106,19 @@ def test_a_guide_with_the_same_q_predicts_the_same(temporal):
     torch.testing.assert_close(other.condition(data).bound, own.condition(data).bound, rtol=1e-6, atol=1e-4)
 
 
+@pytest.mark.parametrize("width", [0.0, 0.3, 1.0])
+def test_natural_steps_from_independent_frames_find_the_best_q(width):
+    """Also if the prior is smooth: the inverse of its K_t is then far larger than the precision of a frame."""
+    data = make_data(lengths=(24,))
+    model = VGPDS.from_data(data, 2, 8, RBF() + White(1e-2))
+    fit(model, guide := AutoOpperArchambeau(model), data, num_steps=40, progress=False)
+    best = Posterior(model, guide, data).condition(data)
+    mean, scale = best.q.mean, width * best.q.variance.sqrt()
+    q = dist.Normal(mean, scale) if width else dist.Delta(mean)
+    post = Posterior(model, lambda data: pyro.sample("x", q.to_event(2)), data)
+    assert post.condition(data).bound == pytest.approx(best.bound, abs=0.1)
+
+
 def test_an_opper_archambeau_of_a_function_is_used_as_it_is(problem):
     model, guide, data = problem
     own = Posterior(model, guide, data)
@@ -131,9 +155,11 @@ def test_mean_field_against_inverses(problem):
     new = post.reconstruct(t, y, 0, factorised=True, solver=Solver(num_starts=1))
     assert new.mean.shape == (4, 5)
     assert math.isfinite(new.bound)
-    with pytest.raises(ValueError, match=r"guide has an OpperArchambeau\. Pass factorised=True"):
+    with pytest.raises(ValueError, match=r"guide has an OpperArchambeau\. Use post\.condition"):
         post.reconstruct(t, y, 0)
-    with pytest.raises(ValueError, match="Pass factorised=True without free"):
+    with pytest.raises(ValueError, match="or reconstruct with factorised=True"):  # which forecast does not have
+        post.forecast([3.5], 0, given=data.read()[:1])
+    with pytest.raises(ValueError, match="reconstruct with factorised=True without free"):
         post.reconstruct(t, y, free=True)
     assert model.relevance(mean_field(loc, scale), data).value.shape == (2,)
 

@@ -114,6 +114,16 @@ def test_mixtures_round_trip_and_share_their_data(tmp_path):
         load(path)
 
 
+def test_the_same_posterior_twice(tmp_path):
+    """Members may share tensors, which safetensors refuses."""
+    one = make_posterior(settings={"noise_variance": NOISE})
+    mixture = PosteriorMixture([one, one], [0.25, 0.75])
+    save_posterior(tmp_path / "a", mixture)
+    again = load_posterior(tmp_path / "a")
+    assert torch.equal(again.weights, mixture.weights)
+    assert_same(mixture, again)
+
+
 def test_it_is_the_posterior_of_the_moment_it_was_made(tmp_path):
     posterior = make_posterior()
     model, guide = posterior.origin[:2]
