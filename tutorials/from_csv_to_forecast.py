@@ -142,8 +142,8 @@ print(found.report)
 # that it is tested on. So its error can be above that of the best candidate, which was found by looking at all of them.
 # Its percentage should be near 95 even if the intervals of single models are too narrow.
 #
-# The models differ in the mapping from the hidden path to the columns, and in the kernel of time. With a clear cycle in
-# the data, *nonlinear mapping* and *cycle, nonlinear mapping* have nearly the same kernel and nearly the same error.
+# The models differ in the mapping from the hidden path to the columns. With a clear cycle in the data, as here, the
+# kernel of time of both has its period.
 #
 # The baselines are the methods that anybody would try first. *Last cycle* repeats the last day. *Linear dynamical
 # system* is a linear state-space model whose parameters are learned by the EM algorithm. A model that is not better
@@ -159,15 +159,14 @@ print(found.report)
 # If you know something about the data, you can let a model that says so compete. A `Configuration` is a model with all
 # choices made, and `temporal` describes how the hidden path moves. In this one the period is exactly one day and is not
 # learned, and the shape of the day need not be a sinusoid (`periodic`); it changes over about a week. Something that
-# changes from day to day and noise are added. Times are in seconds, because the data have dates. We let this model
-# predict the same held-out days and draw its error beside the others.
+# changes from day to day and noise are added. Durations have units (`24h`, `7d`), because the data have dates. We let
+# this model predict the same held-out days and draw its error beside the others.
 
 # %%
-day = 86400
-shape = f"matern32(lengthscale={7 * day})*periodic(period={day} fixed)"
+shape = "matern32(lengthscale=7d)*periodic(period=24h fixed)"
 own = Configuration(
     "exactly one day, any shape",
-    temporal=f"{shape}+matern32(lengthscale={day})+white(variance=0.01)",
+    temporal=f"{shape}+matern32(lengthscale=1d)+white(variance=0.01)",
     **({"latent_dim": 2, "num_inducing": 10, "num_steps": 5} if smoke_test else {}),
 )
 rivals = ["last value"] if smoke_test else ["last cycle", "linear dynamical system"]
