@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -25,6 +24,7 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.model import VGPDS
+from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
@@ -195,7 +195,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
             model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
         )
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used
-        with pyro.get_param_store().scope(), torch.no_grad():
+        with own_store(), torch.no_grad():
             _move(guide, data)(data)
     guide.load_state_dict(guide_state)
     _move(guide, data)

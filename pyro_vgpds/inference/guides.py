@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro
 import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide.effect import AutoNormalMessenger
@@ -15,6 +14,7 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["AutoOpperArchambeau", "OpperArchambeauGuide"]
@@ -43,7 +43,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         >>> q.mean.shape, q.variance.shape
         (torch.Size([48, 3]), torch.Size([48, 3]))
         """
-        with pyro.get_param_store().scope(), IntegrateMessenger():
+        with own_store(), IntegrateMessenger():
             self(*args, **kwargs)
         q: Any = self.get_traces()[1].nodes["x"]["fn"]
         return q
