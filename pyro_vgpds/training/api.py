@@ -10,6 +10,7 @@ from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
@@ -125,7 +126,10 @@ def fit(
         with threads_for(_work(guide, data)):
             if num_restarts:
                 return runs.best_of(num_restarts + 1, processes)
-            return runs.kept([runs.run(method, checkpoints, snapshot)])
+            try:
+                return runs.kept([runs.run(method, checkpoints, snapshot)])
+            except FileFormatError as error:
+                raise FileFormatError(f"{resume}: {error}") from None
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
