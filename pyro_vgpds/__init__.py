@@ -18,6 +18,8 @@ Sequences(2 sequences, 48 frames, 5 outputs)
 torch.Size([3, 5])
 """
 
+import pyro_vgpds.loading  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
+
 from pyro_vgpds import kernels
 from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.sequences import Sequences

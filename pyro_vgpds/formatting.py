@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["Default", "counted", "describe_prior", "numbers"]
+__all__ = ["Default", "counted", "describe_prior", "numbers", "on_terminal"]
 
 
 class Default:
@@ -41,3 +43,13 @@ def describe_prior(prior: object) -> str:
     if not shown and hasattr(prior, "base_dist"):
         shown = [describe_prior(prior.base_dist)]
     return f"{type(prior).__name__}({', '.join(shown)})"
+
+
+def on_terminal() -> bool:
+    """Whether messages are shown to somebody: False also if the process has no standard error, or it was closed.
+
+    >>> from pyro_vgpds.formatting import on_terminal
+    >>> on_terminal()
+    False
+    """
+    return sys.stderr is not None and not getattr(sys.stderr, "closed", False) and sys.stderr.isatty()

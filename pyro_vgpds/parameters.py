@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import constrained, positive
 from pyro_vgpds.data.durations import Duration
+from pyro_vgpds.pyro_state import pyro_lock
 
 __all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
 
@@ -127,10 +128,14 @@ class ParameterModule(PyroModule):
             return self._pyro_params[name][0]
         return self._declared.get(name, constraints.positive)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with pyro_lock():
+            return super().__call__(*args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
         # Pyro's statement of a module's parameter does not tell its constraint, which render_model then cannot show
         own = self.__dict__.get("_pyro_params", {})
-        if name not in own:
+        if name not in own or not self._pyro_context.active:  # only a call of the module makes statements
             return super().__getattr__(name)
         with _Constrained(own[name][0]):
             return super().__getattr__(name)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyro
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.starts import nearest_frames
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.types import ArrayLike
 
@@ -43,6 +43,7 @@ class MapGPLVM:
     data: Sequences  #: the training sequences
 
     @classmethod
+    @one_at_a_time
     def fit(cls, model: VGPDS, data: Sequences, num_steps: int = 300) -> MapGPLVM:
         """Train a model by L-BFGS, in place.
 
@@ -59,11 +60,12 @@ class MapGPLVM:
         def path() -> Tensor:
             return _prior(model, data.times).covariance.correlate(white)
 
-        with pyro.get_param_store().scope():
+        with own_store():
             _maximise(lambda: _log_joint(model, path(), data, white), [white, *model.parameters()], num_steps)
             with torch.no_grad():
                 return cls(model, path(), data)
 
+    @one_at_a_time
     def reconstruct(self, t: ArrayLike, y: ArrayLike, num_steps: int = 100) -> Tensor:
         """Outputs (T, D) of a new, partly observed sequence. The search starts at the nearest training frames.
 
@@ -87,7 +89,7 @@ class MapGPLVM:
         def path() -> Tensor:
             return torch.cat([self.x, prior.covariance.correlate(white)])
 
-        with pyro.get_param_store().scope():
+        with own_store():
             _maximise(lambda: _log_joint(self.model, path(), both, white), [white], num_steps)
             with torch.no_grad():
                 x = path()

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 __all__ = [
-    "add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "weight", "whole",
+    "add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "threads",
+    "weight", "whole",
 ]  # fmt: skip
 
 
@@ -96,12 +98,20 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the machine")
     group.add_argument(
         "--threads",
-        type=count,
+        type=threads,
         default=1,
         metavar="N",
         help="number of threads; more than one helps with large data only. Default: 1",
     )
     group.add_argument("--force", action="store_true", help="replace existing files")
+
+
+def threads(text: str) -> int:
+    """More than a few for each core are never faster, and many thousands end in a crash."""
+    most = max(64, 4 * (os.cpu_count() or 1))
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {most}, but got {text!r}.")
+    return int(text)
 
 
 def whole(text: str, least: int = 0) -> int:

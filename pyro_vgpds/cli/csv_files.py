@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import OutOfRangeError, has_zone, parse_times
 from pyro_vgpds.cli.errors import CommandError
-from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
@@ -31,7 +32,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     outputs = [i for i in range(len(header)) if i not in (time, sequence)]
     if not outputs:
         raise CommandError(
-            f"{path} has no column of outputs besides time and sequence; its columns are {', '.join(header)}."
+            f"{path} has no column of outputs besides time and sequence; its columns are {listed(header)}."
         )
     if layout.columns is not None:
         among = [header[i] for i in outputs]
@@ -91,10 +92,12 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
             raise CommandError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)} columns.")
     if not header[0] and "time" not in header:
         header[0] = "time"  # an index without a name, written by pandas
+    seen: set[str] = set()
     for i, name in enumerate(header):
-        if not name or name in header[:i]:
+        if not name or name in seen:
             fault = f"the same name as another, {name!r}" if name else "no name"
             raise CommandError(f"{path}: column {i + 1} has {fault}.")
+        seen.add(name)
     return header, rows, lines
 
 
@@ -114,27 +117,27 @@ def _is_value(cell: str) -> bool:
 def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argument: str, path: Path) -> int | None:
     if wanted is not None:
         if wanted not in header:
-            raise CommandError(f"{path}: {argument} {wanted!r} is not a column; the columns are {', '.join(header)}.")
+            raise CommandError(f"{path}: {argument} {wanted!r} is not a column; the columns are {listed(header)}.")
         return header.index(wanted)
     lower = [name.lower() for name in header]
     return next((lower.index(name) for name in usual if name in lower), None)
 
 
 def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
-    values = np.empty(len(cells))
+    values: list[float] = []
     for i, cell in enumerate(cells):
         try:
-            values[i] = np.nan if cell.lower() in _MISSING else float(cell)
+            values.append(math.nan if cell.lower() in _MISSING else float(cell))
         except ValueError:
             raise CommandError(
                 f"{path}, line {lines[i]}, column {name!r}: {cell!r} is not a number. Leave missing values "
                 "empty, or select the columns of numbers with --columns."
             ) from None
-        if np.isinf(values[i]):
+        if math.isinf(values[i]):
             raise CommandError(
                 f"{path}, line {lines[i]}, column {name!r}: {cell!r} is infinite. Leave missing values empty."
             )
-    return values
+    return np.array(values, dtype=float)
 
 
 def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:

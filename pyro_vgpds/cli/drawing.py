@@ -21,7 +21,7 @@ from pyro_vgpds.cli.model_file import NEW, ModelFile, relevance_of
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.data.dates import format_times
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.plotting import (
     plot_forecast,
     plot_frames,

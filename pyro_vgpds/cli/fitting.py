@@ -24,7 +24,7 @@ from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
-from pyro_vgpds.formatting import counted
+from pyro_vgpds.formatting import counted, on_terminal
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_mapping
@@ -150,7 +150,7 @@ def _in_arguments(text: str) -> str:
 @contextmanager
 def _training(args: argparse.Namespace) -> Iterator[Callable[[Record], None] | None]:
     """The callback of training. Off a terminal it prints a line now and then; a terminal has a bar."""
-    if args.quiet or sys.stderr.isatty():
+    if args.quiet or on_terminal():
         yield None
         return
     steps, runs, first, before = args.steps or _STEPS, (args.restarts or 0) + 1, -1, 0

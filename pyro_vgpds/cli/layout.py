@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import CommandError
 
-__all__ = ["InputTable", "Layout", "select"]
+__all__ = ["InputTable", "Layout", "listed", "select"]
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,27 @@ class InputTable:
     zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names as text; of many only the first."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
 def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:
     """Column numbers from names, numbers (from 0) and ranges ``first:after``, separated by commas.
 
     :raises CommandError: if a column is unknown or repeated.
     """
     chosen: list[int] = []
+    places = {name: i for i, name in reversed(list(enumerate(names or [])))}
     for part in (part.strip() for part in text.split(",")):
         first, colon, after = part.partition(":")
-        if names and part in names:
-            chosen.append(names.index(part))
+        if part in places:
+            chosen.append(places[part])
         elif first.isdigit() and (after.isdigit() if colon else True):
             chosen += range(int(first), int(after) if colon else int(first) + 1)
         else:
-            known = ", ".join((names or [])[:20]) + (", …" if names and len(names) > 20 else "")
             raise CommandError(f"{argument}: unknown column {part!r}; " + (
-                f"the columns are {known}." if names else f"their numbers are 0 to {count - 1}."))  # fmt: skip
+                f"the columns are {listed(names)}." if names else f"their numbers are 0 to {count - 1}."))  # fmt: skip
     odd = [i for i in chosen if i >= count]
     if odd or not chosen or len(set(chosen)) < len(chosen):
         fault = f"got {odd[0]}" if odd else "one is repeated" if chosen else f"{text!r} selects none"

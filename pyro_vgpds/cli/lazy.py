@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable
 from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import on_terminal
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["FIGURES", "PAGES", "run_demo", "run_evaluate", "run_experiment", "run_plot", "write_comparison"]
@@ -66,7 +66,7 @@ def run_experiment(args: argparse.Namespace) -> int:
     source |= {"download": True} if args.download else {}
     try:
         # a terminal has bars
-        with nullcontext() if sys.stderr.isatty() else working(args, f"experiment {args.name} ...", PATIENCE):
+        with nullcontext() if on_terminal() else working(args, f"experiment {args.name} ...", PATIENCE):
             experiments.run(
                 args.name, args.output, seeds=args.seeds, quick=args.quick, progress=False if args.quiet else None,
                 **source,

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.files.container import beside
+from pyro_vgpds.files.places import beside, destination
 
 __all__ = ["check_output"]
 
@@ -32,16 +33,22 @@ def check_output(
         return
     if suffixes and path.suffix.lower() not in suffixes:
         raise UsageError(f"{argument} must end in one of {', '.join(suffixes)}, but got {path}.")
+    try:
+        with suppress(FileNotFoundError):
+            path.lstat()
+    except OSError as error:  # a name that is too long, or a folder that is a file
+        raise CommandError(f"{argument}: cannot write {path}: {error.strerror}.") from None
     if path.is_dir():
         raise UsageError(f"{argument} must be a file, but {path} is a folder.")
     if any(other is not None and other.resolve() == path.resolve() for other in inputs):
         raise UsageError(f"{argument}: {path} is an input file. Choose another name.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} already exists. {instead}")
-    if not path.absolute().parent.is_dir():
-        raise CommandError(f"{argument}: folder {path.absolute().parent} does not exist.")
-    try:  # permissions do not tell everything: of root, of read-only file systems, of names that are too long
-        part = beside(path)
+    try:  # permissions do not tell everything: of root, of read-only file systems
+        target = destination(path).absolute()
+        if not target.parent.is_dir():
+            raise CommandError(f"{argument}: folder {target.parent} does not exist.")
+        part = beside(target)
         part.touch(exist_ok=False)
         part.unlink()
     except OSError as error:

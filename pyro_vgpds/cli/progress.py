@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from pyro_vgpds.formatting import on_terminal
 from pyro_vgpds.selection.progress import Event
 
 __all__ = ["PATIENCE", "Count", "left", "say", "watching", "working"]
@@ -47,7 +48,7 @@ def working(args: argparse.Namespace, text: str, patience: float = 0.0) -> Itera
     if args.quiet:
         yield lambda done, total, note="": None
         return
-    with _Job(text, sys.stderr.isatty(), patience) as job:
+    with _Job(text, on_terminal(), patience) as job:
         yield job.count
 
 
@@ -118,7 +119,7 @@ def watching(args: argparse.Namespace) -> Iterator[Callable[[Event], object] | b
     if args.quiet:
         yield False
         return
-    lines = _Lines(sys.stderr.isatty())
+    lines = _Lines(on_terminal())
     ticker = threading.Thread(target=lines.tick, daemon=True)
     ticker.start()
     try:

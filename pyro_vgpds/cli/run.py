@@ -9,10 +9,13 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from pyro_vgpds.cli.errors import FAILURE, INTERRUPTED, OK, CommandError
 from pyro_vgpds.cli.parser import PROGRAM, make_parser
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.loading import loaded
 
 __all__ = ["main"]
 
@@ -32,9 +35,29 @@ def main(argv: list[str] | None = None) -> int:
     >>> main("forecast model.safetensors --sequence 0 --until 3 -o ahead.csv --quiet".split())
     0
     """
+    try:
+        loaded()
+        with _all_streams():
+            return _main(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # before the command begins, or after it has ended
+        return INTERRUPTED
+
+
+@contextmanager
+def _all_streams() -> Iterator[None]:
+    """Replace standard streams that the process was started without (``2>&-``) by ones that lead nowhere."""
+    missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
+    with ExitStack() as stack:
+        for name in missing:
+            setattr(sys, name, stack.enter_context(open(os.devnull, "w", encoding="utf-8")))
+            stack.callback(setattr, sys, name, None)
+        yield
+
+
+def _main(argv: list[str]) -> int:
     parser = make_parser()
     try:
-        args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser.parse_args(_joined(argv))
     except SystemExit as done:  # --help, --version, or an argument that argparse rejects
         return int(done.code or OK)
     name = f"{PROGRAM} {args.command}"

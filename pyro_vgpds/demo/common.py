@@ -13,8 +13,8 @@ import pyro
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.files.container import placed
 from pyro_vgpds.files.models import save
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.model import VGPDS, Relevance

@@ -13,7 +13,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import make_pendulum_video
 from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
 from pyro_vgpds.plotting import animate_frames, plot_forecast, plot_frames, save_animation

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.places import placed
 
 __all__ = ["Folder", "spread", "table"]
 

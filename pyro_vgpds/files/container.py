@@ -12,9 +12,6 @@ import json
 import math
 import os
 import platform
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 
-__all__ = ["FileFormatError", "beside", "pack", "placed", "read_file", "unpack", "write_file"]
+__all__ = ["FileFormatError", "pack", "read_file", "unpack", "write_file"]
 
 FORMAT = 1
 _KEY = "pyro_vgpds"
@@ -57,30 +55,6 @@ def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[
         os.fsync(file.fileno())
 
 
-@contextmanager
-def placed(path: Path) -> Iterator[Path]:
-    """A temporary name in the folder of ``path``. The file is moved to ``path`` when complete, and otherwise removed.
-
-    :raises OSError: with the name ``path``.
-    """
-    part = beside(path)
-    try:
-        try:
-            yield part
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        if error.errno is None or error.filename not in (None, str(part), part):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def beside(path: Path) -> Path:
-    """An unused name in the same folder, with the same suffix, which some writers depend on."""
-    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.part{path.suffix}")
-
-
 def read_file(path: PathLike, *kinds: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the tensors of a file of one of these kinds.
 
@@ -91,29 +65,45 @@ def read_file(path: PathLike, *kinds: str) -> tuple[dict[str, Any], dict[str, Te
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            if text is None:
-                raise FileFormatError(f"{path} is a safetensors file, but not one of pyro_vgpds.")
-            header = json.loads(text)
-            if isinstance(header.get("format"), int) and header["format"] > FORMAT:
-                version = header.get("versions", {}).get("pyro_vgpds", "a later version")
-                raise FileFormatError(
-                    f"{path} has format {header['format']}, of pyro_vgpds {version}; this version reads up to "
-                    f"{FORMAT}. Install a later pyro_vgpds."
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header, tensors = _read(path)
+        digest = _digest({name: value for name, value in header.items() if name != "digest"}, tensors)
     except FileFormatError:
         raise
-    except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError) as error:
+    except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise FileFormatError(
             f"{path} is not a complete pyro_vgpds file: it is truncated, modified or of another kind ({error})."
         ) from None
-    if header.pop("digest", None) != _digest(header, tensors):
+    if header.pop("digest", None) != digest:
         raise FileFormatError(f"{path} was modified after it was written: its digest does not match its content.")
     if header.get("kind") not in kinds:
         raise FileFormatError(f"{path} holds a {header.get('kind')}, but a {kinds[0]} is expected.")
     return header, tensors
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors, both of the same file if another process replaces it in between."""
+    while True:
+        before = _identity(path)
+        with safe_open(path, framework="pt") as file:  # which opens it more than once
+            text = (file.metadata() or {}).get(_KEY)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _identity(path) == before:
+            break
+    if text is None:
+        raise FileFormatError(f"{path} is a safetensors file, but not one of pyro_vgpds.")
+    header = json.loads(text)
+    if isinstance(header.get("format"), int) and header["format"] > FORMAT:
+        version = header.get("versions", {}).get("pyro_vgpds", "a later version")
+        raise FileFormatError(
+            f"{path} has format {header['format']}, of pyro_vgpds {version}; this version reads up to "
+            f"{FORMAT}. Install a later pyro_vgpds."
+        )
+    return header, tensors
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def pack(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pyro_vgpds.datasets.base import require
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["FILM_SUFFIXES", "write_film"]
@@ -18,6 +19,8 @@ FILM_SUFFIXES = (".gif", ".mp4", ".avi", ".mkv", ".mov")
 
 def write_film(path: PathLike, frames: ArrayLike, fps: float = 12.0) -> Path:
     """Write frames to a video file.
+
+    The file appears when it is complete.
 
     Every frame is written, also if it equals the previous one. A gif stores durations in hundredths of a second, up to
     655.35 seconds for a frame, so its rate is rounded. Other formats need sides of even length: if necessary, the last
@@ -48,10 +51,11 @@ def write_film(path: PathLike, frames: ArrayLike, fps: float = 12.0) -> Path:
     if not 0.0 < fps < np.inf:
         raise ValueError(f"fps must be positive, but got {fps!r}.")
     pixels = np.clip(np.round(pictures), 0, 255).astype(np.uint8)
-    if suffix == ".gif":
-        _write_gif(path, pixels, fps)
-    else:
-        _write_video(path, pixels, fps)
+    with placed(path) as part:
+        if suffix == ".gif":
+            _write_gif(part, pixels, fps)
+        else:
+            _write_video(part, pixels, fps)
     return path
 
 

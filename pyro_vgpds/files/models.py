@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -25,6 +24,7 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.model import VGPDS
+from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
@@ -33,8 +33,9 @@ __all__ = [
 ]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: what reading a header or tensors of unexpected content raises
-BAD_CONTENT = (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError)
+BAD_CONTENT = (LookupError, AttributeError, TypeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
 
 
 def save(
@@ -81,7 +82,7 @@ def load_metadata(path: PathLike) -> dict[str, object]:
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
         return _unpack_metadata(header, tensors)
-    except (KeyError, TypeError, ValueError) as error:
+    except BAD_CONTENT as error:
         raise FileFormatError(f"the metadata of {path} cannot be read: {error!r}.") from None
 
 
@@ -195,7 +196,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
             model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
         )
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used
-        with pyro.get_param_store().scope(), torch.no_grad():
+        with own_store(), torch.no_grad():
             _move(guide, data)(data)
     guide.load_state_dict(guide_state)
     _move(guide, data)
@@ -225,7 +226,7 @@ def build_data(
     about = header["data"]
     ends = torch.tensor(about["lengths"]).cumsum(0)[:-1]
     t, y = (list(torch.tensor_split(tensors[f"data.{name}"], ends)) for name in ("t", "y"))
-    dtype = getattr(torch, header["dtype"]) if dtype is None else dtype
+    dtype = _DTYPES[header["dtype"]] if dtype is None else dtype
     names = about.get("names")  # not in older files
     data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])

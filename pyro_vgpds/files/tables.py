@@ -12,8 +12,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from pyro_vgpds.data.dates import format_times
-from pyro_vgpds.files.container import placed
 from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
+from pyro_vgpds.files.places import placed
 from pyro_vgpds.types import PathLike
 
 __all__ = ["table_suffixes", "write_table"]
@@ -69,11 +69,14 @@ def write_table(
     if suffix not in table_suffixes(frame_shape):
         hint = " Videos need frame_shape." if suffix in FILM_SUFFIXES else ""
         raise ValueError(f"path must end in one of {', '.join(table_suffixes(frame_shape))}, but got {path}.{hint}")
+    if suffix in FILM_SUFFIXES and frames is not None:
+        write_film(path, frames, fps or DEFAULT_FPS)
+        return
     with placed(path) as part:
         if suffix == ".csv":
             with part.open("w", encoding="utf-8", newline="") as file:
                 _write_csv(file, t, y, interval, names, sequence)
-        elif suffix == ".npz":
+        else:
             lower, upper = (None, None) if interval is None else interval
             arrays: dict[str, Any] = {
                 "t": t,
@@ -88,8 +91,6 @@ def write_table(
             }
             with part.open("wb") as file:
                 np.savez_compressed(file, **{name: value for name, value in arrays.items() if value is not None})
-        else:
-            write_film(part, frames, fps or DEFAULT_FPS)
 
 
 def _write_csv(

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import pyro
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +17,7 @@ from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.point import Point, read_point
 from pyro_vgpds.inference.refinement import Refined, refine_sites
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["AmortizedOpperArchambeau"]
@@ -133,6 +133,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
         return OpperArchambeau.from_natural(prior, *self.encode(data))
 
+    @one_at_a_time
     def refine(
         self, data: Sequences, num_steps: int = 200, *, natural_rate: float = 0.7, tolerance: float = 1e-6
     ) -> AutoOpperArchambeau:
@@ -154,7 +155,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         refined, point = self._refined(data, num_steps, natural_rate, tolerance)
         guide = AutoOpperArchambeau(self.model, mean_bar=refined.q.mean_bar, lam=refined.q.lam)
         if point.values:
-            with pyro.get_param_store().scope():
+            with own_store():
                 guide.median(data)  # makes the distributions of hyperparameters with priors
             own = {name: value for name, value in self.state_dict().items() if name.startswith(("locs.", "scales."))}
             guide.load_state_dict(own, strict=False)

@@ -14,6 +14,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
+from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau
 
 __all__ = ["Collapsed_ELBO", "IntegrateMessenger"]
@@ -117,7 +118,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     def _get_trace(
         self, model: Callable[..., object], guide: Callable[..., object], args: Any, kwargs: Any
     ) -> tuple[Trace, Trace]:
-        with IntegrateMessenger() as messenger:
+        with pyro_lock(), IntegrateMessenger() as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         return traces

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import pyro
 import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide.effect import AutoNormalMessenger
@@ -17,6 +16,7 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["AutoOpperArchambeau", "OpperArchambeauGuide"]
@@ -49,7 +49,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         >>> q.mean.shape, q.variance.shape
         (torch.Size([48, 3]), torch.Size([48, 3]))
         """
-        with pyro.get_param_store().scope(), IntegrateMessenger():
+        with own_store(), IntegrateMessenger():
             self(*args, **kwargs)
         q: Any = self.get_traces()[1].nodes["x"]["fn"]
         return q

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro
 import torch
 from torch import Tensor
 
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["NaturalGradient", "least_lam", "natural_step"]
@@ -105,7 +105,7 @@ class NaturalGradient:
     def _current(self) -> OpperArchambeau:
         """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
         args, kwargs = self._call
-        with torch.no_grad(), pyro.get_param_store().scope():
+        with torch.no_grad(), own_store():
             self.guide.median(*args, **kwargs)
             prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
             return self.guide.make_posterior(prior)

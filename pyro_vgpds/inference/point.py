@@ -26,6 +26,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.moments import Moments, middle, moments_of, pick_moments
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 
@@ -40,6 +41,7 @@ class Point(NamedTuple):
     values: dict[str, Tensor]  #: hyperparameters with priors, at their medians
 
 
+@one_at_a_time
 def read_point(model: Callable[..., object], guide: Callable[..., object], data: Sequences) -> Point:
     """q(X) and the mapping at the current parameters.
 
@@ -54,7 +56,7 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
             return _read_own(guide, data)
         found = _read_guide(guide, data)
         if isinstance(model, PyroModule):  # it owns its parameters; others of the same names may be in the store
-            with pyro.get_param_store().scope():
+            with own_store():
                 trace = _run_model(model, data, found.values)
         else:
             trace = _run_model(model, data, found.values)
@@ -64,7 +66,7 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
 
 
 def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
-    with pyro.get_param_store().scope():
+    with own_store():
         guide.median(data)
         trace = guide.get_traces()[0]
         prior, likelihood = _distributions(trace)
@@ -142,7 +144,7 @@ def _read_guide(guide: Callable[..., object], data: Sequences) -> _Found:
 
     def run(**given: Tensor) -> Trace:
         # a copy of the store: guides that are functions have their parameters there, and nothing is added to it
-        with store.scope(store.get_state()), _Given(given, others=True):
+        with own_store(store.get_state()), _Given(given, others=True):
             return poutine.trace(guide).get_trace(data)
 
     sites = _latent_sites(run())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.places import placed
 
 __all__ = ["Chapter", "Highlight", "ReportFigure", "ReportTable", "save_page"]
 

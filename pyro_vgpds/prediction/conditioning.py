@@ -7,7 +7,6 @@ import copy
 from collections.abc import Sequence
 from typing import TypeVar
 
-import pyro
 import torch
 from pyro.infer.autoguide import init_to_value
 from torch import Tensor
@@ -18,6 +17,7 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.natural import least_lam
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.training.api import fit
@@ -86,6 +86,7 @@ def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence]
     return belongs
 
 
+@one_at_a_time
 def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_steps: int, learn: bool = False) -> P:
     """The posterior of other data at the same hyperparameters, with q(X) from these sites.
 
@@ -100,7 +101,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     guide = AutoOpperArchambeau(model, **sites, **options)
     hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
     if origin.values:
-        with pyro.get_param_store().scope():
+        with own_store():
             guide.median(data)  # makes the distributions of hyperparameters with priors
         if isinstance(origin.guide, OpperArchambeauGuide):
             guide.load_state_dict(hyperparameters, strict=False)

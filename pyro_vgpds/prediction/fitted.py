@@ -22,6 +22,7 @@ from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
+from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
@@ -53,6 +54,7 @@ class FittedModel:
     :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
     """
 
+    @one_at_a_time
     def __init__(
         self,
         model: PyroModule,

@@ -16,6 +16,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
@@ -32,6 +33,7 @@ from pyro_vgpds.types import PathLike
 __all__ = ["auto"]
 
 
+@one_at_a_time
 def auto(
     data: Sequences,
     task: str | None = None,

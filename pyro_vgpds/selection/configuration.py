@@ -13,6 +13,7 @@ from pyro_vgpds.inference.meeting import meet
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.training.api import fit
 
 __all__ = ["Configuration"]
@@ -48,6 +49,7 @@ class Configuration:
         """
         meet(None if self.temporal is None else parse_kernel(self.temporal), data)
 
+    @one_at_a_time
     def fit(self, data: Sequences, seed: int = 0) -> Posterior:
         """Train on sequences.
 
@@ -62,7 +64,7 @@ class Configuration:
             pyro.util.set_rng_state(state)
 
     def _fit(self, data: Sequences, seed: int) -> Posterior:
-        with pyro.get_param_store().scope():
+        with own_store():
             pyro.set_rng_seed(seed)
             temporal = None if self.temporal is None else parse_kernel(self.temporal)
             model = VGPDS.from_data(

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import Split, hold_out
-from pyro_vgpds.files.container import read_file, write_file
-from pyro_vgpds.files.models import build_data, describe_data
+from pyro_vgpds.evaluation.splits import Split, check_task, hold_out
+from pyro_vgpds.files.container import FileFormatError, read_file, write_file
+from pyro_vgpds.files.models import BAD_CONTENT, build_data, describe_data
 from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
@@ -69,6 +70,17 @@ class Problem:
 
     @classmethod
     def read(cls, path: Path) -> Problem:
-        """The problem that :meth:`write` wrote."""
+        """The problem that :meth:`write` wrote.
+
+        :raises FileFormatError: if the file is damaged or has unexpected content.
+        """
         header, tensors = read_file(path, "comparison")
-        return cls(build_data(header, tensors), **header["comparison"])
+        try:
+            task, horizon, seed = (header["comparison"][name] for name in ("task", "horizon", "seed"))
+            check_task(task)
+            if horizon is not None:
+                check_count("horizon", horizon)
+            check_count("seed", seed, 0)
+            return cls(build_data(header, tensors), task, horizon, seed)
+        except BAD_CONTENT as error:
+            raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None

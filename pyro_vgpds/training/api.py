@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pyro
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.restarts import Runs
@@ -23,6 +24,7 @@ from pyro_vgpds.types import PathLike
 __all__ = ["fit"]
 
 
+@one_at_a_time
 def fit(
     model: PyroModule,
     guide: OpperArchambeauGuide,
@@ -48,6 +50,9 @@ def fit(
     A step that lowers the bound badly, or leads to a failed Cholesky factorisation or a value that is not finite, is
     undone and repeated with half the step lengths; they grow back afterwards. Ctrl-C ends training after the step. With
     priors on hyperparameters the bound is an estimate from one draw of them, and the last parameters are kept.
+
+    Calls in several Python threads wait for each other, because Pyro has one parameter store for all of them.
+    Predictions do not wait.
 
     Pyro's global parameter store is the same afterwards as before: the results are in ``model`` and ``guide``, which
     own their parameters. ``SVI`` puts parameters into that store, where a later model finds those of the same names;
@@ -114,14 +119,17 @@ def fit(
     checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
     snapshot = None if resume is None else read_snapshot(resume)
     # A scope of our own: the parameters of other models in the param store have the same names.
-    with pyro.get_param_store().scope():
+    with own_store():
         with threads_for(sizes_work(model, data)):
             Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
         runs = Runs(model, guide, data, settings, progress, callback)
         with threads_for(_work(guide, data)):
             if num_restarts:
                 return runs.best_of(num_restarts + 1, processes)
-            return runs.kept([runs.run(method, checkpoints, snapshot)])
+            try:
+                return runs.kept([runs.run(method, checkpoints, snapshot)])
+            except FileFormatError as error:
+                raise FileFormatError(f"{resume}: {error}") from None
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
+from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
 
 __all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
@@ -81,7 +82,7 @@ def read_checkpoint(path: PathLike) -> Any:
     header, tensors = read_file(path, "checkpoint")
     try:
         return unpack(header["content"], tensors)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
 
 
@@ -91,7 +92,39 @@ def read_snapshot(path: PathLike) -> Snapshot:
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
     content = read_checkpoint(path)
-    missing = sorted(Snapshot.__annotations__.keys() - (content if isinstance(content, dict) else {}))
+    missing = sorted(_PARTS.keys() - (content if isinstance(content, dict) else {}))
     if missing:
         raise FileFormatError(f"{path} is not a checkpoint of fit: it lacks {', '.join(missing)}.")
+    for name, fits in _PARTS.items():
+        if not fits(content[name]):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: it has another {name}, {content[name]!r:.80}.")
     return content
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _are_numbers(value: object, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(map(_is_number, value))
+
+
+def _are_tensors(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, Tensor) and one.is_floating_point() for one in value)
+
+
+def _is_history(value: object) -> bool:
+    return isinstance(value, list) and all(_are_numbers(row, 3) and isinstance(row[0], int) for row in value)
+
+
+#: whether the parts of a :class:`Snapshot` are of their types
+_PARTS: dict[str, Callable[[Any], bool]] = {
+    "method": lambda value: value in METHODS,
+    "settings": lambda value: _are_numbers(value, 4) and isinstance(value[2], int) and value[2] >= 0,
+    "state": _are_tensors,
+    "best": _are_tensors,
+    "best_bound": _is_number,
+    "history": _is_history,
+    "num_undone": lambda value: isinstance(value, int) and value >= 0,
+    "loop": lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value),
+}

@@ -16,7 +16,7 @@ from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.problem import NO_START, Problem, Values
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.settings import ResumeError, Settings
 
 __all__ = ["GradientSteps", "Point"]
 
@@ -82,7 +82,7 @@ class GradientSteps:
         except NumericalError:
             bound = math.nan
         if bound != loop["last"]:
-            raise ValueError(
+            raise ResumeError(
                 f"Cannot resume: the checkpoint's bound was {loop['last']!r}, but the same step now gives {bound!r}. "
                 "The data, the versions or the machine differ."
             )

@@ -16,6 +16,7 @@ from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["NO_START", "Problem", "Values", "copies", "put_back"]
 
@@ -87,7 +88,7 @@ class Problem:
         """
         current = self.values()
         if [value.shape for value in tensors] != [value.shape for value in (*current.parameters, *current.sites)]:
-            raise ValueError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
+            raise ResumeError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
         count = len(current.parameters)
         return Values(tensors[:count], tensors[count:])
 

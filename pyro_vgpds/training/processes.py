@@ -63,8 +63,7 @@ def in_processes(jobs: Sequence[Callable[[], Any]], processes: int) -> Iterator[
 
 def _start(job: Callable[[], Any], path: Path) -> int:
     """Fork a process that runs a job and writes its result."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or both processes would write what is in the buffers
+    _flush()  # or both processes would write what is in the buffers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; see above
         pid = os.fork()
@@ -79,9 +78,14 @@ def _start(job: Callable[[], Any], path: Path) -> int:
     except BaseException:  # the parent runs the job again, and has the error
         pass
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        _flush()
         os._exit(status)  # nothing of the parent is finalised here
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _next_of(running: dict[int, int]) -> tuple[int, int]:

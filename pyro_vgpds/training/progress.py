@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
+from pyro_vgpds.formatting import on_terminal
 from pyro_vgpds.training.problem import Problem
 
-__all__ = ["CountLike", "bar_class", "counting_bar", "interruptible", "part_of", "progress_bar"]
+__all__ = ["CountLike", "bar_class", "counting_bar", "interruptible", "is_shown", "part_of", "progress_bar"]
 
 #: show a bar or not, a function that is called with what is done and the total, or None for a bar on a terminal only
 CountLike: TypeAlias = bool | Callable[[int, int], object] | None
@@ -52,8 +53,15 @@ def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm:
     """
     if callable(progress):
         return _CallingBar(total, progress)
-    show = sys.stderr.isatty() if progress is None else progress
-    return bar_class()(total=total, desc=label, disable=not show)
+    return bar_class()(total=total, desc=label, disable=not is_shown(progress))
+
+
+def is_shown(progress: bool | None) -> bool:
+    """Whether to show a bar; never if the process has no standard error, where bars are drawn.
+
+    :param progress: None for on a terminal only.
+    """
+    return on_terminal() if progress is None else progress and sys.stderr is not None
 
 
 def part_of(progress: CountLike, index: int, count: int) -> CountLike:

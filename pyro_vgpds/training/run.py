@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
 from pyro_vgpds.training.gradient import GradientSteps
 from pyro_vgpds.training.lbfgs import LbfgsSteps
 from pyro_vgpds.training.problem import Problem, Values
-from pyro_vgpds.training.progress import interruptible, progress_bar
+from pyro_vgpds.training.progress import interruptible, is_shown, progress_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.settings import ResumeError, Settings
 
 __all__ = ["Watch", "run"]
+
+#: what a snapshot of unexpected content raises
+_BAD_CONTENT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, MemoryError)
 
 
 class State(Protocol):
@@ -64,6 +69,26 @@ def run(problem: Problem, settings: Settings, watch: Watch, snapshot: Snapshot |
     return _Run(GradientSteps(problem, settings), problem, settings, watch).result(snapshot)
 
 
+class Continuing:
+    """Blocks in which errors come from the content of a snapshot. They leave the model and guide as they were.
+
+    :raises FileFormatError: for all errors that say nothing to a user.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.initial, self.bound = problem, problem.best, problem.best_bound
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        self.problem.best, self.problem.best_bound = self.initial, self.bound
+        if isinstance(error, _BAD_CONTENT) and not isinstance(error, (NumericalError, ResumeError)):
+            raise FileFormatError(f"the checkpoint cannot be continued: {error!r:.200}.") from None
+
+
 class _Run(Generic[S]):
     def __init__(self, steps: Steps[S], problem: Problem, settings: Settings, watch: Watch) -> None:
         self.steps, self.problem, self.settings, self.watch = steps, problem, settings, watch
@@ -72,22 +97,24 @@ class _Run(Generic[S]):
 
     def result(self, snapshot: Snapshot | None) -> FitResult:
         watch, problem, settings = self.watch, self.problem, self.settings
-        show = sys.stderr.isatty() if watch.progress is None else watch.progress
+        show = is_shown(watch.progress)
         with (
             interruptible() as interrupted,
             progress_bar(problem, settings.num_steps, watch.label, show) as update,
             problem,
         ):
-            if snapshot is None:
-                state = self.steps.start()
-                self.record(state, update)
-            else:
-                state = self.resumed(snapshot)
-            stopped = self.steps.stopped(state)
-            while stopped is None and not interrupted():
-                state = self.steps.step(state)
-                self.record(state, update)
+            guard = nullcontext() if snapshot is None else Continuing(problem)
+            with guard:
+                state = self.steps.start() if snapshot is None else self.resumed(snapshot)
                 stopped = self.steps.stopped(state)
+            if snapshot is None:
+                self.record(state, update)
+            while stopped is None and not interrupted():
+                with guard:  # the first step uses all that was resumed
+                    state = self.steps.step(state)
+                    stopped = self.steps.stopped(state)
+                guard = nullcontext()
+                self.record(state, update)
             if stopped is None or (stopped == "steps" and interrupted()):
                 stopped = "interrupted"
             if watch.checkpoints is not None:
@@ -120,14 +147,10 @@ class _Run(Generic[S]):
         }
 
     def resumed(self, snapshot: Snapshot) -> S:
-        """The state of a snapshot. If that fails, the model and guide are left as they were."""
-        problem, initial = self.problem, self.problem.best
+        """The state of a snapshot."""
+        problem = self.problem
         best, values = problem.loaded(snapshot["best"]), problem.loaded(snapshot["state"])
-        try:
-            state = self.steps.resumed(values, snapshot["loop"], snapshot["num_undone"])
-        except ValueError:
-            problem.best = initial
-            raise
+        state = self.steps.resumed(values, snapshot["loop"], snapshot["num_undone"])
         problem.best, problem.best_bound = best, snapshot["best_bound"]
         self.history = unpack_records(snapshot["history"])
         if self.history:

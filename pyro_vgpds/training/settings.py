@@ -9,10 +9,14 @@ from dataclasses import dataclass, replace
 
 from pyro_vgpds.checks import check_count
 
-__all__ = ["METHODS", "Settings"]
+__all__ = ["METHODS", "ResumeError", "Settings"]
 
 METHODS = ("natural", "lbfgs", "adam")
 _RATES = {"natural": 0.07, "lbfgs": 1.0, "adam": 0.02}
+
+
+class ResumeError(ValueError):
+    """A checkpoint is of another run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Settings:
         pairs = zip(names, (method, *stored), (settings.method, *settings.stored()), strict=True)
         differing = [f"{name} was {old!r} and is now {new!r}" for name, old, new in pairs if old != new]
         if differing:
-            raise ValueError(
+            raise ResumeError(
                 f"Cannot resume: {'; '.join(differing)}. Only num_steps may differ from the checkpoint's run."
             )
         return settings

@@ -18,7 +18,7 @@ from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.data.dates import format_times
-from pyro_vgpds.files.container import placed
+from pyro_vgpds.files.places import placed
 
 
 def error_of(capsys, *arguments):
@@ -179,7 +179,7 @@ def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
 def test_outputs_are_checked_first(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "fit", None)
     monkeypatch.setattr(predicting, "_write", None)
-    long = tmp_path / ("m" * 240 + ".safetensors")  # valid, but its temporary name is too long
+    long = tmp_path / ("m" * 255 + ".safetensors")
     targets = [long, "/proc/m.safetensors"] if os.path.isdir("/proc/self") else [long]  # where even root cannot write
     for target in targets:
         for arguments in (
