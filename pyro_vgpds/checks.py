@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-__all__ = ["check_count", "check_noise", "check_probability", "constrained", "is_whole", "positive", "undefined"]
+__all__ = [
+    "check_count", "check_noise", "check_number", "check_probability", "constrained", "is_real", "is_whole", "positive",
+    "undefined",
+]  # fmt: skip
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -34,10 +40,31 @@ def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:
     return value
 
 
+def is_real(value: object) -> bool:
+    """Whether ``value`` is one real number, also as a tensor or array without dimensions, and not a bool."""
+    if isinstance(value, Tensor):
+        return value.dim() == 0 and value.dtype != torch.bool and not value.is_complex()
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "fiu"
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_number(
+    name: str, value: Any, wanted: str, is_right: Callable[[float], bool] = lambda value: True, default: str = ""
+) -> None:
+    """Raise a ValueError if ``value`` is not one finite number with a property.
+
+    :param wanted: what the number must be, for the error.
+    :param is_right: whether a finite number has the property.
+    :param default: what else is allowed, for the error.
+    """
+    if not is_real(value) or not math.isfinite(value) or not is_right(float(value)):
+        raise ValueError(f"{name} must be {wanted}{default and f' or {default}'}, but got {value!r:.80}.")
+
+
 def check_probability(value: float, name: str = "probability") -> None:
     """Raise a ValueError if ``value`` is not strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} must be between 0 and 1, but got {value!r}.")
+    check_number(name, value, "between 0 and 1", lambda value: 0.0 < value < 1.0)
 
 
 def positive(name: str, value: object) -> Tensor:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_vgpds.checks import check_noise, positive
+from pyro_vgpds.checks import check_noise, check_number, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.meeting import meet, warn_of_stored
@@ -23,6 +21,7 @@ from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
+from pyro_vgpds.kernels.owners import claim, release
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
@@ -111,11 +110,12 @@ class VGPDS(ParameterModule):
             raise ValueError(
                 f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
-        if not 0.0 <= least_noise < math.inf:
-            raise ValueError(f"least_noise must be a finite number >= 0, but got {least_noise!r}.")
-        if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
-            raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")
+        check_number("least_noise", least_noise, "a finite number >= 0", lambda value: value >= 0.0)
+        if jitter is not None:
+            check_number("jitter", jitter, "a finite number >= 0", lambda value: value >= 0.0, "None")
         check_pair(temporal, mapping, inducing.shape[1])
+        for name, kernel in (("temporal", temporal), ("mapping", mapping)):
+            release(name, kernel, kernel.leaves())
         super().__init__()
         self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
@@ -228,6 +228,7 @@ class VGPDS(ParameterModule):
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
         warn_of_stored("inducing", self.inducing_unconstrained)
         meet(self.temporal, args[0] if args else kwargs.get("data"), self.warns_of_scales)
         self.warns_of_scales = False

@@ -12,8 +12,8 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 
 __all__ = [
-    "base_outputs", "from_origin", "make_like", "merge_frames", "split_outputs", "take_frames", "with_outputs",
-    "without_lags",
+    "base_outputs", "from_origin", "make_like", "merge_frames", "same_outputs", "split_outputs", "take_frames",
+    "with_outputs", "without_lags",
 ]  # fmt: skip
 
 
@@ -25,6 +25,19 @@ def base_outputs(data: Sequences) -> Tensor:
 def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
     """Times (n,) and outputs (n, D) of each sequence, without lagged copies."""
     return list(data.times.t.split(data.lengths)), list(base_outputs(data).split(data.lengths))
+
+
+def same_outputs(data: Sequences, other: Sequences) -> bool:
+    """Whether two data of the same shape and dtype have the same outputs, except lagged copies."""
+    if data is other:
+        return True
+    for columns, block in data.blocks():
+        start, stop = columns.start, min(columns.stop, data.num_base_outputs)
+        if start < stop:
+            mine, theirs = block[:, : stop - start], other.read(start, stop)
+            if not torch.equal(mine.isnan(), theirs.isnan()) or not torch.equal(mine.nan_to_num(), theirs.nan_to_num()):
+                return False
+    return True
 
 
 def make_like(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.arguments import OneSequence
@@ -121,7 +122,7 @@ class PosteriorMixture:
 
     :param posteriors: trained models of the same outputs, training sequences and times. Their lags may differ.
     :param weights: one for each, with sum 1. Default: equal weights.
-    :raises ValueError: if outputs, sequences or times differ, or the weights are not positive with sum 1.
+    :raises ValueError: if data, outputs, sequences or times differ, or the weights are not positive with sum 1.
 
     >>> from pyro_vgpds import PosteriorMixture
     >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise_variance=0.1)])
@@ -210,3 +211,5 @@ def _check_same(first: Posterior, other: Posterior, name: str) -> None:
             raise ValueError(f"the models must have the same {what}, but {name} has {b} and posteriors[0] has {a}.")
     if not torch.equal(first.data.times.t, other.data.times.t):
         raise ValueError(f"the models must have the same training times, but those of {name} differ.")
+    if not same_outputs(first.data, other.data):
+        raise ValueError(f"the models must be of the same data, but the training outputs of {name} differ.")

@@ -132,6 +132,8 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "
             f"{type(guide).__name__}. Train other guides with Pyro's SVI."
         )
+    if guide.model is not model:
+        raise ValueError("guide was made for another model: give the model and its own guide, such as guide.model.")
     check_count("num_restarts", num_restarts, 0)
     if num_restarts and getattr(model, "start", None) is None:
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, which can draw new inducing inputs.")
