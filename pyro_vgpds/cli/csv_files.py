@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import OutOfRangeError, parse_times
+from pyro_vgpds.cli.dates import parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.data.stamps import OutOfRangeError
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 

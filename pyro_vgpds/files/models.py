@@ -12,6 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.files.kernels import (
     Json,
@@ -210,6 +211,7 @@ def describe_data(data: Sequences) -> tuple[Json, Tensors]:
             "lengths": list(data.lengths),
             "columns": None if data.columns is None else data.columns[:base],
             "time_origin": None if data.time_origin is None else str(data.time_origin),
+            "time_zone": data.time_zone,
             "lags": list(data.lags),
             "names": data.names,
         },
@@ -229,6 +231,9 @@ def build_data(
     names = about.get("names")  # not in older files
     data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
+    data.time_zone = about.get("time_zone")  # not in older files
+    if data.time_zone is not None:
+        read_zone(data.time_zone)
     return data.lagged(about["lags"]) if about.get("lags") else data  # older files have none
 
 

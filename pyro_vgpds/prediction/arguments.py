@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
+from pyro_vgpds.data.parts import check_zone
 from pyro_vgpds.data.reading import is_list, read_times
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default, counted
@@ -118,10 +119,16 @@ def read_new_data(t: DataLike, y: DataLike, data: Sequences) -> Sequences:
 
 def _read_stamps(t: DataLike, data: Sequences, increasing: bool = True) -> list[np.ndarray]:
     """Times in the units of the training times, one array for each sequence."""
-    stamps, origin = read_times(t, data.time_origin, increasing)
+    stamps, origin, zone = read_times(t, data.time_origin, increasing)
     if origin is not None and data.time_origin is None:
         raise TypeError("t has dates, but the training times are numbers. Give numbers.")
+    check_zone(zone, data, "t", origin is not None and not _is_numpy(t))
     return stamps
+
+
+def _is_numpy(t: DataLike) -> bool:
+    """Whether dates are datetime64 of numpy, which has no time zones: they are UTC if those of training have one."""
+    return all(isinstance(part, np.ndarray) for part in t) if is_list(t) else isinstance(t, np.ndarray)
 
 
 def _align(y: ArrayLike, data: Sequences) -> ArrayLike:

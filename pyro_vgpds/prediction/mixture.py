@@ -206,6 +206,7 @@ def _check_same(first: Posterior, other: Posterior, name: str) -> None:
         ("lengths of sequences", first.data.lengths, other.data.lengths),
         ("dtype", first.data.dtype, other.data.dtype),
         ("first date", first.data.time_origin, other.data.time_origin),
+        ("time zone", first.data.time_zone, other.data.time_zone),
     ):
         if a != b:
             raise ValueError(f"the models must have the same {what}, but {name} has {b} and posteriors[0] has {a}.")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.threads import threads_for
@@ -98,7 +99,7 @@ class Outputs(ABC):
 
     @property
     def dates(self) -> np.ndarray | None:
-        """The times as dates, if the data have dates."""
+        """The times as dates, if the data have dates; of UTC if the data have a time zone, as numpy has none."""
         origin = self.data.time_origin
         return None if origin is None else to_dates(self.t.cpu().numpy(), origin)
 
@@ -109,7 +110,9 @@ class Outputs(ABC):
 
     def __repr__(self) -> str:
         (times, outputs), dates = self.shape, self.dates
-        first, last = (f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]])[0] for i in (0, -1))
+        first, last = (
+            f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]], self.data.time_zone)[0] for i in (0, -1)
+        )
         of = counted(outputs, "output") + ("" if self.include_noise else " without noise")
         return f"{type(self).__name__}({counted(times, 'time')} from {first} to {last}, {of})"
 
@@ -180,8 +183,8 @@ class Outputs(ABC):
         return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
 
     def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
-        """A DataFrame of times (or dates) by outputs. If there are several sequences, the index has the levels
-        ``sequence`` and ``time``.
+        """A DataFrame of times (or dates, in the time zone of the data) by outputs. If there are several sequences, the
+        index has the levels ``sequence`` and ``time``.
 
         :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
         :raises ValueError: if it is another name.
@@ -196,9 +199,13 @@ class Outputs(ABC):
             import pandas
         except ImportError:
             raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
-        times, labels = self._times(), self._labels()
+        times, labels = pandas.Index(self._times()), self._labels()
+        if self.data.time_zone is not None:
+            zone = read_zone(self.data.time_zone)
+            # of pandas' own kind of zones if it has a name
+            times = times.tz_localize("UTC").tz_convert(getattr(zone, "key", zone))
         if labels is None:
-            index = pandas.Index(times, name="time")
+            index = times.rename("time")
         else:
             index = pandas.MultiIndex.from_arrays([labels, times], names=["sequence", "time"])
         return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
@@ -238,6 +245,7 @@ class Outputs(ABC):
             sequence=self._labels() if sequence is None else sequence,
             frame_shape=frame_shape,
             fps=fps,
+            zone=self.data.time_zone,
         )
 
 
