@@ -80,7 +80,7 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
         raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.{hint}")
     if len(t) == 0:
         raise ValueError(f"{name} is empty: a sequence needs at least one time.")
-    if t.dtype.kind not in "fiub":
+    if t.dtype.kind not in "fiu":
         hint = {
             "U": f" Convert text to dates with np.array({name}, 'datetime64[s]').",
             "m": f" Convert durations to numbers, such as hours: {name} / np.timedelta64(1, 'h').",

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_device, check_dtype
 from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups
 from pyro_vgpds.data.lags import lagged
@@ -39,8 +40,8 @@ class Sequences:
     :param names: names of the sequences, which predictions take in place of their indices.
     :param dtype: of all computations.
     :param device: of all computations.
-    :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, or a
-        sequence is empty.
+    :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, a
+        sequence is empty, or torch cannot use the device.
     :raises TypeError: if something is not an array of real numbers.
 
     :ivar time_origin: the date that times count from, UTC, a ``numpy.datetime64``; None if times are numbers.
@@ -72,9 +73,8 @@ class Sequences:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if dtype not in (torch.float64, torch.float32):
-            raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
-        self.dtype, self.device = dtype, torch.device(device or "cpu")
+        check_dtype(dtype)
+        self.dtype, self.device = dtype, check_device(device)
         stamps, self.time_origin, self.time_zone = read_times(t)
         self.names = read_names(names, len(stamps))
         self._arrays: list[Array] = []

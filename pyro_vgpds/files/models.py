@@ -11,6 +11,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.checks import check_device, check_dtype
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
@@ -29,8 +30,8 @@ from pyro_vgpds.model import VGPDS
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "convert_names", "convert_scale", "describe_data",
-    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "check_place", "convert_names", "convert_scale",
+    "describe_data", "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -97,6 +98,7 @@ def load(
     :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
         that is not registered.
     :raises FileNotFoundError: if there is no such file.
+    :raises ValueError: if torch cannot use the device.
 
     >>> from pyro_vgpds import load, save
     >>> save("model.safetensors", model, guide, data)
@@ -104,6 +106,7 @@ def load(
     >>> Posterior(again, its_guide, its_data).bound == post.bound
     True
     """
+    check_place(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     if header["kind"] != "model":
         what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
@@ -117,6 +120,17 @@ def load(
         raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
+
+
+def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    """Check the arguments of :func:`load`, so that the file is not blamed for them.
+
+    :raises ValueError: if torch cannot use the device.
+    :raises TypeError: if the dtype is not float64 or float32.
+    """
+    check_device(device)
+    if dtype is not None:
+        check_dtype(dtype)
 
 
 def describe_model(

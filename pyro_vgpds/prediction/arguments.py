@@ -14,6 +14,7 @@ from pyro_vgpds.checks import is_whole
 from pyro_vgpds.data.parts import check_zone
 from pyro_vgpds.data.reading import is_list, read_times
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -99,7 +100,9 @@ def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:
     stamps = _read_stamps(t, data, increasing=False)
     if is_list(t):
         raise ValueError(f"t must be the times of one sequence, (T,), but got a list of {len(stamps)}.")
-    return torch.from_numpy(stamps[0]).to(data.times.t)
+    times = torch.from_numpy(stamps[0]).to(data.times.t)
+    check_range(times)
+    return times
 
 
 def read_new_data(t: DataLike, y: DataLike, data: Sequences) -> Sequences:

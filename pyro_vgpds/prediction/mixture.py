@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, finite
 from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -140,10 +140,11 @@ class PosteriorMixture:
         for i, other in enumerate(self.posteriors):
             _check_same(first, other, f"posteriors[{i}]")
         count = len(self.posteriors)
-        given = [1.0 / count] * count if weights is None else [float(w) for w in weights]
-        if len(given) != count or any(not w > 0.0 for w in given) or not math.isclose(sum(given), 1.0, rel_tol=1e-6):
-            raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights}.")
-        self.weights = first.data.times.t.new_tensor(given)
+        shares = finite("weights", [1.0 / count] * count if weights is None else weights).double()
+        is_share = shares.shape == (count,) and bool((shares > 0.0).all())
+        if not is_share or not math.isclose(float(shares.sum()), 1.0, rel_tol=1e-6):
+            raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights!r:.200}.")
+        self.weights = shares.detach().to(first.data.times.t)
 
     def _each(self, method: str, *args: Any, **options: Any) -> MixturePrediction:
         return MixturePrediction([getattr(p, method)(*args, **options) for p in self.posteriors], self.weights)

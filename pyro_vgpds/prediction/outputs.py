@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_choice, check_number
 from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.zones import read_zone
@@ -76,6 +77,7 @@ class Outputs(ABC):
         """Log-density of outputs, summed; NaN is ignored.
 
         :param y: (T, D).
+        :raises ValueError: if ``y`` has another shape, or infinite numbers.
         """
 
     @abstractmethod
@@ -138,9 +140,20 @@ class Outputs(ABC):
         return self.variance.sqrt()
 
     def _checked(self, y: ArrayLike) -> Tensor:
-        value = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        try:
+            value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
+            if value.is_complex() or value.dtype == torch.bool:
+                raise TypeError(f"its dtype is {value.dtype}")
+            value = value.to(self.t)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"y must be numbers of the shape {self.shape}, but got {y!r:.80}: {error}") from None
         if tuple(value.shape) != self.shape:
             raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
+        if bool(value.isinf().any()):
+            row, column = (int(i) for i in value.isinf().nonzero()[0])
+            raise ValueError(
+                f"y must be finite, or NaN for what is ignored, but row {row}, column {column} is infinite."
+            )
         return value
 
     def select(self, rows: slice) -> Outputs:
@@ -193,8 +206,7 @@ class Outputs(ABC):
         >>> ahead.to_pandas("stddev").index.tolist()
         [2.6, 2.7]
         """
-        if what not in ("mean", "variance", "stddev"):
-            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        check_choice("what", what, ("mean", "variance", "stddev"))
         try:
             import pandas
         except ImportError:
@@ -234,6 +246,7 @@ class Outputs(ABC):
         >>> Path("ahead.csv").read_text()[:28]
         'time,y0,y0 lower,y0 upper,y1'
         """
+        check_number("interval", interval, "in [0, 1)", lambda value: 0.0 <= value < 1.0)
         ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
         write_table(
             path,

@@ -9,7 +9,7 @@ from typing import Any
 import pyro
 from pyro.nn import PyroModule
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -17,7 +17,7 @@ from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.settings import METHODS, Settings
 from pyro_vgpds.types import PathLike
 
 __all__ = ["fit"]
@@ -94,7 +94,8 @@ def fit(
     """
     _check(model, guide, data, num_restarts)
     own_sites = isinstance(guide, AutoOpperArchambeau)
-    method = method or ("natural" if own_sites else "adam")
+    method = ("natural" if own_sites else "adam") if method is None else method
+    check_choice("method", method, METHODS)
     if method == "natural" and not own_sites:
         raise ValueError(
             f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
