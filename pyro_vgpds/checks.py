@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from typing import TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-__all__ = ["check_count", "check_noise", "check_probability", "constrained", "is_whole", "positive", "undefined"]
+__all__ = [
+    "check_choice", "check_count", "check_device", "check_dtype", "check_lengths", "check_noise", "check_not_negative",
+    "check_number", "check_probability", "check_rate", "constrained", "finite", "is_real", "is_whole", "positive",
+    "undefined",
+]  # fmt: skip
+
+_REAL = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8,
+)  # fmt: skip
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -24,6 +36,43 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
 
 
+def check_device(device: torch.device | str | None) -> torch.device:
+    """The device of computations.
+
+    :raises ValueError: if torch does not know it, or cannot use it on this machine.
+    """
+    try:
+        found = torch.device("cpu" if device is None else device)
+        torch.empty(1, device=found)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        fault = str(error).splitlines()[0][:200]
+        raise ValueError(f"device must be one that torch can use, such as 'cpu', but got {device!r}: {fault}") from None
+    return found
+
+
+def check_dtype(dtype: object) -> None:
+    """Raise a TypeError if ``dtype`` is not float64 or float32."""
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float64, torch.float32):
+        raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype!r:.80}.")
+
+
+def check_rate(name: str, value: object) -> None:
+    """Raise a ValueError if ``value`` is not a number in (0, 1]."""
+    check_number(name, value, "in (0, 1]", lambda value: 0.0 < value <= 1.0)
+
+
+def check_not_negative(name: str, value: object) -> None:
+    """Raise a ValueError if ``value`` is not a finite number of 0 or more."""
+    check_number(name, value, "finite and 0 or more", lambda value: value >= 0.0)
+
+
+def check_lengths(length: object, name: str = "length") -> None:
+    """Raise a ValueError if ``length`` is not a pair of whole numbers, the smallest and the largest length."""
+    pair = tuple(length) if isinstance(length, (tuple, list)) else ()
+    if len(pair) != 2 or not all(is_whole(one) for one in pair) or not 1 <= pair[0] <= pair[1]:
+        raise ValueError(f"{name} must be (shortest, longest) with 1 <= shortest <= longest, but got {length!r:.80}.")
+
+
 def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:
     """A noise variance as a positive tensor, (D,) or a scalar (also if it was given as (1,) or (1, 1))."""
     value = positive(name, noise)
@@ -34,10 +83,31 @@ def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:
     return value
 
 
+def is_real(value: object) -> bool:
+    """Whether ``value`` is one real number, also as a tensor or array without dimensions, and not a bool."""
+    if isinstance(value, Tensor):
+        return value.dim() == 0 and value.dtype != torch.bool and not value.is_complex()
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "fiu"
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_number(
+    name: str, value: Any, wanted: str, is_right: Callable[[float], bool] = lambda value: True, default: str = ""
+) -> None:
+    """Raise a ValueError if ``value`` is not one finite number with a property.
+
+    :param wanted: what the number must be, for the error.
+    :param is_right: whether a finite number has the property.
+    :param default: what else is allowed, for the error.
+    """
+    if not is_real(value) or not math.isfinite(value) or not is_right(float(value)):
+        raise ValueError(f"{name} must be {wanted}{default and f' or {default}'}, but got {value!r:.80}.")
+
+
 def check_probability(value: float, name: str = "probability") -> None:
     """Raise a ValueError if ``value`` is not strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} must be between 0 and 1, but got {value!r}.")
+    check_number(name, value, "between 0 and 1", lambda value: 0.0 < value < 1.0)
 
 
 def positive(name: str, value: object) -> Tensor:
@@ -56,12 +126,29 @@ def constrained(name: str, value: object, constraint: constraints.Constraint) ->
     return tensor.detach().clone()
 
 
+def finite(name: str, value: object) -> Tensor:
+    """``value`` as a floating-point tensor, checked to be finite."""
+    tensor = _numbers(name, value, "numbers, an array")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, but it has values that are not.")
+    return tensor
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise a ValueError if ``value`` is not one of some words."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, but got {value!r:.80}.")
+
+
 def _numbers(name: str, value: object, what: str) -> Tensor:
-    keep = isinstance(value, Tensor) and value.is_floating_point()
     try:
+        kind = value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype.kind
+        if kind not in ("f", "i", "u") and not (isinstance(kind, torch.dtype) and kind in _REAL):
+            raise TypeError
+        keep = isinstance(value, Tensor) and value.is_floating_point()
         return torch.as_tensor(value, dtype=None if keep else torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be {what} or tensor, but got {value!r}.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{name} must be {what} or tensor, but got {value!r:.200}.") from None
 
 
 def undefined(owner: object, method: str) -> NotImplementedError:

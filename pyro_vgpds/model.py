@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +11,17 @@ import torch
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_vgpds.checks import check_noise, positive
+from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.inference.meeting import meet, warn_of_stored
+from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
 from pyro_vgpds.kernels import ARDRBF, Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
+from pyro_vgpds.kernels.owners import claim, release
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
@@ -98,24 +97,22 @@ class VGPDS(ParameterModule):
         if structure is not None:
             check_structure(structure, temporal())
         check_mapping(mapping)
-        inducing, output_mean = torch.as_tensor(inducing), torch.as_tensor(output_mean)
+        inducing, output_mean = finite("inducing", inducing), finite("output_mean", output_mean)
         if inducing.dim() != 2 or 0 in inducing.shape:
             raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
         if output_mean.dim() != 1 or not len(output_mean):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
-        for name, value in (("inducing", inducing), ("output_mean", output_mean)):
-            if not bool(torch.isfinite(value).all()):
-                raise ValueError(f"{name} must be finite, but it has values that are not.")
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
                 f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
             )
-        if not 0.0 <= least_noise < math.inf:
-            raise ValueError(f"least_noise must be a finite number >= 0, but got {least_noise!r}.")
-        if jitter is not None and not (isinstance(jitter, numbers.Real) and 0.0 <= jitter < math.inf):
-            raise ValueError(f"jitter must be a finite number >= 0 or None, but got {jitter!r}.")
+        check_number("least_noise", least_noise, "a finite number >= 0", lambda value: value >= 0.0)
+        if jitter is not None:
+            check_number("jitter", jitter, "a finite number >= 0", lambda value: value >= 0.0, "None")
         check_pair(temporal, mapping, inducing.shape[1])
+        for name, kernel in (("temporal", temporal), ("mapping", mapping)):
+            release(name, kernel, kernel.leaves())
         super().__init__()
         self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
@@ -175,7 +172,8 @@ class VGPDS(ParameterModule):
         :param noise_per_output: one noise variance for each output; the cost of a step then grows with D. If False, one
             for all, as in the paper.
         :param scale_outputs: divide the outputs by their standard deviations within the model, which then counts all of
-            them alike. Predictions and the bound stay in the data's units.
+            them alike. Predictions and the bound stay in the data's units. If False, a warning tells if their standard
+            deviations differ by more than a factor of 1000.
         :param jitter: as for :class:`VGPDS`.
         :param structure: as for :class:`VGPDS`.
         :raises ValueError: if the sizes do not fit the data, an output was never observed, nothing varies, or a
@@ -191,6 +189,8 @@ class VGPDS(ParameterModule):
         check_start(data, sizes)
         meet(temporal, data)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
+        if not scale_outputs:
+            warn_of_spreads(data)
         mean, scale = data.output_means, data.output_scales if scale_outputs else torch.ones_like(data.output_scales)
         with torch.no_grad():
             start = find_start(data, latent_dim, static_dim, mean, scale)
@@ -228,6 +228,7 @@ class VGPDS(ParameterModule):
         return len(self.output_mean)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
         warn_of_stored("inducing", self.inducing_unconstrained)
         meet(self.temporal, args[0] if args else kwargs.get("data"), self.warns_of_scales)
         self.warns_of_scales = False

@@ -111,6 +111,8 @@ class ParameterModule(PyroModule):
         elif not isinstance(value, PyroParam):
             label, other = f"{type(self).__name__}.{name}", self._declared.get(name)
             numbers = positive(label, value) if other is None else constrained(label, value, other)
+            if numbers.dim() > 1:
+                raise ValueError(f"{label} must be one number or (K,), but its shape is {tuple(numbers.shape)}.")
             value = PyroParam(numbers, constraints.positive if other is None else other)
         if name in self._buffers or name in self._pyro_params or name in self._pyro_samples:
             delattr(self, name)

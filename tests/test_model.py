@@ -325,10 +325,6 @@ def test_kernels_that_do_not_fit():
         VGPDS(RBF(), ARDRBF(1.0, torch.ones(3)), **parts)
     with pytest.raises(ValueError, match=r"ARDRBF\.variance must be one number, but its shape is \(2,\)"):
         ARDRBF(torch.ones(2))
-    kernel = RBF()
-    VGPDS(kernel, ARDRBF(), **parts)
-    with pytest.raises(ValueError, match="temporal is part of another model already; create a new kernel"):
-        VGPDS(kernel, ARDRBF(), **parts)
 
 
 def test_bayesian_gplvm():

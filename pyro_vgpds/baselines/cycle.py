@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, around
 from pyro_vgpds.baselines.simple import line_between
+from pyro_vgpds.checks import check_number
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -43,8 +44,7 @@ def repeat_cycle(
     gaps = Gaps(t, y)
     if period is None:
         period = _estimate(gaps)
-    if not (math.isfinite(period) and period > 0):
-        raise ValueError(f"period must be positive and finite, but got {period}.")
+    check_number("period", period, "positive and finite", lambda value: value > 0.0)
     values = gaps.means.expand_as(gaps.y).clone()
     for rows, times, part, seen in gaps.sequences():
         before, after, known = around(seen)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import OutOfRangeError, has_zone, parse_times
+from pyro_vgpds.cli.dates import has_zone, parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
+from pyro_vgpds.data.stamps import OutOfRangeError
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import UsageError
 from pyro_vgpds.data.durations import UNITS, parse_duration
+from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 
 __all__ = [
     "OutOfRangeError", "has_zone", "months_to", "parse_date", "parse_range", "parse_step",
@@ -21,25 +22,6 @@ _DATE = re.compile(
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
 _MOST = 10_000_000  # times in a range; more is a typing error
-_YEARS = 1678, 2261  # that datetime64[ns] covers completely
-
-
-class OutOfRangeError(ValueError):
-    """A date outside the range of datetime64[ns]."""
-
-
-def to_nanoseconds(dates: np.ndarray) -> np.ndarray:
-    """Dates (N,) of any unit as datetime64[ns]. numpy does not check their range.
-
-    :raises OutOfRangeError: if one is out of range; the error's second argument is the index.
-    """
-    years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    odd = np.flatnonzero(((years < _YEARS[0]) | (years > _YEARS[1])) & ~np.isnat(dates))
-    if len(odd):
-        raise OutOfRangeError(
-            f"dates must be in the years {_YEARS[0]} to {_YEARS[1]}, but got {dates[odd[0]]}", int(odd[0])
-        )
-    return dates.astype("datetime64[ns]")
 
 
 def parse_date(text: str) -> np.datetime64:

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import datetime
-from typing import TYPE_CHECKING, cast
-
 import numpy as np
 
 from pyro_vgpds.data.durations import UNITS
-from pyro_vgpds.types import ArrayLike
+from pyro_vgpds.data.zones import with_offsets
 
-if TYPE_CHECKING:
-    import pandas
-
-__all__ = ["format_duration", "format_times", "to_dates", "to_seconds", "to_utc"]
+__all__ = ["format_duration", "format_times", "to_dates", "to_seconds"]
 
 
 def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
@@ -35,32 +29,30 @@ def to_seconds(dates: np.ndarray, origin: np.datetime64) -> np.ndarray:
     return seconds
 
 
-def to_utc(times: ArrayLike) -> ArrayLike:
-    """Dates of a time zone, and all dates of the module ``datetime``, as an array of dates in UTC; others unchanged."""
-    if getattr(times, "tz", getattr(getattr(times, "dtype", None), "tz", None)) is not None:
-        zoned = cast("pandas.DatetimeIndex", getattr(times, "dt", times))
-        return np.asarray(zoned.tz_convert(None))
-    is_list_of_any = isinstance(times, (list, tuple)) or getattr(getattr(times, "dtype", None), "kind", None) == "O"
-    dates = [one for one in times if isinstance(one, datetime.date)] if is_list_of_any else []
-    if dates and len(dates) == len(times):
-        return np.array([_naive(date) for date in dates], "datetime64[us]")
-    return times
+def format_times(times: np.ndarray, zone: str | None = None) -> list[str]:
+    """Numbers with all their reliable digits; dates in the shortest form that keeps all of them.
 
+    :param zone: name of the time zone that dates, which are of UTC, are shown in with their offset.
 
-def _naive(date: datetime.date) -> datetime.date:
-    if isinstance(date, datetime.datetime) and date.tzinfo is not None:
-        return date.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    return date
-
-
-def format_times(times: np.ndarray) -> list[str]:
-    """Numbers with all their reliable digits; dates in the shortest form that keeps all of them."""
+    >>> import numpy as np
+    >>> from pyro_vgpds.data.dates import format_times
+    >>> format_times(np.array(["2024-06-01"], "datetime64[ns]"), "Europe/Berlin")
+    ['2024-06-01T02:00:00+02:00']
+    """
+    if zone is not None and times.dtype.kind == "M":
+        clocks, offsets = with_offsets(times, zone)
+        written = np.datetime_as_string(clocks, unit="s" if _fits(clocks, "s") else "ns")
+        return [f"{clock}{offset}" for clock, offset in zip(written, offsets, strict=True)]
     if times.dtype.kind != "M":
         return [f"{t:.15g}" for t in times]
     for unit in ("D", "s", "ms", "ns"):
-        if (times.astype(f"datetime64[{unit}]") == times).all():
+        if _fits(times, unit):
             break
     return [str(text) for text in np.datetime_as_string(times, unit=unit)]
+
+
+def _fits(dates: np.ndarray, unit: str) -> bool:
+    return bool((dates.astype(f"datetime64[{unit}]") == dates).all())
 
 
 def format_duration(seconds: float) -> str:

@@ -12,8 +12,8 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 
 __all__ = [
-    "base_outputs", "from_origin", "make_like", "merge_frames", "split_outputs", "take_frames", "with_outputs",
-    "without_lags",
+    "base_outputs", "check_zone", "like_training", "make_like", "merge_frames", "same_outputs", "split_outputs",
+    "take_frames", "with_outputs", "without_lags",
 ]  # fmt: skip
 
 
@@ -25,6 +25,19 @@ def base_outputs(data: Sequences) -> Tensor:
 def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
     """Times (n,) and outputs (n, D) of each sequence, without lagged copies."""
     return list(data.times.t.split(data.lengths)), list(base_outputs(data).split(data.lengths))
+
+
+def same_outputs(data: Sequences, other: Sequences) -> bool:
+    """Whether two data of the same shape and dtype have the same outputs, except lagged copies."""
+    if data is other:
+        return True
+    for columns, block in data.blocks():
+        start, stop = columns.start, min(columns.stop, data.num_base_outputs)
+        if start < stop:
+            mine, theirs = block[:, : stop - start], other.read(start, stop)
+            if not torch.equal(mine.isnan(), theirs.isnan()) or not torch.equal(mine.nan_to_num(), theirs.nan_to_num()):
+                return False
+    return True
 
 
 def make_like(
@@ -46,7 +59,7 @@ def make_like(
         [part.cpu() for part in t], [part.cpu() for part in y], columns=columns, names=names, dtype=data.dtype,
         device=data.device,
     )  # fmt: skip
-    new.time_origin = data.time_origin
+    new.time_origin, new.time_zone = data.time_origin, data.time_zone
     lags = data.lags if lags is None else lags
     return new.lagged(lags) if lags else new
 
@@ -72,20 +85,46 @@ def take_frames(data: Sequences, rows: Sequence[Tensor | slice]) -> Sequences:
     return make_like(data, [parts[i][0] for i in kept], [parts[i][1] for i in kept], names=names)
 
 
-def from_origin(data: Sequences, origin: np.datetime64 | None) -> Sequences:
-    """The same sequences with times that count from another date; numbers are seconds since that date.
+def check_zone(zone: str | None, data: Sequences, name: str, dated: bool = True) -> None:
+    """Raise a TypeError if new dates have a time zone and those of training have none, or the reverse.
 
-    :param origin: the date. None: ``data`` must have numbers as times.
-    :raises TypeError: if the times of ``data`` are dates and ``origin`` is None.
+    :param zone: of the new dates.
+    :param data: of training.
+    :param name: of the argument.
+    :param dated: whether new dates without a zone are refused, too; else they are UTC.
     """
+    if zone is not None and data.time_zone is None:
+        raise TypeError(
+            f"{name} has dates of the time zone {zone}, but the training dates have none. Give dates without a time "
+            "zone, such as t.tz_localize(None)."
+        )
+    if zone is None and data.time_zone is not None and dated:
+        raise TypeError(
+            f"{name} has dates without a time zone, but those of training are of {data.time_zone}. Give dates with a "
+            f"time zone, such as t.tz_localize({data.time_zone!r})."
+        )
+
+
+def like_training(data: Sequences, training: Sequences) -> Sequences:
+    """The same sequences with times that count from the date of the training data; numbers are seconds since that date.
+
+    :raises TypeError: if the times of ``data`` are dates and those of training are numbers, or only one of them has a
+        time zone.
+    """
+    origin = training.time_origin
     if data.time_origin is not None and origin is None:
         raise TypeError("data has dates, but the training times are numbers. Give numbers.")
+    check_zone(data.time_zone, training, "data", data.time_origin is not None)
     if data.time_origin == origin:
         return data
-    shift = 0.0 if data.time_origin is None else float((data.time_origin - origin) / np.timedelta64(1, "s"))
+    shift = (
+        0.0
+        if data.time_origin is None or origin is None
+        else float((data.time_origin - origin) / np.timedelta64(1, "s"))
+    )
     t, y = split_outputs(data)
     new = make_like(data, [part + shift for part in t], y)
-    new.time_origin = origin
+    new.time_origin, new.time_zone = origin, training.time_zone
     return new
 
 

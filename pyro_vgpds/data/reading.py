@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.dates import to_seconds, to_utc
+from pyro_vgpds.data.dates import to_seconds
+from pyro_vgpds.data.stamps import has_dates, read_dates
+from pyro_vgpds.data.zones import common_zone
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Array", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
+__all__ = ["Array", "Stamps", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
 
 Array: TypeAlias = "np.ndarray | Tensor"
 
@@ -24,9 +27,15 @@ def is_list(value: object) -> TypeGuard[Sequence[ArrayLike]]:
     return isinstance(value, (list, tuple)) and len(value) > 0 and not all(np.ndim(v) == 0 for v in value)
 
 
-def read_times(
-    t: DataLike, origin: np.datetime64 | None = None, increasing: bool = True
-) -> tuple[list[np.ndarray], Any]:
+class Stamps(NamedTuple):
+    """Times as numbers."""
+
+    parts: list[np.ndarray]  #: one array for each sequence
+    origin: np.datetime64 | None  #: the date that they count from, UTC; None if they are not dates
+    zone: str | None  #: the time zone of the dates, if they have one
+
+
+def read_times(t: DataLike, origin: np.datetime64 | None = None, increasing: bool = True) -> Stamps:
     """Times as one array of numbers for each sequence, and the date that they count from, if they are dates.
 
     :param origin: the date to count from. Default: the earliest.
@@ -36,15 +45,22 @@ def read_times(
     if isinstance(t, (list, tuple)) and len(t) == 0:
         raise ValueError("t is empty: there must be at least one sequence with at least one time.")
     names = [f"t[{i}]" if is_list(t) else "t" for i in range(len(parts))]
-    raw = [_as_numpy(to_utc(part), name) for part, name in zip(parts, names, strict=True)]
-    if any(a.dtype.kind == "M" for a in raw):
-        if not all(a.dtype.kind == "M" for a in raw):
-            raise TypeError("t has dates in some sequences and numbers in others; use one kind for all.")
-        origin = min(a.min() for a in raw if len(a)) if origin is None else origin
-        raw = [to_seconds(a, origin) for a in raw]
-    else:
+    found = [read_dates(part, name) for part, name in zip(parts, names, strict=True)]
+    dated = [one for one in found if one is not None]
+    zone = None
+    if not dated:
         origin = None
-    return [_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin
+        raw = [_as_numpy(part, name) for part, name in zip(parts, names, strict=True)]
+    elif len(dated) < len(parts):
+        raise TypeError("t has dates in some sequences and numbers in others; use one kind for all.")
+    else:
+        zones = {one[1] for one in dated}
+        if len(zones) > 1 and None in zones:
+            raise TypeError("t has dates with a time zone in some sequences and without one in others; use one kind.")
+        zone = common_zone({one for one in zones if one is not None})
+        start = min((a.min() for a, _ in dated if a.size), default=np.datetime64(0, "ns")) if origin is None else origin
+        raw, origin = [to_seconds(a, start) for a, _ in dated], start
+    return Stamps([_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin, zone)
 
 
 def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
@@ -64,7 +80,7 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
         raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.{hint}")
     if len(t) == 0:
         raise ValueError(f"{name} is empty: a sequence needs at least one time.")
-    if t.dtype.kind not in "fiub":
+    if t.dtype.kind not in "fiu":
         hint = {
             "U": f" Convert text to dates with np.array({name}, 'datetime64[s]').",
             "m": f" Convert durations to numbers, such as hours: {name} / np.timedelta64(1, 'h').",
@@ -111,6 +127,7 @@ def read_outputs(
         if i > 0 and own != names:
             raise ValueError(f"{name} has columns {own}, but the sequences before it have {names}.")
         names = own
+        _check_columns(part, name)
         array = _check_outputs(part, name, len(t))
         if arrays and array.shape[1] != arrays[0].shape[1]:
             raise ValueError(
@@ -118,6 +135,18 @@ def read_outputs(
             )
         arrays.append(array)
     return arrays, names
+
+
+def _check_columns(part: ArrayLike, name: str) -> None:
+    """Raise a TypeError if a column of a DataFrame has dates, which pandas would convert to huge numbers."""
+    if not hasattr(part, "columns") or not hasattr(part, "iloc"):
+        return
+    for i, column in enumerate(part.columns):
+        if has_dates(part.iloc[:, i]):
+            raise TypeError(
+                f"column {column!r} of {name} has dates or durations, but outputs must be numbers. If it has the "
+                "times, use it as t, or as time= of Sequences.from_frame; else drop it or convert it to numbers."
+            )
 
 
 def _check_outputs(part: ArrayLike, name: str, num_times: int) -> Array:
@@ -139,11 +168,13 @@ def _check_outputs(part: ArrayLike, name: str, num_times: int) -> Array:
 def _as_numpy(value: ArrayLike, name: str) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray):
         return np.ma.filled(value.astype(np.float64), np.nan)
-    if isinstance(value, np.ndarray):  # a memmap stays a memmap
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":  # a memmap stays a memmap
         return value
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    if array.dtype.kind == "O" and any(isinstance(one, datetime.timedelta) for one in array.flat):
+        return array.astype("timedelta64[ns]")  # which gets its own error
     if array.dtype.kind == "O":
         try:  # pandas has many ways to mark missing values
             array = (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_device, check_dtype
 from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups
 from pyro_vgpds.data.lags import lagged
@@ -32,17 +33,19 @@ class Sequences:
     """One or several sequences of D outputs at given times.
 
     :param t: times (N,), increasing; or a list with one array for each sequence. numpy, torch, pandas or lists;
-        dates become seconds since the earliest; dates of a time zone are UTC.
+        dates of any kind become seconds since the earliest. Their time zone comes back in predictions.
     :param y: outputs (N, D) at those times, or a list of them; NaN marks missing entries. A ``numpy.memmap`` is read in
         blocks and never copied whole. Default: times only, as for a draw from the prior.
     :param columns: names of the outputs. Default: those of a DataFrame, if ``y`` is one.
     :param names: names of the sequences, which predictions take in place of their indices.
     :param dtype: of all computations.
     :param device: of all computations.
-    :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, or a
-        sequence is empty.
+    :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, a
+        sequence is empty, or torch cannot use the device.
     :raises TypeError: if something is not an array of real numbers.
 
+    :ivar time_origin: the date that times count from, UTC, a ``numpy.datetime64``; None if times are numbers.
+    :ivar time_zone: name of the time zone of the dates, such as ``"Europe/Berlin"``; None if they have none.
     :ivar lags: the lags of :meth:`lagged`, a tuple; empty by default.
     :ivar names: names of the sequences, a list; None by default.
 
@@ -70,10 +73,9 @@ class Sequences:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if dtype not in (torch.float64, torch.float32):
-            raise TypeError(f"dtype must be torch.float64 or torch.float32, but got {dtype}.")
-        self.dtype, self.device = dtype, torch.device(device or "cpu")
-        stamps, self.time_origin = read_times(t)
+        check_dtype(dtype)
+        self.dtype, self.device = dtype, check_device(device)
+        stamps, self.time_origin, self.time_zone = read_times(t)
         self.names = read_names(names, len(stamps))
         self._arrays: list[Array] = []
         own = None
@@ -156,7 +158,7 @@ class Sequences:
         names = self.columns and [*self.columns, *(f"{name} (lag {lag:+d})" for lag in lags for name in self.columns)]
         t = list(self.times.t.cpu().split(self.lengths))
         new = Sequences(t, y, columns=names, names=self.names, dtype=self.dtype, device=self.device)
-        new.time_origin, new.lags = self.time_origin, tuple(int(lag) for lag in lags)
+        new.time_origin, new.time_zone, new.lags = self.time_origin, self.time_zone, tuple(int(lag) for lag in lags)
         return new
 
     # sizes

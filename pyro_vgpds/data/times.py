@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Times"]
+__all__ = ["Times", "check_range"]
 
 _ROUNDING = 8.0  # rounding errors of a time step, in units of the last place of the largest time
 
@@ -35,6 +35,15 @@ class Batch:
             return block
         real = self.mask.to(block.dtype)
         return block * real.unsqueeze(-1) * real.unsqueeze(-2) + torch.diag_embed(1.0 - real)
+
+
+def check_range(t: Tensor) -> None:
+    """Raise a ValueError if a finite time has become infinite in the dtype of the computation."""
+    if bool(t.isinf().any()):
+        i = int(t.isinf().nonzero()[0])
+        raise ValueError(
+            f"t must be finite, but time {i} is too large for {t.dtype}: use another unit or torch.float64."
+        )
 
 
 class Times:
@@ -91,7 +100,8 @@ class Times:
         return len(self.t)
 
     def check_resolution(self) -> None:
-        """Raise a ValueError if times of a sequence are equal in the dtype of the computation."""
+        """Raise a ValueError if times of a sequence are infinite or equal in the dtype of the computation."""
+        check_range(self.t)
         close = torch.diff(self.t, append=self.t[-1:]) <= 0
         close[torch.tensor(self.starts, device=close.device) - 1] = False  # the last frame of each sequence
         if bool(close.any()):

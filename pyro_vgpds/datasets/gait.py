@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number
 from pyro_vgpds.datasets.mocap import Motion
 from pyro_vgpds.datasets.skeleton import Skeleton
 
@@ -89,11 +90,11 @@ def make_gait(
     >>> walks.names, walks.y[0].shape[1], walks.positions(0).shape[1:]
     (['walk', 'run'], 23, (18, 3))
     """
-    if num_sequences < 1 or not 1 <= length[0] <= length[1] or not fps > 0 or noise < 0:
-        raise ValueError(
-            "num_sequences and fps must be positive, length 1 <= shortest <= longest and noise >= 0, but got "
-            f"{num_sequences=}, {length=}, {fps=}, {noise=}."
-        )
+    check_count("num_sequences", num_sequences)
+    check_lengths(length)
+    check_number("fps", fps, "positive and finite", lambda value: value > 0.0)
+    check_not_negative("noise", noise)
+    check_count("seed", seed, 0)
     if unknown := [style for style in styles if style not in _STYLES] or not styles:
         raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown if styles else styles!r}.")
     rng = np.random.default_rng(seed)

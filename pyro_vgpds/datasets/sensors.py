@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyro_vgpds.checks import check_count, check_not_negative
 from pyro_vgpds.datasets.base import Dataset
 
 __all__ = ["make_sensors"]
@@ -42,11 +43,10 @@ def make_sensors(
     >>> sensors.columns[:4], str(sensors.dates[0][0])
     (['temperature 1', 'humidity 1', 'light 1', 'wind 1'], '2024-05-06T00')
     """
-    if num_days < 7 or num_sensors < 1 or not noise >= 0.0:
-        raise ValueError(
-            f"num_days must be at least 7, num_sensors at least 1 and noise >= 0, but got {num_days=}, {num_sensors=}, "
-            f"{noise=}."
-        )
+    check_count("num_days", num_days, 7)
+    check_count("num_sensors", num_sensors)
+    check_not_negative("noise", noise)
+    check_count("seed", seed, 0)
     rng = np.random.default_rng(seed)
     hours = np.arange(24.0 * num_days)
     clouds, air = _slow(len(hours), 24.0, rng), _slow(len(hours), 40.0, rng)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.video import Video
 
@@ -36,13 +37,12 @@ def make_sequences(
     >>> make_sequences(num_sequences=3, num_outputs=8, length=(10, 10), missing=0.2).sequences()
     Sequences(3 sequences, 30 frames, 8 outputs, 19.6 % missing)
     """
-    if num_sequences < 1 or num_outputs < 1 or not 1 <= length[0] <= length[1]:
-        raise ValueError(
-            "num_sequences and num_outputs must be positive and length 1 <= shortest <= longest, but got "
-            f"{num_sequences=}, {num_outputs=}, {length=}."
-        )
-    if not 0.0 <= missing < 1.0 or noise < 0.0:
-        raise ValueError(f"missing must be in [0, 1) and noise >= 0, but got {missing=}, {noise=}.")
+    check_count("num_sequences", num_sequences)
+    check_count("num_outputs", num_outputs)
+    check_lengths(length)
+    check_number("missing", missing, "in [0, 1)", lambda value: 0.0 <= value < 1.0)
+    check_not_negative("noise", noise)
+    check_count("seed", seed, 0)
     rng = np.random.default_rng(seed)
     t, latent = [], []
     for _ in range(num_sequences):
@@ -93,13 +93,13 @@ def make_pendulum_video(
     >>> video.y[0].shape, video.frames.shape
     ((30, 256), (30, 16, 16))
     """
-    if num_frames < 1 or height < 8 or width < 8 or not period > 0:
-        raise ValueError(
-            f"num_frames and period must be positive and frames at least 8 x 8, but got {num_frames=}, {period=}, "
-            f"{height=}, {width=}."
-        )
-    if not 0 < swing <= 90 or noise < 0:
-        raise ValueError(f"swing must be in (0, 90] and noise >= 0, but got {swing=}, {noise=}.")
+    check_count("num_frames", num_frames)
+    check_count("height", height, 8)
+    check_count("width", width, 8)
+    check_number("period", period, "positive and finite", lambda value: value > 0.0)
+    check_number("swing", swing, "in (0, 90]", lambda value: 0.0 < value <= 90.0)
+    check_not_negative("noise", noise)
+    check_count("seed", seed, 0)
     rng = np.random.default_rng(seed)
     phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(num_frames) / period
     latent = np.stack([np.sin(phase), np.cos(phase)], 1)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_choice, check_count, check_probability
 from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
@@ -145,8 +145,7 @@ class Split:
 
 def check_task(task: str) -> None:
     """:raises ValueError: if it is not one of the tasks."""
-    if task not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(map(repr, TASKS))}, but got {task!r}.")
+    check_choice("task", task, TASKS)
 
 
 def hold_out(
@@ -181,8 +180,8 @@ def hold_out(
     Sequences(2 sequences, 48 frames, 5 outputs, 24.6 % missing)
     """
     check_task(task)
-    if not 0.0 < share < 1.0:
-        raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
+    check_probability(share, "share")
+    check_count("seed", seed, 0)
     if pattern not in (None, "entries", "blocks", "spans", "missing"):
         raise ValueError(f"pattern must be 'entries', 'blocks', 'spans' or 'missing', but got {pattern!r}.")
     rng = np.random.default_rng(seed)

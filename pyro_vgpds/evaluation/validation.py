@@ -60,6 +60,7 @@ def cross_validate(
     """
     check_task(task)
     check_count("num_folds", num_folds)
+    check_count("seed", seed, 0)
     check_count("processes", processes)
     scale = data.output_scales[: data.num_base_outputs]
     first = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed)

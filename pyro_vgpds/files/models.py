@@ -10,7 +10,9 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.checks import check_device, check_dtype
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.files.kernels import (
     Json,
@@ -28,8 +30,8 @@ from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "convert_names", "convert_scale", "describe_data",
-    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "check_place", "convert_names", "convert_scale",
+    "describe_data", "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -97,6 +99,7 @@ def load(
     :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
         that is not registered.
     :raises FileNotFoundError: if there is no such file.
+    :raises ValueError: if torch cannot use the device.
 
     >>> from pyro_vgpds import load, save
     >>> save("model.safetensors", model, guide, data)
@@ -104,6 +107,7 @@ def load(
     >>> Posterior(again, its_guide, its_data).bound == post.bound
     True
     """
+    check_place(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     if header["kind"] != "model":
         what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
@@ -117,6 +121,17 @@ def load(
         raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
+
+
+def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    """Check the arguments of :func:`load`, so that the file is not blamed for them.
+
+    :raises ValueError: if torch cannot use the device.
+    :raises TypeError: if the dtype is not float64 or float32.
+    """
+    check_device(device)
+    if dtype is not None:
+        check_dtype(dtype)
 
 
 def describe_model(
@@ -211,6 +226,7 @@ def describe_data(data: Sequences) -> tuple[Json, Tensors]:
             "lengths": list(data.lengths),
             "columns": None if data.columns is None else data.columns[:base],
             "time_origin": None if data.time_origin is None else str(data.time_origin),
+            "time_zone": data.time_zone,
             "lags": list(data.lags),
             "names": data.names,
         },
@@ -230,6 +246,9 @@ def build_data(
     names = about.get("names")  # not in older files
     data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
+    data.time_zone = about.get("time_zone")  # not in older files
+    if data.time_zone is not None:
+        read_zone(data.time_zone)
     return data.lagged(about["lags"]) if about.get("lags") else data  # older files have none
 
 

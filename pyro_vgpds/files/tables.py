@@ -37,11 +37,12 @@ def write_table(
     sequence: Sequence[str] | None = None,
     frame_shape: tuple[int, int] | None = None,
     fps: float | None = None,
+    zone: str | None = None,
 ) -> None:
     """Write outputs (N, D) at times (N,), the rows of several sequences one after the other.
 
     :param path: the file name, or a text stream for csv.
-    :param t: numbers or datetime64[ns].
+    :param t: numbers or datetime64[ns], of UTC if there is a ``zone``.
     :param y: means or draws.
     :param stddev: (N, D), for npz.
     :param interval: lower and upper ends, (N, D) each.
@@ -49,6 +50,7 @@ def write_table(
     :param sequence: name of the sequence of each row, (N,).
     :param frame_shape: (H, W) of video frames.
     :param fps: frames per second of a video. Default: 12.
+    :param zone: name of the time zone of the dates of a csv file, which then have an offset, such as ``+01:00``.
     :raises ValueError: if the suffix is unknown, or names a video and ``frame_shape`` is not given.
 
     >>> import sys
@@ -62,7 +64,7 @@ def write_table(
     names = list(columns) if columns else [f"y{i}" for i in range(y.shape[1])]
     frames = None if frame_shape is None else y.reshape(len(y), *frame_shape)
     if not isinstance(path, (str, os.PathLike)):
-        _write_csv(path, t, y, interval, names, sequence)
+        _write_csv(path, format_times(t, zone), y, interval, names, sequence)
         return
     path = Path(path)
     suffix = path.suffix.lower()
@@ -75,7 +77,7 @@ def write_table(
     with placed(path) as part:
         if suffix == ".csv":
             with part.open("w", encoding="utf-8", newline="") as file:
-                _write_csv(file, t, y, interval, names, sequence)
+                _write_csv(file, format_times(t, zone), y, interval, names, sequence)
         else:
             lower, upper = (None, None) if interval is None else interval
             arrays: dict[str, Any] = {
@@ -95,7 +97,7 @@ def write_table(
 
 def _write_csv(
     file: TextIO,
-    t: np.ndarray,
+    t: list[str],
     y: np.ndarray,
     interval: tuple[np.ndarray, np.ndarray] | None,
     names: list[str],
@@ -109,6 +111,6 @@ def _write_csv(
     first = ["time"] if sequence is None else ["sequence", "time"]
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*first, *header])
-    for row, time in enumerate(format_times(t)):
+    for row, time in enumerate(t):
         start = [time] if sequence is None else [sequence[row], time]
         writer.writerow([*start, *(f"{value:.10g}" for value in table[row])])

@@ -13,13 +13,14 @@ from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Kernel
 
-__all__ = ["TimeScaleWarning", "check_dated", "meet", "warn_of_stored"]
+__all__ = ["TimeScaleWarning", "check_dated", "meet", "warn_of_spreads", "warn_of_stored"]
 
 # In units of the spacing: a shorter period has no meaning (up to rounding), and with a lengthscale of a quarter all
 # frames are almost independent.
 _LEAST_PERIOD, _LEAST = 1.0 - 1e-5, 0.25
 # In units of the span: longer ones are a path that is almost constant, or no oscillation, which may be on purpose.
 _MOST_PERIOD, _MOST = 25.0, 100.0
+_MOST_SPREAD = 1e3  # ratio of standard deviations of outputs
 
 
 class TimeScaleWarning(UserWarning):
@@ -99,6 +100,23 @@ def _warn(leaf: Kernel, name: str, step: float, span: float, dated: bool) -> Non
         hint = "Check the unit."
     # the line that is shown is that of from_data or of the call of the model
     warnings.warn(f"{name}={value:g} of {type(leaf).__name__} {fault}. {hint}", TimeScaleWarning, stacklevel=5)
+
+
+def warn_of_spreads(data: Sequences) -> None:
+    """Warn that outputs of very different spreads are not scaled: the model would learn the large ones only."""
+    scales, varies = data.output_scales, data.output_variances > 0.0
+    order = [i for i in scales.argsort().tolist() if bool(varies[i])]
+    low, high = order[0], order[-1]
+    ratio = float(scales[high] / scales[low])
+    if ratio > _MOST_SPREAD:
+        names = data.columns or [f"output {i}" for i in range(data.num_outputs)]
+        warnings.warn(
+            f"scale_outputs=False, but the standard deviations of the outputs differ by a factor of {ratio:.2g}: "
+            f"{float(scales[low]):.3g} of {names[low]} and {float(scales[high]):.3g} of {names[high]}. The model will "
+            "learn the large ones only. Use scale_outputs=True, or other units.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def warn_of_stored(name: str, own: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -130,8 +131,7 @@ class NaturalGradient:
         :raises ValueError: if ``rate`` is not in (0, 1].
         :raises RuntimeError: if there was no backward pass since the last step.
         """
-        if not 0.0 < rate <= 1.0:
-            raise ValueError(f"rate must be in (0, 1], but got {rate!r}.")
+        check_rate("rate", rate)
         d_mean, d_variance = self.derivatives()
         q = self.q
         assert q is not None

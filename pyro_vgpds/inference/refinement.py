@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.inference.natural import least_lam, natural_step
@@ -51,10 +51,8 @@ def refine_sites(
     assert isinstance(q, OpperArchambeau)
     assert y is not None
     check_count("num_steps", num_steps, 0)
-    if not 0.0 < rate <= 1.0:
-        raise ValueError(f"natural_rate must be in (0, 1], but got {rate!r}.")
-    if not 0.0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance must be 0 or more and finite, but got {tolerance!r}.")
+    check_rate("natural_rate", rate)
+    check_not_negative("tolerance", tolerance)
     prior, least, small = q.prior, least_lam(q.prior.variance), tolerance * data.num_observed
     damping = Damping(drop=small, small=lambda bound: small, patience=_PATIENCE, least=_LEAST_LENGTH)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
 from pyro_vgpds.formatting import describe_prior, numbers
+from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
@@ -245,8 +246,11 @@ class _Combination(Kernel):
             if not isinstance(kernel, Kernel):
                 raise TypeError(f"a kernel combines only with kernels, but got {type(kernel).__name__}: {kernel!r}.")
             parts += kernel.parts if isinstance(kernel, _Combination) and type(kernel) is type(self) else [kernel]
-        if len({id(part) for part in parts}) < len(parts):
+        leaves = [leaf for part in parts for leaf in part.leaves()]
+        if len({id(leaf) for leaf in leaves}) < len(leaves):
             raise ValueError("the same kernel object occurs twice in a sum or product; make two kernels.")
+        for part in parts:
+            release(f"a part of a {type(self).__name__.lower()}", part, part.leaves())
         self.parts = PyroModule[torch.nn.ModuleList](parts)  # type: ignore[arg-type, assignment]
 
     def leaves(self) -> Iterator[Kernel]:

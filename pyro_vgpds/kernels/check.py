@@ -53,10 +53,11 @@ def check_mapping(kernel: object) -> None:
 
 
 def check_pair(temporal: Kernel, mapping: Kernel, latent_dim: int) -> None:
-    """Raise a ValueError if a kernel is part of another model, or the mapping's weights do not fit ``latent_dim``."""
-    for name, kernel in (("temporal", temporal), ("mapping", mapping)):
-        if kernel.is_attached:
-            raise ValueError(f"{name} is part of another model already; create a new kernel, or copy.deepcopy it.")
+    """Raise a ValueError if two kernels share a part, or the mapping's weights do not fit ``latent_dim``."""
+    mine = {id(leaf) for leaf in temporal.leaves()}
+    for leaf in mapping.leaves():
+        if id(leaf) in mine:
+            raise ValueError(f"temporal and mapping are or contain the same kernel object, {leaf}; make two kernels.")
     for leaf in mapping.leaves():
         known = "weight" in leaf.parameter_names and leaf.prior("weight") is None
         if known and leaf.weight.numel() not in (1, latent_dim):

@@ -38,6 +38,8 @@ _MAPPINGS: _Names = {
 }
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)|(?P<sign>[-+*(),=]))")
 _DEEPEST = 20  # nested brackets
+_SHOWN = 200  # characters in an error
+_MOST = 50  # kernels: more cannot be trained in any useful time
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -101,12 +103,13 @@ class _Reader:
             self.tokens.append((kind, match[kind], match.start(kind)))
             self.at = match.end()
         self.tokens.append(("end", "", len(text)))
-        self.next = 0
+        self.next = self.count = 0
 
     def error(self, problem: str, at: int) -> ValueError:
         signs = "+ and *" if self.names is _KERNELS else "+"
+        shown = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
         return ValueError(
-            f"the kernel {self.text!r}: {problem} at character {at + 1}. Write names with {signs}, as in "
+            f"the kernel {shown!r}: {problem} at character {at + 1}. Write names with {signs}, as in "
             f"{self.example!r}; the names are {', '.join(self.names)}."
         )
 
@@ -154,6 +157,9 @@ class _Reader:
         name = self.take("the name of a kernel", "name")
         if name.lower() not in self.names:
             raise self.error(f"unknown kernel {name!r}", at)
+        self.count += 1
+        if self.count > _MOST:
+            raise self.error(f"more than {_MOST} kernels", at)
         kernel = self.names[name.lower()]()
         if self.peek() == "(":
             self.parameters(kernel)

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.plotting.style import array, color, new_axes, tidy, time_axis
 
@@ -130,7 +131,7 @@ def _paths(posterior: LatentPaths) -> tuple[np.ndarray, np.ndarray, list[slice],
     q, data = posterior.q, posterior.data
     times = array(data.times.t)
     if data.time_origin is not None:
-        times = np.datetime64(data.time_origin, "ns") + np.round(times * 1e9).astype("timedelta64[ns]")
+        times = to_dates(times, data.time_origin)
     return array(q.mean), np.sqrt(array(q.variance)), data.times.slices(), times
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pyro_vgpds.data.dates import to_dates, to_utc
+from pyro_vgpds.data.dates import to_dates
+from pyro_vgpds.data.stamps import read_dates
 from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
 from pyro_vgpds.types import ArrayLike
 
@@ -170,7 +171,8 @@ def _interval(prediction: Any, column: int, level: float) -> tuple[np.ndarray, n
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
     """Times of the prediction's kind: where it has dates, numbers are seconds from the date that its own count from."""
-    times, own = array(to_utc(t)), array(prediction.t)
+    stamps = read_dates(t, name)
+    times, own = array(t) if stamps is None else stamps[0], array(prediction.t)
     dates = own if own.dtype.kind == "M" else getattr(prediction, "dates", None)
     for kind in ("float64", "datetime64[ns]"):  # what Python or pandas keep as objects
         if times.dtype.kind == "O":

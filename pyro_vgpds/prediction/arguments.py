@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
+from pyro_vgpds.data.parts import check_zone
 from pyro_vgpds.data.reading import is_list, read_outputs, read_times
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -98,7 +100,9 @@ def read_new_times(t: ArrayLike, data: Sequences) -> Tensor:
     stamps = _read_stamps(t, data, increasing=False)
     if is_list(t):
         raise ValueError(f"t must be the times of one sequence, (T,), but got a list of {len(stamps)}.")
-    return torch.from_numpy(stamps[0]).to(data.times.t)
+    times = torch.from_numpy(stamps[0]).to(data.times.t)
+    check_range(times)
+    return times
 
 
 def read_new_data(t: DataLike, y: DataLike, data: Sequences, name: str = "y") -> Sequences:
@@ -120,10 +124,16 @@ def read_new_data(t: DataLike, y: DataLike, data: Sequences, name: str = "y") ->
 
 def _read_stamps(t: DataLike, data: Sequences, increasing: bool = True) -> list[np.ndarray]:
     """Times in the units of the training times, one array for each sequence."""
-    stamps, origin = read_times(t, data.time_origin, increasing)
+    stamps, origin, zone = read_times(t, data.time_origin, increasing)
     if origin is not None and data.time_origin is None:
         raise TypeError("t has dates, but the training times are numbers. Give numbers.")
+    check_zone(zone, data, "t", origin is not None and not _is_numpy(t))
     return stamps
+
+
+def _is_numpy(t: DataLike) -> bool:
+    """Whether dates are datetime64 of numpy, which has no time zones: they are UTC if those of training have one."""
+    return all(isinstance(part, np.ndarray) for part in t) if is_list(t) else isinstance(t, np.ndarray)
 
 
 def _align(y: ArrayLike, data: Sequences, name: str) -> ArrayLike:

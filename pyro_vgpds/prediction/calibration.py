@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.solver import Solver, check_solver
@@ -58,8 +58,7 @@ def hidden_variance(
 
     Arguments and errors as in :meth:`Posterior.hidden_variance <pyro_vgpds.Posterior.hidden_variance>`.
     """
-    if not 0.0 < share < 1.0:
-        raise ValueError(f"share must be between 0 and 1, but got {share!r}.")
+    check_probability(share, "share")
     check_count("num_sequences", num_sequences)
     check_count("num_frames", num_frames)
     solver = Solver(num_starts=1, num_steps=60) if solver is None else check_solver(solver)

@@ -11,7 +11,7 @@ import torch
 from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
-from pyro_vgpds.data.parts import from_origin
+from pyro_vgpds.data.parts import like_training
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import least_lam
@@ -65,7 +65,7 @@ def continue_training(
     if data.num_base_outputs != posterior.num_outputs:
         raise ValueError(f"data has {data.num_base_outputs} outputs, but the model has {posterior.num_outputs}.")
     belongs = _belongs(posterior.data, data, sequences)
-    data = from_origin(data, posterior.data.time_origin)
+    data = like_training(data, posterior.data)
     if data.lags != posterior.data.lags:
         data = data.lagged(posterior.data.lags)
     return from_sites(posterior, data, _sites(posterior, data, belongs), num_steps=num_steps, learn=learn)

@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_vgpds.checks import check_noise, positive
+from pyro_vgpds.checks import check_noise, is_whole, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
@@ -142,8 +142,8 @@ class FittedModel:
         :param output: index of the output.
         :raises ValueError: if there is no such output.
         """
-        if not -self.num_outputs <= output < self.num_outputs:
-            raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output}.")
+        if not is_whole(output) or not -self.num_outputs <= output < self.num_outputs:
+            raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output!r:.80}.")
         return self.inducing.covariance(output % self.num_outputs)
 
     def residuals(

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, finite
+from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.arguments import OneSequence
@@ -121,7 +122,7 @@ class PosteriorMixture:
 
     :param posteriors: trained models of the same outputs, training sequences and times. Their lags may differ.
     :param weights: one for each, with sum 1. Default: equal weights.
-    :raises ValueError: if outputs, sequences or times differ, or the weights are not positive with sum 1.
+    :raises ValueError: if data, outputs, sequences or times differ, or the weights are not positive with sum 1.
 
     >>> from pyro_vgpds import PosteriorMixture
     >>> both = PosteriorMixture([post, Posterior(model, guide, data, noise_variance=0.1)])
@@ -139,10 +140,11 @@ class PosteriorMixture:
         for i, other in enumerate(self.posteriors):
             _check_same(first, other, f"posteriors[{i}]")
         count = len(self.posteriors)
-        given = [1.0 / count] * count if weights is None else [float(w) for w in weights]
-        if len(given) != count or any(not w > 0.0 for w in given) or not math.isclose(sum(given), 1.0, rel_tol=1e-6):
-            raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights}.")
-        self.weights = first.data.times.t.new_tensor(given)
+        shares = finite("weights", [1.0 / count] * count if weights is None else weights).double()
+        is_share = shares.shape == (count,) and bool((shares > 0.0).all())
+        if not is_share or not math.isclose(float(shares.sum()), 1.0, rel_tol=1e-6):
+            raise ValueError(f"weights must be {count} positive numbers with sum 1, but got {weights!r:.200}.")
+        self.weights = shares.detach().to(first.data.times.t)
 
     def _each(self, method: str, *args: Any, **options: Any) -> MixturePrediction:
         return MixturePrediction([getattr(p, method)(*args, **options) for p in self.posteriors], self.weights)
@@ -205,8 +207,11 @@ def _check_same(first: Posterior, other: Posterior, name: str) -> None:
         ("lengths of sequences", first.data.lengths, other.data.lengths),
         ("dtype", first.data.dtype, other.data.dtype),
         ("first date", first.data.time_origin, other.data.time_origin),
+        ("time zone", first.data.time_zone, other.data.time_zone),
     ):
         if a != b:
             raise ValueError(f"the models must have the same {what}, but {name} has {b} and posteriors[0] has {a}.")
     if not torch.equal(first.data.times.t, other.data.times.t):
         raise ValueError(f"the models must have the same training times, but those of {name} differ.")
+    if not same_outputs(first.data, other.data):
+        raise ValueError(f"the models must be of the same data, but the training outputs of {name} differ.")

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_choice, check_number
 from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.threads import threads_for
@@ -75,6 +77,7 @@ class Outputs(ABC):
         """Log-density of outputs, summed; NaN is ignored.
 
         :param y: (T, D).
+        :raises ValueError: if ``y`` has another shape, or infinite numbers.
         """
 
     @abstractmethod
@@ -98,7 +101,7 @@ class Outputs(ABC):
 
     @property
     def dates(self) -> np.ndarray | None:
-        """The times as dates, if the data have dates."""
+        """The times as dates, if the data have dates; of UTC if the data have a time zone, as numpy has none."""
         origin = self.data.time_origin
         return None if origin is None else to_dates(self.t.cpu().numpy(), origin)
 
@@ -109,7 +112,9 @@ class Outputs(ABC):
 
     def __repr__(self) -> str:
         (times, outputs), dates = self.shape, self.dates
-        first, last = (f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]])[0] for i in (0, -1))
+        first, last = (
+            f"{self.t[i]:.6g}" if dates is None else format_times(dates[[i]], self.data.time_zone)[0] for i in (0, -1)
+        )
         of = counted(outputs, "output") + ("" if self.include_noise else " without noise")
         return f"{type(self).__name__}({counted(times, 'time')} from {first} to {last}, {of})"
 
@@ -135,9 +140,20 @@ class Outputs(ABC):
         return self.variance.sqrt()
 
     def _checked(self, y: ArrayLike) -> Tensor:
-        value = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y).to(self.t)
+        try:
+            value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
+            if value.is_complex() or value.dtype == torch.bool:
+                raise TypeError(f"its dtype is {value.dtype}")
+            value = value.to(self.t)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"y must be numbers of the shape {self.shape}, but got {y!r:.80}: {error}") from None
         if tuple(value.shape) != self.shape:
             raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
+        if bool(value.isinf().any()):
+            row, column = (int(i) for i in value.isinf().nonzero()[0])
+            raise ValueError(
+                f"y must be finite, or NaN for what is ignored, but row {row}, column {column} is infinite."
+            )
         return value
 
     def select(self, rows: slice) -> Outputs:
@@ -180,8 +196,8 @@ class Outputs(ABC):
         return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
 
     def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
-        """A DataFrame of times (or dates) by outputs. If there are several sequences, the index has the levels
-        ``sequence`` and ``time``.
+        """A DataFrame of times (or dates, in the time zone of the data) by outputs. If there are several sequences, the
+        index has the levels ``sequence`` and ``time``.
 
         :param what: ``"mean"``, ``"variance"`` or ``"stddev"``.
         :raises ValueError: if it is another name.
@@ -190,15 +206,18 @@ class Outputs(ABC):
         >>> ahead.to_pandas("stddev").index.tolist()
         [2.6, 2.7]
         """
-        if what not in ("mean", "variance", "stddev"):
-            raise ValueError(f"what must be 'mean', 'variance' or 'stddev', but got {what!r}.")
+        check_choice("what", what, ("mean", "variance", "stddev"))
         try:
             import pandas
         except ImportError:
             raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
-        times, labels = self._times(), self._labels()
+        times, labels = pandas.Index(self._times()), self._labels()
+        if self.data.time_zone is not None:
+            zone = read_zone(self.data.time_zone)
+            # of pandas' own kind of zones if it has a name
+            times = times.tz_localize("UTC").tz_convert(getattr(zone, "key", zone))
         if labels is None:
-            index = pandas.Index(times, name="time")
+            index = times.rename("time")
         else:
             index = pandas.MultiIndex.from_arrays([labels, times], names=["sequence", "time"])
         return pandas.DataFrame(getattr(self, what).cpu().numpy(), index=index, columns=self.columns)
@@ -227,6 +246,7 @@ class Outputs(ABC):
         >>> Path("ahead.csv").read_text()[:28]
         'time,y0,y0 lower,y0 upper,y1'
         """
+        check_number("interval", interval, "in [0, 1)", lambda value: 0.0 <= value < 1.0)
         ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
         write_table(
             path,
@@ -238,6 +258,7 @@ class Outputs(ABC):
             sequence=self._labels() if sequence is None else sequence,
             frame_shape=frame_shape,
             fps=fps,
+            zone=self.data.time_zone,
         )
 
 

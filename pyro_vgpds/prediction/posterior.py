@@ -13,7 +13,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_rate
 from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
@@ -342,8 +342,7 @@ class Posterior(FittedModel):
                 "encode=True needs a posterior whose guide is an AmortizedOpperArchambeau, and free=False, but the "
                 f"guide is {type(self.origin.guide).__name__} and free={free}."
             )
-        if not 0.0 < trust <= 1.0:
-            raise ValueError(f"trust must be in (0, 1], but got {trust!r}.")
+        check_rate("trust", trust)
         if isinstance(self.q, GaussianPosterior) and (free or (not factorised and set(belongs) != {None})):
             raise ValueError(
                 "the joint q(X, X*) of old and new frames needs a posterior whose guide has an OpperArchambeau. Use "

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.reconstruction import Joint, Solution
@@ -39,10 +38,8 @@ class Solver:
     def __post_init__(self) -> None:
         check_count("num_starts", self.num_starts)
         check_count("num_steps", self.num_steps)
-        if not 0.0 < self.natural_rate <= 1.0:
-            raise ValueError(f"natural_rate must be in (0, 1], but got {self.natural_rate!r}.")
-        if not 0.0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance must be 0 or more and finite, but got {self.tolerance!r}.")
+        check_rate("natural_rate", self.natural_rate)
+        check_not_negative("tolerance", self.tolerance)
 
 
 def check_solver(solver: Solver | None) -> Solver:

@@ -7,7 +7,15 @@ import torch
 
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
 from pyro_vgpds.files.kernels import UnknownKernelError
-from pyro_vgpds.files.models import BAD_CONTENT, build_data, convert_names, convert_scale, describe_data, pack_metadata
+from pyro_vgpds.files.models import (
+    BAD_CONTENT,
+    build_data,
+    check_place,
+    convert_names,
+    convert_scale,
+    describe_data,
+    pack_metadata,
+)
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.ensemble_files import build_ensemble, describe_ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
@@ -70,12 +78,14 @@ def load_posterior(
     :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
         that is not registered.
     :raises FileNotFoundError: if there is no such file.
+    :raises ValueError: if torch cannot use the device.
 
     >>> from pyro_vgpds import load_posterior, save
     >>> save("model.safetensors", model, guide, data)
     >>> load_posterior("model.safetensors").bound == post.bound
     True
     """
+    check_place(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
         convert_names(header, tensors)

@@ -11,7 +11,7 @@ from typing import cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_number
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import check_task
@@ -92,8 +92,8 @@ def auto(
     if task is None:
         task = "impute" if data.num_missing else "forecast"
     check_task(task)
-    if not seconds > 0.0:
-        raise ValueError(f"seconds must be positive, but got {seconds!r}.")
+    if not isinstance(seconds, float) or seconds != math.inf:
+        check_number("seconds", seconds, "positive", lambda value: value > 0.0)
     if processes is not None:
         check_count("processes", processes)
     names = propose_baselines(data, task) if baselines is None else list(baselines)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyro.nn import PyroModule
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
@@ -18,7 +18,7 @@ from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.settings import METHODS, Settings
 from pyro_vgpds.types import PathLike
 
 __all__ = ["fit"]
@@ -99,7 +99,8 @@ def fit(
     """
     _check(model, guide, data, num_restarts)
     own_sites = isinstance(guide, AutoOpperArchambeau)
-    method = method or ("natural" if own_sites else "adam")
+    method = ("natural" if own_sites else "adam") if method is None else method
+    check_choice("method", method, METHODS)
     if method == "natural" and not own_sites:
         raise ValueError(
             f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
@@ -140,6 +141,8 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "
             f"{type(guide).__name__}. Train other guides with Pyro's SVI."
         )
+    if guide.model is not model:
+        raise ValueError("guide was made for another model: give the model and its own guide, such as guide.model.")
     check_count("num_restarts", num_restarts, 0)
     if num_restarts and getattr(model, "start", None) is None:
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, which can draw new inducing inputs.")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_not_negative
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
@@ -41,8 +40,8 @@ class Checkpoints:
     def __init__(self, path: PathLike, steps: int | None, seconds: float | None) -> None:
         if steps is not None:
             check_count("checkpoint_steps", steps)
-        if seconds is not None and not 0.0 <= seconds < math.inf:
-            raise ValueError(f"checkpoint_seconds must be finite and 0 or more, but got {seconds!r}.")
+        if seconds is not None:
+            check_not_negative("checkpoint_seconds", seconds)
         if not Path(path).absolute().parent.is_dir():
             raise ValueError(f"checkpoint: the folder {Path(path).absolute().parent} does not exist. Create it first.")
         if Path(path).is_dir():

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_choice, check_count, check_not_negative, check_number, check_rate
 
 __all__ = ["METHODS", "ResumeError", "Settings"]
 
@@ -34,17 +33,14 @@ class Settings:
     tolerance: float
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, but got {self.method!r}.")
+        check_choice("method", self.method, METHODS)
         check_count("num_steps", self.num_steps, 1)
         if self.warmup is not None:
             check_count("warmup", self.warmup, 0)
-        if self.learning_rate is not None and not 0.0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, but got {self.learning_rate!r}.")
-        if not 0.0 < self.natural_rate <= 1.0:
-            raise ValueError(f"natural_rate must be in (0, 1], but got {self.natural_rate!r}.")
-        if not 0.0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance must be finite and 0 or more, but got {self.tolerance!r}.")
+        if self.learning_rate is not None:
+            check_number("learning_rate", self.learning_rate, "positive and finite", lambda value: value > 0.0)
+        check_rate("natural_rate", self.natural_rate)
+        check_not_negative("tolerance", self.tolerance)
 
     @property
     def rate(self) -> float:

@@ -364,9 +364,9 @@ def test_pendulum():
     same, other = (datasets.make_pendulum_video(num_frames=3, seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(same.y[0], datasets.make_pendulum_video(num_frames=3).y[0])
     assert not np.allclose(same.y[0], other.y[0])
-    with pytest.raises(ValueError, match=r"frames at least 8 x 8, but got num_frames=5, period=24\.0, height=4"):
+    with pytest.raises(ValueError, match="height must be a whole number of at least 8, but got 4"):
         datasets.make_pendulum_video(num_frames=5, height=4)
-    with pytest.raises(ValueError, match=r"swing must be in \(0, 90\] and noise >= 0, but got swing=120"):
+    with pytest.raises(ValueError, match=r"swing must be in \(0, 90\], but got 120"):
         datasets.make_pendulum_video(swing=120)
 
 
@@ -410,7 +410,10 @@ def test_sensors_without_noise_and_dropouts():
 
 @pytest.mark.parametrize("options", [{"num_days": 6}, {"num_sensors": 0}, {"noise": -1.0}, {"noise": float("nan")}])
 def test_sensors_are_refused(options):
-    with pytest.raises(ValueError, match=r"num_days must be at least 7, num_sensors at least 1 and noise >= 0"):
+    (name,) = options
+    with pytest.raises(
+        ValueError, match=f"^{name} must be (a whole number of at least|finite and 0 or more).* but got"
+    ):
         datasets.make_sensors(**options)
 
 

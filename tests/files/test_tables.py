@@ -80,6 +80,6 @@ def test_bad_input_is_named(posterior, tmp_path):
         prediction.to_file(tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"a\.gif\. Videos need frame_shape"):
         prediction.to_file(tmp_path / "a.gif")
-    with pytest.raises(ValueError, match="probability must be between 0 and 1, but got 95"):
+    with pytest.raises(ValueError, match=r"interval must be in \[0, 1\), but got 95"):
         prediction.to_file(tmp_path / "a.csv", 95)
     assert not list(tmp_path.iterdir())

@@ -83,3 +83,10 @@ def test_what_is_no_kernel(text, message):
 def test_text_must_be_text():
     with pytest.raises(TypeError, match="must be a string such as 'matern32"):
         parse_kernel(RBF())
+
+
+def test_kernels_with_too_many_parts():
+    assert len(parse_kernel("+".join(["white"] * 50))) == 50
+    for sign in "+*":
+        with pytest.raises(ValueError, match=r"the kernel 'rbf.{197}…': more than 50 kernels at character 201"):
+            parse_kernel(sign.join(["rbf"] * 401))
