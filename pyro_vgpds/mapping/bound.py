@@ -23,10 +23,10 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
+from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["collapsed_bound", "whiten"]
+__all__ = ["ceiling", "collapsed_bound", "whiten"]
 
 _MAX_ERROR = 0.1  # nats per observation that rounding may add to the bound before it is an error
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
@@ -40,13 +40,42 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     :param factor: L, the Cholesky factor of K_MM.
     :param noise: the noise variance 1/β of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
     :param groups: the column groups of the centred and scaled outputs.
-    :raises NumericalError: if rounding error dominates the bound.
+    :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
     """
     A, v, slack = _whitened(psi, factor, noise, groups)
     if noise.shape[-1] > 1:
-        return _bound_per_output(A, v, slack, noise, groups)
+        bound = _bound_per_output(A, v, slack, noise, groups)
+    else:
+        bound = _shared_bound(A, v, slack, psi.psi0, noise, groups)
+    with torch.no_grad():
+        error = default_jitter(bound.dtype) * (groups.rows * groups.columns + groups.square / noise.amin(-1, True))
+        if bool((bound > ceiling(noise, groups) + error.sum(-1)).any()):
+            raise NumericalError(
+                "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by "
+                "rounding error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
+            )
+    return bound
+
+
+def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
+    r"""The largest log density that outputs with this noise can have, which no bound exceeds, except by rounding:
+
+    .. math:: -\sum_d \frac{N_d}{2} \log 2\pi\sigma_d^2
+
+    :param noise: the noise variance of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
+    :param groups: the column groups of the centred and scaled outputs; σ_d² is the noise in the units of the data.
+    """
+    if noise.shape[-1] == 1:
+        counts = (groups.rows * groups.columns).sum()
+    else:
+        counts = torch.nn.functional.pad(groups.rows, (0, 1))[groups.of_column]  # (D,): an output never seen has -1
+    return -0.5 * (counts * (2.0 * math.pi * noise).log()).sum(-1) - groups.log_scale
+
+
+def _shared_bound(A: Tensor, v: Tensor, slack: Tensor, psi0: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
+    """The bound with one noise for all outputs."""
     beta, D, N = 1.0 / noise, groups.columns, groups.rows
-    LB, v, slack = _factorised(A, v, slack, psi.psi0, beta, groups)
+    LB, v, slack = _factorised(A, v, slack, psi0, beta, groups)
     log_det = 2.0 * LB.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     cost = D * N * (2.0 * math.pi * noise).log() + D * log_det + beta * groups.square + beta * D * slack
     fit = cost.new_zeros(())

@@ -20,6 +20,7 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
+from pyro_vgpds.temporal.rounding import check_digits
 from pyro_vgpds.temporal.structure import make_covariance
 from pyro_vgpds.types import Shape
 
@@ -271,7 +272,9 @@ def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
             "a TemporalGP with the kernel, times and structure of the model."
         )
     mu, s, mean_bar, logdet = q.moments
-    kl = 0.5 * (logdet.sum(-1) + (mean_bar * mu - q.lam * s).sum((-2, -1)))
+    shares, square = q.lam * s, mean_bar * mu
+    check_digits(shares, square, logdet)
+    kl = 0.5 * (logdet.sum(-1) + (square - shares).sum((-2, -1)))
     return kl.expand(q.batch_shape)
 
 

@@ -66,7 +66,7 @@ class GradientSteps:
         try:
             return Ascent(*self._evaluate())
         except NumericalError as error:
-            raise NumericalError(NO_START) from error
+            raise NumericalError(f"{NO_START} {error}") from error
 
     def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
         """The state of a checkpoint.
