@@ -15,6 +15,9 @@ the scaling: log J is the sum of log s_d over all observed entries.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +29,11 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["ceiling", "collapsed_bound", "whiten"]
+__all__ = ["ceiling", "collapsed_bound", "strict_rounding", "whiten"]
 
-_MAX_ERROR = 0.1  # nats per observation that rounding may add to the bound before it is an error
+# nats per observation that rounding may add to the bound before it is an error
+_max_error = ContextVar("_max_error", default=0.1)
+_STRICT = 0.02  # the same for points that training accepts
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 
@@ -55,6 +60,19 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
                 "rounding error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
             )
     return bound
+
+
+@contextmanager
+def strict_rounding() -> Iterator[None]:
+    """A context in which bounds tolerate less rounding error, so that points accepted in it are safe outside of it.
+
+    The same point in other parameters, after a file or in a posterior, has other rounding errors of the same size.
+    """
+    token = _max_error.set(_STRICT)
+    try:
+        yield
+    finally:
+        _max_error.reset(token)
 
 
 def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -120,7 +138,7 @@ class _Whitened(NamedTuple):
 
     A: Tensor  #: L⁻¹ Ψ2 L⁻ᵀ, (..., C, M, M)
     v: Tensor  #: L⁻¹ Ψ1ᵀ Y, (..., M, R)
-    slack: Tensor  #: ψ0 − tr A, (..., C), never negative except by rounding
+    slack: Tensor  #: ψ0 − tr A, (..., C), never negative
 
 
 def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> _Whitened:
@@ -131,12 +149,12 @@ def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> 
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    if bool((-slack / noise.amin(-1, keepdim=True) > _MAX_ERROR * groups.rows).any()):
+    if bool((-slack / noise.amin(-1, keepdim=True) > _max_error.get() * groups.rows).any()):
         raise NumericalError(
             f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
             "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
         )
-    return _Whitened(A, v, slack)
+    return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
 
 def _factorised(
