@@ -6,7 +6,18 @@ import pyro
 import pytest
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, Solver, fit, load, save
+from pyro_vgpds import (
+    VGPDS,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    Posterior,
+    PosteriorMixture,
+    Sequences,
+    Solver,
+    fit,
+    load,
+    save,
+)
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern12, Matern52, Periodic, White
 from pyro_vgpds.linalg import in_double
 
@@ -76,3 +87,22 @@ def test_kernel_values_in_double_have_the_same_numbers():
     torch.testing.assert_close(
         in_double(mapping).cov(x.double(), x.double()), mapping.cov(x, x).double(), rtol=1e-4, atol=1e-5
     )
+
+
+def test_every_prediction_of_a_float32_model_is_float32():
+    pyro.set_rng_seed(0)
+    data = _data(torch.float32, missing=0.0)
+    model = VGPDS.from_data(data, latent_dim=2, num_inducing=8)
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, data, num_steps=3)
+    plain, carried = Posterior(model, guide, data), Posterior(model, guide, data, residual=Bias() + White())
+    t, y = data.times.t[:5], data.read()[:5]
+    ahead = data.times.t[19] + torch.arange(1.0, 3.0, dtype=torch.float32)
+    found = [post.forecast(ahead, 0) for post in (plain, carried, PosteriorMixture([plain, carried]))]
+    found += [plain.condition(Sequences(t, y, dtype=torch.float32)).forecast(ahead, 0)]
+    for prediction in found:
+        assert prediction.mean.dtype == prediction.variance.dtype == prediction.sample(2).dtype == torch.float32
+        assert bool((prediction.variance > 0.0).all())
+    assert plain.forecast(ahead, 0, full_cov=True).covariance.dtype == torch.float32
+    assert plain.generate(ahead, num_samples=2).dtype == torch.float32
+    assert np.isfinite(float(plain.log_density(t, y)))
