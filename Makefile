@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-fast test-slow dist dist-test tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-slow fuzz dist dist-test tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -33,6 +33,13 @@ test-fast: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
+
+# Random problems, trained, predicted, saved and loaded; prints the seeds that fail. `make test` has a short part of it.
+FUZZ_FIRST ?= 0
+FUZZ_COUNT ?= 2000
+FUZZ_SECONDS ?= 3600
+fuzz: install
+	$(BIN)/python tests/fuzz/fuzz_problems.py --first $(FUZZ_FIRST) --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
 
 # A source distribution, and a wheel that is built from it.
 dist: install

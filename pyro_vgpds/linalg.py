@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["NumericalError", "add_diagonal", "cholesky", "default_jitter", "matvec"]
+__all__ = ["NumericalError", "add_diagonal", "cholesky", "default_jitter", "in_double", "matvec"]
+
+V = TypeVar("V")
 
 _MAX_TRIES = 6
 _warned: set[str] = set()
@@ -96,6 +100,29 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
         f"{size} is not positive definite, even with jitter of {extra / 10:.0e} of its diagonal. Try a larger "
         "`jitter`, fewer or more widely spread inducing inputs, or float64."
     )
+
+
+def in_double(value: V) -> V:
+    """A kernel value with its tensors in float64, and those of its parts; itself if they are float64 already.
+
+    float32 has too few digits for the differences and inverses of the bound, whatever the jitter.
+
+    :param value: a kernel value, or a list or tuple of them.
+    """
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value  # type: ignore[return-value]
+    if isinstance(value, (list, tuple)):
+        parts = [in_double(part) for part in value]
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else type(value)(parts)
+    if isinstance(value, torch.nn.Module) or not hasattr(value, "__dict__"):
+        return value
+    old = vars(value)
+    new = {name: in_double(part) for name, part in old.items() if isinstance(part, (Tensor, list, tuple))}
+    if all(part is old[name] for name, part in new.items()):
+        return value
+    result = copy.copy(value)
+    vars(result).update(new)
+    return result
 
 
 def matvec(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -271,7 +271,7 @@ class VGPDS(ParameterModule):
         if self.start is None:
             return None
         with torch.no_grad():
-            times = self.start.times.to(self.inducing)
+            times = self.start.times.to(self.inducing.device)
             return self.start.sites(TemporalGP(self.temporal(), times, self.latent_dim, structure=self.structure))
 
     def relevance(self, guide: Callable[..., object] | None = None, data: Sequences | None = None) -> Relevance:

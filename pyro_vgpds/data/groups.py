@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,6 +39,15 @@ class ColumnGroups:
     of_column: Tensor  #: (D,) the group of each output, -1 if nothing of it was observed
     log_scale: Tensor  #: the log of the scale, summed over all observed entries: the Jacobian of the scaling
     order: Tensor | None = None  #: (R,) the output of each column of ``factor``, if it holds the columns themselves
+
+    @functools.cached_property
+    def in_double(self) -> ColumnGroups:
+        """The same in float64, in which everything is computed; itself if it is."""
+        if self.factor.dtype == torch.float64:
+            return self
+        names = ("columns", "rows", "square", "factor", "log_scale")
+        new = {name: getattr(self, name).double() for name in names}
+        return replace(self, mask=None if self.mask is None else self.mask.double(), **new)
 
     @property
     def num_groups(self) -> int:

@@ -38,7 +38,7 @@ class Sequences:
         blocks and never copied whole. Default: times only, as for a draw from the prior.
     :param columns: names of the outputs. Default: those of a DataFrame, if ``y`` is one.
     :param names: names of the sequences, which predictions take in place of their indices.
-    :param dtype: of all computations.
+    :param dtype: of the numbers in memory, the parameters and the predictions. The bound is computed in float64.
     :param device: of all computations.
     :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, a
         sequence is empty, or torch cannot use the device.

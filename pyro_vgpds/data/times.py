@@ -96,6 +96,11 @@ class Times:
         steps = dt.new_zeros(len(levels)).index_copy_(0, which, dt)  # one of those that are equal
         return steps, which
 
+    @functools.cached_property
+    def in_double(self) -> Times:
+        """The same in float64, in which everything is computed; itself if it is."""
+        return self if self.t.dtype == torch.float64 else self.to(torch.float64)
+
     def __len__(self) -> int:
         return len(self.t)
 

@@ -19,6 +19,8 @@ from pyro_vgpds.inference.elbo import IntegrateMessenger
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
+_SITES = ("mean_bar_unconstrained", "lam_unconstrained")
+
 __all__ = ["AutoOpperArchambeau", "OpperArchambeauGuide"]
 
 
@@ -135,6 +137,8 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
             )
         if not bool((torch.isfinite(lam) & (lam > 0)).all() and torch.isfinite(mean_bar).all()):
             raise ValueError("mean_bar must be finite, and lam finite and positive.")
+        # float32 has too few digits: K_t mean_bar would not be the mean that training found
+        mean_bar, lam = mean_bar.double(), lam.double()
         if "lam" in self._pyro_params and self.lam_unconstrained.shape == lam.shape:
             with torch.no_grad():  # in place, so that optimisers keep their references
                 self.mean_bar_unconstrained.copy_(mean_bar)
@@ -144,6 +148,15 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
         self.lam = PyroParam(
             lam.detach().clone(memory_format=torch.contiguous_format), constraint=constraints.positive, event_dim=2
         )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Moves to another device; ``mean_bar`` and ``lam`` stay float64."""
+        kept = {name: p.detach().clone() for name, p in self.named_parameters() if name in _SITES}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            parameter = getattr(self, name)
+            parameter.data = value.to(parameter.device)
+        return self
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         if isinstance(prior, TemporalGP):

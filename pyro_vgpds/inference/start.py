@@ -26,8 +26,7 @@ _SITE_PRECISION = 10.0
 _LATENT = 40  # latent dimensions, if there are as many outputs
 _CYCLES = 7.0  # periods over which a cycle changes, at first
 # Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
-# K_MM of an almost linear kernel is nearly singular, for which single precision has too few digits.
-_WEIGHTS = {torch.float64: 0.2, torch.float32: 0.5}
+_WEIGHTS = 0.2
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
     for leaf in kernel.leaves():
         if default and isinstance(leaf, ARDRBF):
             # x has unit variance, so that the mean variance of f over the data is σ² (1 − e^{−Σw}) approximately
-            total = _WEIGHTS[share.dtype]
+            total = _WEIGHTS
             leaf.set("variance", share.new_tensor(spread / -math.expm1(-total)))
             leaf.set("weight", total / share.sum() * share)
         elif isinstance(leaf, (ARDRBF, ARDLinear)):

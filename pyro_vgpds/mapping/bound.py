@@ -15,6 +15,9 @@ the scaling: log J is the sum of log s_d over all observed entries.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +26,14 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky
+from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["collapsed_bound", "whiten"]
+__all__ = ["ceiling", "collapsed_bound", "strict_rounding", "whiten"]
 
-_MAX_ERROR = 0.1  # nats per observation that rounding may add to the bound before it is an error
+# nats per observation that rounding may add to the bound before it is an error
+_max_error = ContextVar("_max_error", default=0.1)
+_STRICT = 0.02  # the same for points that training accepts
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 
@@ -40,13 +45,55 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     :param factor: L, the Cholesky factor of K_MM.
     :param noise: the noise variance 1/β of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
     :param groups: the column groups of the centred and scaled outputs.
-    :raises NumericalError: if rounding error dominates the bound.
+    :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
     """
     A, v, slack = _whitened(psi, factor, noise, groups)
     if noise.shape[-1] > 1:
-        return _bound_per_output(A, v, slack, noise, groups)
+        bound = _bound_per_output(A, v, slack, noise, groups)
+    else:
+        bound = _shared_bound(A, v, slack, psi.psi0, noise, groups)
+    with torch.no_grad():
+        error = default_jitter(bound.dtype) * (groups.rows * groups.columns + groups.square / noise.amin(-1, True))
+        if bool((bound > ceiling(noise, groups) + error.sum(-1)).any()):
+            raise NumericalError(
+                "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by "
+                "rounding error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
+            )
+    return bound
+
+
+@contextmanager
+def strict_rounding() -> Iterator[None]:
+    """A context in which bounds tolerate less rounding error, so that points accepted in it are safe outside of it.
+
+    The same point in other parameters, after a file or in a posterior, has other rounding errors of the same size.
+    """
+    token = _max_error.set(_STRICT)
+    try:
+        yield
+    finally:
+        _max_error.reset(token)
+
+
+def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
+    r"""The largest log density that outputs with this noise can have, which no bound exceeds, except by rounding:
+
+    .. math:: -\sum_d \frac{N_d}{2} \log 2\pi\sigma_d^2
+
+    :param noise: the noise variance of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
+    :param groups: the column groups of the centred and scaled outputs; σ_d² is the noise in the units of the data.
+    """
+    if noise.shape[-1] == 1:
+        counts = (groups.rows * groups.columns).sum()
+    else:
+        counts = torch.nn.functional.pad(groups.rows, (0, 1))[groups.of_column]  # (D,): an output never seen has -1
+    return -0.5 * (counts * (2.0 * math.pi * noise).log()).sum(-1) - groups.log_scale
+
+
+def _shared_bound(A: Tensor, v: Tensor, slack: Tensor, psi0: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
+    """The bound with one noise for all outputs."""
     beta, D, N = 1.0 / noise, groups.columns, groups.rows
-    LB, v, slack = _factorised(A, v, slack, psi.psi0, beta, groups)
+    LB, v, slack = _factorised(A, v, slack, psi0, beta, groups)
     log_det = 2.0 * LB.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (..., C)
     cost = D * N * (2.0 * math.pi * noise).log() + D * log_det + beta * groups.square + beta * D * slack
     fit = cost.new_zeros(())
@@ -91,7 +138,7 @@ class _Whitened(NamedTuple):
 
     A: Tensor  #: L⁻¹ Ψ2 L⁻ᵀ, (..., C, M, M)
     v: Tensor  #: L⁻¹ Ψ1ᵀ Y, (..., M, R)
-    slack: Tensor  #: ψ0 − tr A, (..., C), never negative except by rounding
+    slack: Tensor  #: ψ0 − tr A, (..., C), never negative
 
 
 def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> _Whitened:
@@ -102,12 +149,12 @@ def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> 
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    if bool((-slack / noise.amin(-1, keepdim=True) > _MAX_ERROR * groups.rows).any()):
+    if bool((-slack / noise.amin(-1, keepdim=True) > _max_error.get() * groups.rows).any()):
         raise NumericalError(
             f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
             "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
         )
-    return _Whitened(A, v, slack)
+    return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
 
 def _factorised(

@@ -120,7 +120,7 @@ class InducingPosterior:
             yield from self._make_columns(start, min(start + step, self.num_outputs))
 
     def _make_columns(self, start: int, stop: int) -> Iterator[OutputWeights]:
-        centred = self.data.read(start, stop).sub_(self.output_mean[start:stop])
+        centred = self.data.read(start, stop).double().sub_(self.output_mean[start:stop])
         y = torch.nan_to_num(centred.div_(self.output_scale[start:stop]), nan=0.0)
         y = y if self._weight is None else y * self._weight.unsqueeze(-1)
         v, of_column = self._k.mT @ y, self.of_column[start:stop]

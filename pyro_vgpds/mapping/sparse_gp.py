@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import MappingValue, expect, observe
 from pyro_vgpds.types import Shape
@@ -69,7 +69,16 @@ class SparseGP(Expandable):
         data: Sequences | None = None,
         jitter: float | None = None,
     ) -> None:
-        self.x, self.kernel, self.inducing, self.output_mean, self._scale = x, kernel, inducing, mean, scale
+        self._given = mean, scale  # as they are, by which the data know their column groups
+        x, inducing, mean, noise, kernel = (
+            x.double(),
+            inducing.double(),
+            mean.double(),
+            noise.double(),
+            in_double(kernel),
+        )
+        self.x, self.kernel, self.inducing, self.output_mean = x, kernel, inducing, mean
+        self._scale = None if scale is None else scale.double()
         self.noise = noise if noise.dim() else noise.unsqueeze(-1)  # (..., 1) or (..., D)
         self.data, self.jitter = data, jitter
         if self.noise.shape[-1] not in (1, len(mean)):
@@ -97,7 +106,7 @@ class SparseGP(Expandable):
 
         :param data: the sequences that have them.
         """
-        return data.groups(self.output_mean, self._scale, columns=self.noise.shape[-1] > 1)
+        return data.groups(*self._given, columns=self.noise.shape[-1] > 1).in_double
 
     @property
     def output_scale(self) -> Tensor:
@@ -182,6 +191,7 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
     if value.dim() > 2:
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
+    x, variance = x.double(), None if variance is None else variance.double()
     groups = gp.groups(value)
     if variance is None:
         psi = observe(gp.kernel, x, gp.inducing, groups.mask, groups.factor)

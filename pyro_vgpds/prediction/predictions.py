@@ -185,7 +185,7 @@ class Prediction(Outputs):
             if self._observed is not None:
                 hidden = torch.isnan(self._observed).to(full.dtype)
                 full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
-        return full
+        return full.to(self.t.dtype)
 
     # the distribution
 
@@ -222,7 +222,7 @@ class Prediction(Outputs):
                 y += carried.sample(num_samples)
             if self._observed is not None:
                 y = torch.where(torch.isfinite(self._observed), self._observed, y)
-        return y
+        return y.to(self.t.dtype)
 
     @thread_limited
     def log_prob(self, y: ArrayLike) -> Tensor:

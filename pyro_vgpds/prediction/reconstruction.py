@@ -96,7 +96,7 @@ class Joint:
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
         groups = likelihood.groups_of(combined)
-        self.weight = torch.ones_like(t)
+        self.weight = torch.ones_like(t, dtype=torch.float64)
         self.weight[self.num_old :] = trust
         # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
         root = groups.factor * self.weight.sqrt().unsqueeze(-1)

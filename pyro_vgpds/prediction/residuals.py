@@ -104,7 +104,7 @@ class Residuals:
         t_new: Tensor,
         sequences: Sequence[tuple[Tensor, Tensor]],
     ) -> None:
-        self.correlation, self.inducing, self.t_new = correlation, inducing, t_new
+        self.correlation, self.inducing, self.t_new = correlation, inducing, t_new.double()
         self.sequences = list(sequences)
 
     def _parts(self, index: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -114,7 +114,7 @@ class Residuals:
         data, first = self.inducing.data, int(index.min())
         y = data.read(first, int(index.max()) + 1)[:, index - first] - self.inducing.output_mean[index]
         for rows, target in self.sequences:
-            t, left = data.times.t[rows], y[rows] - self.inducing.at_data(rows) @ v
+            t, left = data.times.in_double.t[rows], y[rows] - self.inducing.at_data(rows) @ v
             for seen, outputs in _patterns(torch.isfinite(left)):
                 factor = self._factor(t[seen])
                 told = solve_triangular(factor, left[seen][:, outputs], upper=False)

@@ -15,6 +15,7 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.paths import GaussianPath
+from pyro_vgpds.temporal.rounding import lost_digits
 
 __all__ = ["DenseCovariance"]
 
@@ -119,7 +120,10 @@ def _factor_b(block: Tensor, lam: Tensor) -> Tensor:
     r = _root(lam)
     b = r.unsqueeze(-1) * block * r.unsqueeze(-2)
     b.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    return cholesky(b, "B = I + √λ K_t √λ of q(X)")
+    factor, failed = torch.linalg.cholesky_ex(b)
+    if bool(failed.any()):  # jitter would make it the B of another K_t than the one that S = K − K r B⁻¹ r K takes
+        raise lost_digits(b)
+    return factor
 
 
 def _logdet(factor: Tensor) -> Tensor:

@@ -18,8 +18,10 @@ from torch.distributions import Independent, Normal, register_kl
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.linalg import in_double
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
+from pyro_vgpds.temporal.rounding import check_digits
 from pyro_vgpds.temporal.structure import make_covariance
 from pyro_vgpds.types import Shape
 
@@ -65,7 +67,7 @@ class TemporalGP(Expandable):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        times = times if isinstance(times, Times) else Times(times)
+        times, kernel = (times if isinstance(times, Times) else Times(times)).in_double, in_double(kernel)
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times
         self.covariance = make_covariance(kernel, times, jitter, structure)
@@ -146,6 +148,7 @@ class OpperArchambeau(Expandable):
 
     def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:
         _check_shapes(prior, mean_bar=mean_bar, lam=lam)
+        mean_bar, lam = mean_bar.double(), lam.double()
         self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
         self._predictors: dict[int, Predictor | None] = {}  # by sequence, made when first needed
         batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
@@ -167,6 +170,7 @@ class OpperArchambeau(Expandable):
         True
         """
         _check_shapes(prior, eta=eta, lam=lam)
+        eta, lam = eta.double(), lam.double()
         moments = prior.covariance.posterior_from_natural(eta, lam)
         new = cls(prior, moments.mean_bar, lam, validate_args=False)
         new.eta, new.moments = eta, moments
@@ -234,7 +238,7 @@ class OpperArchambeau(Expandable):
         """
         predict = None if sequence is None else self._predictor(sequence)
         if predict is not None:
-            return predict(t)
+            return predict(t.double())
         in_order = bool((t.diff() >= 0).all())  # a Markov prior needs sorted times
         structure = self.prior.requested_structure if in_order else "dense"
         return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=structure)
@@ -271,7 +275,9 @@ def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
             "a TemporalGP with the kernel, times and structure of the model."
         )
     mu, s, mean_bar, logdet = q.moments
-    kl = 0.5 * (logdet.sum(-1) + (mean_bar * mu - q.lam * s).sum((-2, -1)))
+    shares, square = q.lam * s, mean_bar * mu
+    check_digits(shares, square, logdet)
+    kl = 0.5 * (logdet.sum(-1) + (square - shares).sum((-2, -1)))
     return kl.expand(q.batch_shape)
 
 

@@ -66,7 +66,7 @@ class GradientSteps:
         try:
             return Ascent(*self._evaluate())
         except NumericalError as error:
-            raise NumericalError(NO_START) from error
+            raise NumericalError(f"{NO_START} {error}") from error
 
     def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
         """The state of a checkpoint.
@@ -98,7 +98,10 @@ class GradientSteps:
 
     def stopped(self, state: Ascent[Point]) -> str | None:
         """Why training ends here; None if it continues."""
-        return self.damping.stopped(state) or ("steps" if state.step >= self.settings.num_steps else None)
+        stopped = self.damping.stopped(state)
+        if stopped == "stuck" and state.step - state.num_undone >= _PATIENCE:
+            return "converged"  # to the limit of the digits, as for outputs without noise
+        return stopped or ("steps" if state.step >= self.settings.num_steps else None)
 
     def stored(self, state: Ascent[Point]) -> dict[str, Any]:
         """The state for a checkpoint, besides the values. It must be the last one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.bound import strict_rounding
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["NO_START", "Problem", "Values", "copies", "put_back"]
@@ -99,7 +101,8 @@ class Problem:
         """
         for parameter in self._everything:
             parameter.grad = None
-        bound = -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
+        with strict_rounding() if math.isfinite(self.best_bound) else nullcontext():
+            bound = -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()

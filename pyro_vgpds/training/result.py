@@ -50,7 +50,9 @@ class FitResult:
 
     bound: float  #: the lower bound on log p(Y), in nats
     history: list[Record] = field(repr=False)  #: every evaluation
-    stopped: str  #: "steps", "converged", "interrupted" or "stuck"
+    #: "steps"; "converged", also if rounding errors let the bound rise no further; "interrupted"; or "stuck", if hardly
+    #: any step from the start succeeded
+    stopped: str
     num_undone: int  #: steps that were undone and damped
     method: str  #: "natural", "lbfgs" or "adam"
 

@@ -102,10 +102,11 @@ def test_priors_round_trip(tmp_path):
 
 
 def test_another_dtype(tmp_path):
-    model, guide, data = trained(jitter=1e-4, mapping=ARDRBF())  # the rule's own jitter would be another for float32
+    model, guide, data = trained(jitter=1e-4, mapping=ARDRBF())
     save(tmp_path / "m", model, guide, data)
     small, small_guide, small_data = load(tmp_path / "m", device="cpu", dtype=torch.float32)
-    assert all(p.dtype == torch.float32 for p in (*small.parameters(), *small_guide.parameters()))
+    assert all(p.dtype == torch.float32 for p in small.parameters())
+    assert all(p.dtype == torch.float64 for p in small_guide.parameters())  # K_t mean_bar needs its digits
     assert small_data.dtype == small_data.y.dtype == torch.float32
     assert loss_of(small, small_guide, small_data) == pytest.approx(loss_of(model, guide, data), rel=1e-3)
 

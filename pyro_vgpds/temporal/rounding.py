@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When rounding errors are all that is left of q(X)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.linalg import NumericalError, default_jitter
+
+__all__ = ["check_digits", "lost_digits"]
+
+_SHARE_ERROR = 1e-2  # rounding error of λ diag S, which is in [0, 1], that makes it useless
+
+
+def lost_digits(matrix: Tensor) -> NumericalError:
+    """The error for a B = I + √λ K_t √λ, whose eigenvalues are at least 1, that cannot be factorised or used.
+
+    :param matrix: B, or numbers that were computed with it.
+    """
+    if not bool(torch.isfinite(matrix).all()):
+        return NumericalError(
+            "K_t or λ of q(X) has values that are not finite. A parameter has diverged: lower the learning rate, or "
+            "check the scale of the data and of the times."
+        )
+    return NumericalError(
+        "q(X) is dominated by rounding error: the covariance K_t of the latent path is too large beside the "
+        "posterior variances. A kernel that grows with time, such as Linear, needs times that begin near 0 (subtract "
+        "an origin from them) or a smaller variance. Otherwise try a smaller learning rate or, for float32, float64."
+    )
+
+
+def check_digits(shares: Tensor, square: Tensor, logdet: Tensor) -> None:
+    """Check the terms of the KL divergence of q(X).
+
+    S is at most Λ⁻¹, so the shares are in [0, 1], and no KL divergence is negative.
+
+    :param shares: λ diag S, (..., N, Q).
+    :param square: mean_bar ∘ μ, (..., N, Q).
+    :param logdet: log|B|, (..., Q).
+    :raises NumericalError: if one of them is clearly out of its range, or not finite.
+    """
+    with torch.no_grad():
+        terms = logdet + (square - shares).sum(-2)  # of each latent dimension
+        error = default_jitter(shares.dtype) * (shares.shape[-2] + logdet.abs() + square.abs().sum(-2))
+        low, high = torch.aminmax(shares)
+        right = (low >= -_SHARE_ERROR) & (high <= 1.0 + _SHARE_ERROR) & (terms >= -error).all()
+        if not bool(right):  # also if they are NaN
+            raise lost_digits(torch.stack([low, high, terms.sum()]))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short, seeded part of the fuzz suite of problems. `make fuzz` tries many more, larger ones."""
+
+import pytest
+import torch
+from fuzz_problems import failure, random_problem
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_problem_trains_predicts_and_survives_a_file(seed):
+    assert failure(seed, largest=60) is None
+
+
+def test_the_problems_are_of_all_sorts():
+    problems = [random_problem(seed) for seed in range(200)]
+    frames = [problem.data.num_frames for problem in problems]
+    outputs = [problem.data.num_outputs for problem in problems]
+    assert min(frames) == 2
+    assert 250 < max(frames) <= 300
+    assert min(outputs) == 1
+    assert 50 < max(outputs) <= 60
+    assert {problem.data.num_sequences for problem in problems} == set(range(1, 7))
+    assert {problem.data.dtype for problem in problems} == {torch.float32, torch.float64}
+    assert {problem.method for problem in problems} == {"natural", "lbfgs", "adam"}
+    names = " ".join(repr(problem.temporal) for problem in problems)
+    for name in (
+        "RBF",
+        "MarkovRBF",
+        "Matern12",
+        "Matern32",
+        "Matern52",
+        "Periodic",
+        "Cosine",
+        "Linear",
+        "White",
+        "None",
+    ):
+        assert name in names
+
+
+def test_a_failure_names_what_is_wrong(monkeypatch):
+    monkeypatch.setattr("fuzz_problems.try_problem", lambda *args: 1 / 0)
+    assert "ZeroDivisionError: division by zero" in str(failure(3))
