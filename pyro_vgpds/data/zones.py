@@ -33,7 +33,7 @@ def zone_name(zone: datetime.tzinfo) -> str:
 
 
 def common_zone(zones: set[str]) -> str | None:
-    """The zone of dates of several zones, ``UTC`` if they differ; None if there is none."""
+    """The zone of dates of several zones, ``UTC`` if they differ; None for an empty set."""
     return next(iter(zones)) if len(zones) == 1 else "UTC" if zones else None
 
 
