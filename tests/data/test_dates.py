@@ -190,7 +190,7 @@ def test_dates_among_outputs_are_refused_by_name(kind):
     frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "when": column})
     with pytest.raises(TypeError, match="column 'when' of y has dates or durations, but outputs must be numbers"):
         Sequences([0.0, 1.0, 2.0], frame)
-    with pytest.raises(TypeError, match=r"column 'when' of y\[0\] has dates"):
+    with pytest.raises(TypeError, match=r"column 'when' .*must be numbers"):
         Sequences.from_frame(frame)
 
 
