@@ -297,6 +297,8 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
+
 enum { ROWS = 4, COLS = 48, SLACK = 2, PANEL = ROWS * (COLS + SLACK), DEPTH = 16, DEGREE = 11 };
 #define LOG2E 0x1.71547652b82fep0
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -319,7 +321,7 @@ typedef struct {
 
 static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
 
-#if defined(__x86_64__) && !defined(MIDPOINT_LANES)
+#if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx512f")))
 #define NAME(x) x##_avx512
 #define LANES 8

@@ -353,6 +353,8 @@ NOINLINE int NAME(run)(const chain *c, int task) {
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // no function with vectors is called from another file
 #endif
@@ -391,7 +393,7 @@ static vec *allocate(long count) {
     return posix_memalign(&memory, sizeof(vec), count * sizeof(vec)) ? NULL : memory;
 }
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx2,fma")))
 #define SET avx2
 #include "_tiles.c"
