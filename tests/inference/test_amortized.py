@@ -166,7 +166,7 @@ def test_refinement_closes_the_gap(missing):
     for options, match in (
         ({"num_steps": -1}, "num_steps must be"),
         ({"natural_rate": 0.0}, "natural_rate must be in"),
-        ({"tolerance": -1.0}, "tolerance must be 0 or more"),
+        ({"tolerance": -1.0}, "tolerance must be finite and 0 or more, but got -1.0"),
     ):
         with pytest.raises(ValueError, match=match):
             guide.refine(data, **options)
