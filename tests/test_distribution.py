@@ -98,5 +98,9 @@ def test_an_editable_install_adds_a_path(sources, tmp_path):
         assert [Path(name).suffix for name in names] == [".pth"]
         assert file.read(names[0]).decode().split() == [str(sources)]
         file.extractall(tmp_path)
-    code = f"import site; site.addsitedir({str(tmp_path)!r}); import pyro_vgpds; print(pyro_vgpds.__file__)"
+    code = (
+        "import os, site, sys; "  # without the installation that runs this test
+        "sys.path[:] = [p for p in sys.path if not os.path.exists(os.path.join(p, 'pyro_vgpds', '__init__.py'))]; "
+        f"site.addsitedir({str(tmp_path)!r}); import pyro_vgpds; print(pyro_vgpds.__file__)"
+    )
     assert Path(run(code, cwd=sources.parent)) == sources / "pyro_vgpds" / "__init__.py"
