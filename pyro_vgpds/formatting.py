@@ -8,7 +8,7 @@ import sys
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["Default", "counted", "describe_prior", "numbers", "on_terminal"]
+__all__ = ["Default", "counted", "describe_prior", "is_number", "numbers", "on_terminal"]
 
 
 class Default:
@@ -53,3 +53,17 @@ def on_terminal() -> bool:
     False
     """
     return sys.stderr is not None and not getattr(sys.stderr, "closed", False) and sys.stderr.isatty()
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number, such as 1e-3 or nan.
+
+    >>> from pyro_vgpds.formatting import is_number
+    >>> is_number("1e-3"), is_number("24h")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -11,6 +11,7 @@ import numpy as np
 from pyro_vgpds.cli.errors import UsageError
 from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
+from pyro_vgpds.formatting import is_number
 
 __all__ = [
     "OutOfRangeError", "has_zone", "months_to", "parse_date", "parse_range", "parse_step",
@@ -53,7 +54,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
 
     :raises ValueError: if one is neither, or is out of range; the error's second argument is the index.
     """
-    kind = "number" if _is_number(cells[0]) else "date"
+    kind = "number" if is_number(cells[0]) else "date"
     times: list[float | np.datetime64] = []
     for i, cell in enumerate(cells):
         try:
@@ -72,7 +73,7 @@ def parse_range(text: str, argument: str) -> np.ndarray:
     :raises UsageError: that names the argument.
     """
     parts = [part.strip() for part in text.split(":")]
-    if len(parts) == 3 and all(map(_is_number, parts)):
+    if len(parts) == 3 and all(map(is_number, parts)):
         start, stop, step = map(float, parts)
         if not step > 0 or not stop >= start or not np.isfinite([start, stop, step]).all():
             raise UsageError(f"{argument} must be START:STOP:STEP with START <= STOP and STEP > 0, but got {text!r}.")
@@ -125,7 +126,7 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
 def parse_step(text: str, argument: str) -> float:
     """A positive number, in seconds if it has a unit s, min, h, d, w or y."""
     try:
-        step = float(text) if _is_number(text) else parse_duration(text)
+        step = float(text) if is_number(text) else parse_duration(text)
     except ValueError:
         step = 0.0
     if 0.0 < step < float("inf"):
@@ -133,11 +134,3 @@ def parse_step(text: str, argument: str) -> float:
     raise UsageError(
         f"{argument} must be a positive number, for dates with one of the units {', '.join(UNITS)}, but got {text!r}."
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

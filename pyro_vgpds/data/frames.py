@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyro_vgpds.formatting import is_number
+
 if TYPE_CHECKING:
     import pandas
 
@@ -68,17 +70,9 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
                 continue
         except (TypeError, ValueError):
             pass
-        text = next((value for value in column if isinstance(value, str) and not _is_number(value)), None)
+        text = next((value for value in column if isinstance(value, str) and not is_number(value)), None)
         held = f"{column.dtype}" if text is None else f"text such as {text!r}"
         raise TypeError(
             f"column {name!r} must be numbers, but has {held}. Drop it, as in frame.drop(columns=[{name!r}]), or name "
             "it with time= or sequence=, if it has the times or the names of the sequences."
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
