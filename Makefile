@@ -27,7 +27,7 @@ demo: $(VENV)/.library
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
 
-# Without those that train for long or start processes: about a minute on two cores.
+# Without those that train for long or start processes: about three minutes on two cores.
 test-fast: install
 	$(BIN)/python -m pytest -n 2 -m "not slow and not long" tests
 
