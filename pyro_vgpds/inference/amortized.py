@@ -17,7 +17,7 @@ from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.point import Point, read_point
 from pyro_vgpds.inference.refinement import Refined, refine_sites
-from pyro_vgpds.pyro_state import one_at_a_time, own_store
+from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["AmortizedOpperArchambeau"]
@@ -155,10 +155,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         refined, point = self._refined(data, num_steps, natural_rate, tolerance)
         guide = AutoOpperArchambeau(self.model, mean_bar=refined.q.mean_bar, lam=refined.q.lam)
         if point.values:
-            with own_store():
-                guide.median(data)  # makes the distributions of hyperparameters with priors
-            own = {name: value for name, value in self.state_dict().items() if name.startswith(("locs.", "scales."))}
-            guide.load_state_dict(own, strict=False)
+            guide.take_hyperparameters(self.state_dict(), data)
         return guide
 
     def gap(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -55,6 +55,17 @@ class OpperArchambeauGuide(AutoNormalMessenger):
             self(*args, **kwargs)
         q: Any = self.get_traces()[1].nodes["x"]["fn"]
         return q
+
+    def take_hyperparameters(self, state: Mapping[str, Tensor], data: Sequences) -> None:
+        """Make the distributions of hyperparameters with priors, with the parameters that another guide has for them.
+
+        :param state: the ``state_dict()`` of the other guide of the same model; its q(X) is not read.
+        :param data: data to call the model with.
+        """
+        with own_store():
+            self.median(data)
+        own = {name: value for name, value in state.items() if name.startswith(("locs.", "scales."))}
+        self.load_state_dict(own, strict=False)
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         if name == "y":  # the data have no outputs: draw them from the model, and create no parameters

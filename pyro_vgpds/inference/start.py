@@ -50,6 +50,11 @@ class Start:
         each = each.clamp_min(1e-4 * self.spread)
         return _NOISE * (each if per_output else self.x.new_tensor(self.spread))
 
+    @property
+    def cycle(self) -> float | None:
+        """The period of a single sequence with a clear cycle."""
+        return main_cycle(self.times, self.x * self.share.sqrt()) if len(self.times.lengths) == 1 else None
+
     def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
         """mean_bar and lam (N, Q) of the prior's posterior given noisy observations of the points.
 
@@ -67,7 +72,7 @@ def default_temporal(start: Start) -> Kernel:
     over several periods, plus a path that changes within one; if not, and for several sequences, it is a noisy
     oscillator for each dimension.
     """
-    period = main_cycle(start.times, start.x * start.share.sqrt()) if len(start.times.lengths) == 1 else None
+    period = start.cycle
     if period is None:
         path: Kernel = Matern32().fix("variance") * Cosine().fix("variance")
     else:

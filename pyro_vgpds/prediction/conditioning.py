@@ -17,7 +17,7 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.natural import least_lam
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
-from pyro_vgpds.pyro_state import one_at_a_time, own_store
+from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.training.api import fit
@@ -99,12 +99,9 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     model.load_state_dict(origin.states[0])
     options = {"init_loc_fn": init_to_value(values=origin.values)} if origin.values else {}
     guide = AutoOpperArchambeau(model, **sites, **options)
-    hyperparameters = {name: value for name, value in origin.states[1].items() if name.startswith(("locs.", "scales."))}
-    if origin.values:
-        with own_store():
-            guide.median(data)  # makes the distributions of hyperparameters with priors
-        if isinstance(origin.guide, OpperArchambeauGuide):
-            guide.load_state_dict(hyperparameters, strict=False)
+    if origin.values:  # other guides name their parameters alike, but with another meaning
+        own = isinstance(origin.guide, OpperArchambeauGuide)
+        guide.take_hyperparameters(origin.states[1] if own else {}, data)
     q = {"mean_bar_unconstrained", "lam_unconstrained"}
     learned = [p for name, p in guide.named_parameters() if p.requires_grad and name not in q]
     learned += [p for p in model.parameters() if p.requires_grad]

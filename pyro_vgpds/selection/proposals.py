@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.scales import main_cycle
 from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.rivals import RIVALS, find_period
@@ -50,8 +49,7 @@ def _is_default(period: float, data: Sequences) -> bool:
     if data.num_sequences > 1:
         return False
     latent = Sizes(None, None, None).chosen(data)[0]
-    start = find_start(data, latent, 0, data.output_means, data.output_scales)
-    own = main_cycle(start.times, start.x * start.share.sqrt())
+    own = find_start(data, latent, 0, data.output_means, data.output_scales).cycle
     return own is not None and abs(own / period - 1.0) < 0.1
 
 
