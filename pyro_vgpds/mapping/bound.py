@@ -29,13 +29,21 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["ceiling", "collapsed_bound", "strict_rounding", "whiten"]
+__all__ = ["ceiling", "collapsed_bound", "site_bound", "strict_rounding", "whiten"]
 
 # nats per observation that rounding may add to the bound before it is an error
 _max_error = ContextVar("_max_error", default=0.1)
 _STRICT = 0.02  # the same for points that training accepts
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
+_TOO_HIGH = (
+    "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by rounding "
+    "error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
+)
+_ILL_CONDITIONED = (
+    "K_MM ({0} x {0}) is so ill-conditioned that the bound is dominated by rounding error. Try a larger `jitter`, fewer "
+    "or better spread inducing inputs, or a smaller learning rate."
+)
 
 
 def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -55,10 +63,35 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     with torch.no_grad():
         error = default_jitter(bound.dtype) * (groups.rows * groups.columns + groups.square / noise.amin(-1, True))
         if bool((bound > ceiling(noise, groups) + error.sum(-1)).any()):
-            raise NumericalError(
-                "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by "
-                "rounding error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
-            )
+            raise NumericalError(_TOO_HIGH)
+    return bound
+
+
+def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tensor:
+    r"""The same for outputs with a Gaussian factor exp(linear f − ½ weight f²) for each entry, (...):
+
+    .. math:: \sum_d \tfrac12 v_d^\top B_d^{-1} v_d - \tfrac12 \log|B_d| - \tfrac12 (\psi_{0d} - \mathrm{tr}\,A_d),
+              \qquad B_d = I + A_d, \quad v_d = L^{-1} \Psi_1^\top \mathrm{linear}_d.
+
+    :param psi: the statistics with ``weight`` (transposed) in place of the mask, and ``linear`` in place of Y.
+    :param factor: L, the Cholesky factor of K_MM.
+    :param weight: (N, D).
+    :param linear: (N, D).
+    :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
+    """
+    A = whiten(factor.unsqueeze(-3), psi.psi2)
+    v = solve_triangular(factor, psi.psi1_y, upper=False)
+    slack = psi.psi0 - _trace(A)
+    with torch.no_grad():
+        # the slack is a sum of weights: rounding may be a share of an observation each
+        if bool((-slack > _max_error.get() * (weight > 0).sum(0)).any()):
+            raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
+    ones = torch.ones_like(slack).unsqueeze(-1)
+    bound = _output_terms(A, v.mT.unsqueeze(-1), ones) - 0.5 * slack.clamp_min(0.0).sum(-1)
+    with torch.no_grad():
+        most = torch.where(weight > 0, 0.5 * linear.square() / weight.clamp_min(1e-300), 0.0).sum()
+        if bool((bound > most + default_jitter(bound.dtype) * (weight.numel() + most)).any()):
+            raise NumericalError(_TOO_HIGH)
     return bound
 
 
@@ -150,10 +183,7 @@ def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> 
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
     if bool((-slack / noise.amin(-1, keepdim=True) > _max_error.get() * groups.rows).any()):
-        raise NumericalError(
-            f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
-            "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
-        )
+        raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
     return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
 

@@ -121,10 +121,10 @@ class GradientSteps:
 
     def _advance(self, state: Ascent[Point]) -> tuple[Point, float]:
         problem, settings = self.problem, self.settings
-        if state.step < settings.num_warmup and problem.noise is not None:
-            problem.noise.grad = None
-        if problem.natural is not None:
-            problem.natural.step(settings.natural_rate * state.length)
+        if state.step < settings.num_warmup:
+            for parameter in problem.late:
+                parameter.grad = None
+        problem.move_sites(settings.natural_rate * state.length)
         if self.adam is not None:
             for group in self.adam.param_groups:
                 group["lr"] = group["pace"] * settings.rate * state.length

@@ -39,7 +39,8 @@ class LbfgsSteps:
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
-        others = [p for p in problem.parameters if p is not problem.noise]
+        late = {id(p) for p in problem.late}
+        others = [p for p in problem.parameters if id(p) not in late]
         warmup = min(settings.num_warmup, settings.num_steps) if len(others) < len(problem.parameters) else 0
         self._phases = [(others, warmup), (problem.parameters, settings.num_steps + 1 - warmup)]
 
