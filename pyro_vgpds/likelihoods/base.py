@@ -154,6 +154,33 @@ class Likelihood(ParameterModule):
         """
         return mean
 
+    def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outputs given f, (..., N, D) each. Default: those of the distribution.
+
+        :param f: as for :meth:`distribution`.
+        :param p: the values of the parameters.
+        """
+        distribution = self.distribution(f, p)
+        return distribution.mean, distribution.variance
+
+    def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+        """P(output ≤ y given f). Default: that of the distribution; counts add up their probabilities.
+
+        :param y: (..., N, D).
+        :param f: as for :meth:`distribution`.
+        :param p: the values of the parameters.
+        """
+        distribution = self.distribution(f, p)
+        if not self.is_discrete:
+            return distribution.cdf(y)
+        total, most = torch.zeros(distribution.batch_shape, dtype=f.dtype, device=f.device), int(y.max())
+        for count in range(most + 1):
+            value = torch.full_like(y, float(count))
+            possible = (y >= count) & self.is_valid(value, p)
+            chance = distribution.log_prob(torch.where(possible, value, 0.0)).exp()
+            total = total + torch.where(possible, chance, 0.0)
+        return total
+
     def prepare(self, y: Tensor) -> None:
         """Choose the parameters that were not given from the outputs. Default: they keep their defaults.
 
@@ -218,10 +245,31 @@ class LikelihoodValue:
     def __init__(self, likelihood: Likelihood, parameters: SimpleNamespace) -> None:
         self.likelihood, self.parameters = likelihood, parameters
 
+    def detached(self) -> LikelihoodValue:
+        """The same with copies of the parameters, which an optimiser does not change."""
+        copies = {name: value.detach().clone() for name, value in vars(self.parameters).items()}
+        return LikelihoodValue(self.likelihood, SimpleNamespace(**copies))
+
     def distribution(self, f: Tensor) -> TorchDistribution:
         """The distribution of outputs given function values (..., N, F)."""
+        return self.likelihood.distribution(self._unflat(f), self.parameters)
+
+    def _unflat(self, f: Tensor) -> Tensor:
         count = self.likelihood.num_functions
-        return self.likelihood.distribution(f if count == 1 else f.unflatten(-1, (-1, count)), self.parameters)
+        return f if count == 1 else f.unflatten(-1, (-1, count))
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outputs given function values (..., N, F)."""
+        return self.likelihood.moments(self._unflat(f), self.parameters)
+
+    def cdf(self, y: Tensor, f: Tensor) -> Tensor:
+        """P(output ≤ y given f)."""
+        return self.likelihood.cdf(y, self._unflat(f), self.parameters)
+
+    def log_prob_of(self, distribution: TorchDistribution, y: Tensor) -> Tensor:
+        """The log-probability of outputs, minus infinity if they are not possible."""
+        possible = self.likelihood.is_valid(y, self.parameters)
+        return torch.where(possible, distribution.log_prob(torch.where(possible, y, 0.0)), -torch.inf)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed."""

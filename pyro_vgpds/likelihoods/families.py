@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import spread
+from pyro_vgpds.likelihoods.special import student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
 
@@ -77,6 +78,13 @@ class StudentT(_WithScale):
 
     def distribution(self, f: Tensor, p: Any) -> dist.StudentT:
         return dist.StudentT(p.df, f, p.scale)
+
+    def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+        variance = torch.where(p.df > 2.0, p.scale.square() * p.df / (p.df - 2.0).clamp_min(1e-12), torch.inf)
+        return f, variance.expand_as(f)  # f is the median if there is no mean
+
+    def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+        return student_cdf((y - f) / p.scale, p.df)
 
     def terms(self, y: Tensor, p: Any) -> Terms:
         zero, nu = torch.zeros_like(y), p.df

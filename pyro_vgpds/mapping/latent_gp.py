@@ -157,7 +157,18 @@ class CollapsedOutputs(Expandable):
         outputs, likelihood = self.outputs, self.outputs.likelihood
         y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
         sites = outputs.sites.tracked(likelihood, y, state)
-        return (self.latent.bound(sites) + sites.constant.sum()).expand(self.batch_shape)
+        return self.bound_of(self.latent, likelihood, y, sites).expand(self.batch_shape)
+
+    @staticmethod
+    def bound_of(latent: CollapsedLatent, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> Tensor:
+        """The bound of outputs, given their Gaussian factors.
+
+        :param latent: the functions with x integrated out.
+        :param likelihood: the likelihood at its parameters.
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param sites: their factors.
+        """
+        return latent.bound(sites) + sites.constant.sum()
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("CollapsedOutputs is for the collapsed bound; sample the model itself.")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
@@ -19,7 +20,11 @@ from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
+from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -82,6 +87,8 @@ class FittedModel:
             dense = data.times.lengths if q.prior.structure == "dense" else ()
             n, latent_dim = q.event_shape
             self.work = bound_work(n, data.num_outputs, latent_dim, likelihood.inducing.shape[-2], dense)
+            if isinstance(likelihood, PseudoGP):
+                _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
@@ -125,8 +132,48 @@ class FittedModel:
         return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     @property
+    def likelihood(self) -> LikelihoodValue | None:
+        """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
+        mapping = self.training.likelihood
+        return mapping.outputs if isinstance(mapping, PseudoGP) else None
+
+    def need_gaussian(self, what: str) -> None:
+        """Raise a ValueError if the outputs are not Gaussian.
+
+        :param what: that needs Gaussian outputs, for the error.
+        """
+        if self.likelihood is not None:
+            raise ValueError(f"{what} needs Gaussian outputs, but the likelihood is {self.likelihood.likelihood}.")
+
+    def predict(
+        self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
+        residuals: Residuals | None = None, **options: Any,
+    ) -> Prediction:  # fmt: skip
+        """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
+        outputs = self.likelihood
+        if outputs is None:
+            return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
+        if full_cov:
+            raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
+        return OutputPrediction(t, path, inducing, outputs, **options)
+
+    def predict_from(
+        self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, residuals: Residuals | None = None,
+        **options: Any,
+    ) -> Reconstruction:  # fmt: skip
+        """The same for partly observed outputs."""
+        outputs = self.likelihood
+        if outputs is None:
+            return Reconstruction(t, path, inducing, residuals=residuals, **options)
+        return OutputReconstruction(t, path, inducing, outputs, **options)
+
+    @property
     def noise_variance(self) -> Tensor:
-        """The noise variance of predictions, (1,) or (D,), in squared units of the data."""
+        """The noise variance of predictions, (1,) or (D,), in squared units of the data.
+
+        :raises ValueError: if outputs are not Gaussian.
+        """
+        self.need_gaussian("noise_variance")
         return self.inducing.noise[: self.num_outputs]
 
     # q(U)
@@ -151,6 +198,15 @@ class FittedModel:
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+
+
+def _check_plain(mapping: PseudoGP, **options: object) -> None:
+    """Raise a ValueError for options that need Gaussian outputs."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} needs Gaussian outputs, but the likelihood is {mapping.outputs.likelihood}; got {value!r:.80}."
+            )
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:

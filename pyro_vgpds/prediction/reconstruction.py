@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -26,12 +26,13 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
+from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Joint", "Solution"]
+__all__ = ["Evaluation", "Joint", "Solution", "added"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
@@ -45,9 +46,20 @@ class Solution:
     lam: Tensor  #: sites λ of the active frames
     bound: float  #: the bound at these sites
     num_steps: int  #: natural steps that led to them
+    state: Tensor | None = None  #: of the factors of the new outputs, (2, T, F), if they are not Gaussian
 
 
-_Point: TypeAlias = "tuple[Solution, tuple[Tensor, Tensor, Tensor]]"  # with the mean of q and the derivatives of F̂
+class Evaluation(NamedTuple):
+    """The bound at some sites."""
+
+    bound: float
+    mean: Tensor  #: of q minus that of the prior
+    d_mean: Tensor  #: derivative of F̂ in the mean
+    d_variance: Tensor  #: and in the variance
+    state: Tensor | None = None  #: the next state of the factors of the new outputs
+
+
+_Point: TypeAlias = "tuple[Solution, Evaluation]"
 
 
 class Joint:
@@ -95,22 +107,16 @@ class Joint:
             self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
-        groups = likelihood.groups_of(combined)
         self.weight = torch.ones_like(t, dtype=torch.float64)
         self.weight[self.num_old :] = trust
-        # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
-        root = groups.factor * self.weight.sqrt().unsqueeze(-1)
-        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
-        self.groups = replace(groups, factor=root, square=square)
-        self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
-        self._normaliser = 0.5 * new.num_observed * math.log(trust)
+        self.set_outputs(new, trust)
         self.factor = likelihood.inducing_factor()
         self.least = least_lam(self.prior.variance)
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
-        self._rest: Psi | None = None
+        self.rest: Psi | None = None
         if bool(fixed.any()):
-            self._rest = self._psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
+            self.rest = self.psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
         self.kl_rest += _kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
         # the training frames' sites, and zero for the new ones
         self._eta = q.mean.new_zeros(combined.num_frames, q.event_shape[-1])
@@ -118,7 +124,22 @@ class Joint:
         if isinstance(q, OpperArchambeau):
             self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
-    def _psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
+    def set_outputs(self, new: Sequences, trust: float) -> None:
+        """Read the outputs of all frames.
+
+        :param new: the new frames.
+        :param trust: weight of a new frame relative to a training frame.
+        """
+        groups = self.training.likelihood.groups_of(self.combined)
+        # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
+        root = groups.factor * self.weight.sqrt().unsqueeze(-1)
+        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
+        self.groups = replace(groups, factor=root, square=square)
+        self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
+        self._normaliser = 0.5 * new.num_observed * math.log(trust)
+
+    def psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
+        """The statistics of some frames."""
         weight = self.weight[rows]
         mask = weight.unsqueeze(0) if self.groups.mask is None else self.groups.mask[:, rows] * weight
         likelihood = self.training.likelihood
@@ -143,25 +164,38 @@ class Joint:
     def _q(self, eta: Tensor, lam: Tensor) -> OpperArchambeau:
         return OpperArchambeau.from_natural(self.prior, eta, lam)
 
-    def evaluate(self, eta: Tensor, lam: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-        """The bound, the mean of q minus that of the prior, and the derivatives of F̂ in mean and variance.
+    def mapping(self, solution: Solution) -> SparseGP:
+        """p(y given x) of all frames."""
+        return self.training.likelihood
 
+    def evaluate(self, eta: Tensor, lam: Tensor, state: Tensor | None = None) -> Evaluation:
+        """The bound and its derivatives.
+
+        :param state: of the factors of the new outputs, if they are not Gaussian.
         :raises NumericalError: if one of them is not finite.
         """
         q = self._q(eta, lam)
         mean = (self.shift + q.mean).requires_grad_()
         variance = q.variance.clone().requires_grad_()
         with torch.enable_grad():
-            psi = self._psi(self.rows, mean, variance)
-            if self._rest is not None:
-                rest = self._rest
-                psi = Psi(rest.psi0 + psi.psi0, rest.psi1_y + psi.psi1_y, rest.psi2 + psi.psi2)
-            value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
-        d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
-        bound = float(value) + self._normaliser - float(kl_divergence(q, self.prior)) - self.kl_rest
+            value, state = self.expected(mean, variance, state)
+            d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
+        bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
             raise NumericalError("the bound of the reconstruction is not finite.")
-        return bound, q.mean, d_mean, d_variance
+        return Evaluation(bound, q.mean, d_mean, d_variance, state)
+
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """F̂ at moments of the active frames, and the next state of the factors of the new outputs."""
+        psi = self.psi(self.rows, mean, variance)
+        if self.rest is not None:
+            psi = added(self.rest, psi)
+        value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
+        return value + self._normaliser, None
+
+    def first_state(self) -> Tensor | None:
+        """The first state of the factors of the new outputs; None if these are Gaussian."""
+        return None
 
     def solve(
         self,
@@ -181,16 +215,16 @@ class Joint:
         damping = Damping(drop=tolerance, small=lambda bound: tolerance, patience=_PATIENCE, least=_LEAST_RATE / rate)
 
         def advance(state: Ascent[_Point]) -> tuple[_Point, float]:
-            now, derivatives = state.point
-            moved = natural_step(now.eta, now.lam, *derivatives, self.least, rate * state.length)
+            now, (_, mean, d_mean, d_variance, outputs) = state.point
+            moved = natural_step(now.eta, now.lam, mean, d_mean, d_variance, self.least, rate * state.length)
             eta, lam = (torch.where(self.movable, a, b) for a, b in zip(moved, (now.eta, now.lam), strict=True))
-            return point(eta, lam, state.step + 1)
+            return point(eta, lam, state.step + 1, outputs)
 
-        def point(eta: Tensor, lam: Tensor, step: int) -> tuple[_Point, float]:
-            bound, mean, d_mean, d_variance = self.evaluate(eta, lam)
-            return (Solution(eta, lam, bound, step), (mean, d_mean, d_variance)), bound
+        def point(eta: Tensor, lam: Tensor, step: int, outputs: Tensor | None) -> tuple[_Point, float]:
+            found = self.evaluate(eta, lam, outputs)
+            return (Solution(eta, lam, found.bound, step, outputs), found), found.bound
 
-        state = Ascent(*point(eta, lam, 0))
+        state = Ascent(*point(eta, lam, 0, self.first_state()))
         while state.step < num_steps and damping.stopped(state) is None:
             state = damping.step(state, advance)
             watch(state.step)
@@ -270,6 +304,11 @@ class _Given(KernelValue):
 
     def diag(self, a: Tensor) -> Tensor:
         return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+
+def added(a: Psi, b: Psi) -> Psi:
+    """The statistics of two sets of frames together."""
+    return Psi(a.psi0 + b.psi0, a.psi1_y + b.psi1_y, a.psi2 + b.psi2)
 
 
 def _kl_of(q: PathPosterior, sequences: list[int]) -> float:
