@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generative model: a latent path with a temporal GP prior, mapped to the outputs by a sparse GP."""
+"""The generative model: a latent path with a temporal GP prior, mapped to the outputs by a sparse GP.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,6 @@ from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
-from pyro_vgpds.inference.pca import kmeans
-from pyro_vgpds.inference.point import read_point
-from pyro_vgpds.inference.relevance import Relevance, mapping_weights
-from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
     check_likelihood,
@@ -27,6 +26,10 @@ from pyro_vgpds.inference.outputs_start import (
     read_likelihood,
     start_outputs,
 )
+from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.inference.point import read_point
+from pyro_vgpds.inference.relevance import Relevance, mapping_weights
+from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
@@ -66,10 +69,10 @@ class VGPDS(ParameterModule):
     :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned. None with a
         ``likelihood``.
     :param output_mean: m, (D,); fixed.
-    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites ``x``,
-        ``f`` (N, D) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. Default: Gaussian.
-    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping`` are in units of the scaled outputs.
-        Default: ones.
+    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites
+        ``x``, ``f`` (N, D) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. Default: Gaussian.
+    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping``
+        are in units of the scaled outputs. Default: ones.
     :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.

@@ -74,7 +74,7 @@ class IntegrateMessenger(Messenger):
         if msg["is_observed"]:
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
-        posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])  # type: ignore[arg-type]
+        posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
         if isinstance(posterior, OpperArchambeau):
             _skip_log_prob(msg)
 

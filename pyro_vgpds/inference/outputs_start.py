@@ -34,8 +34,7 @@ def read_likelihood(likelihood: object) -> Likelihood | None:
     """
     if likelihood is not None and not isinstance(likelihood, Likelihood):
         raise TypeError(
-            "likelihood must be one of pyro_vgpds.likelihoods, such as NegativeBinomial(), but got "
-            f"{likelihood!r:.80}."
+            f"likelihood must be one of pyro_vgpds.likelihoods, such as NegativeBinomial(), but got {likelihood!r:.80}."
         )
     return None if type(likelihood) is Gaussian else likelihood
 
@@ -87,7 +86,9 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     mean = value.link(column_means(y))
     centred = f - f.mean(0)
     scale = centred.square().mean(0).sqrt()
-    scale = torch.where(scale > 1e-3 * scale.max(), scale, scale.max()) if bool(scale.max() > 0) else torch.ones_like(f[0])
+    scale = (
+        torch.where(scale > 1e-3 * scale.max(), scale, scale.max()) if bool(scale.max() > 0) else torch.ones_like(f[0])
+    )
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip

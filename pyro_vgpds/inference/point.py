@@ -81,7 +81,7 @@ def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
 def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
     prior, functions, likelihood = (trace.nodes[s]["fn"] if s in trace.nodes else None for s in ("x", "f", "y"))
     if isinstance(prior, TemporalGP) and isinstance(functions, LatentGP) and isinstance(likelihood, GivenLatent):
-        return prior, _pseudo(functions, likelihood, trace.nodes["y"]["value"])
+        return prior, _pseudo(functions, likelihood)
     if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
         raise TypeError(
             "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
@@ -92,10 +92,11 @@ def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
     return prior, likelihood
 
 
-def _pseudo(gp: LatentGP, outputs: GivenLatent, y: Tensor) -> PseudoGP:
+def _pseudo(gp: LatentGP, outputs: GivenLatent) -> PseudoGP:
     """The mapping with the factors of the outputs, of which the model has the state."""
     latent, value = CollapsedLatent(gp), outputs.likelihood.detached()
-    y, state = outputs.sites.read(outputs.data, y, value, latent.bound)
+    assert outputs.data.y is not None
+    y, state = outputs.sites.read(outputs.data, outputs.data.y, value, latent.bound)
     frozen = LatentGP(
         gp.x.clone(), gp.kernel, inducing=gp.inducing.clone(), mean=gp.output_mean.clone(),
         scale=gp.output_scale.clone(), jitter=gp.jitter,

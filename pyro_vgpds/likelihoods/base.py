@@ -147,7 +147,7 @@ class Likelihood(ParameterModule):
         raise undefined(self, "distribution(f, p), the distribution of the outputs")
 
     def link(self, mean: Tensor, p: Any) -> Tensor:
-        """f at which the outputs have this mean: training starts there. Default: f is the mean.
+        """F at which the outputs have this mean: training starts there. Default: f is the mean.
 
         :param mean: (..., D).
         :param p: the values of the parameters.
@@ -272,12 +272,12 @@ class LikelihoodValue:
         return torch.where(possible, distribution.log_prob(torch.where(possible, y, 0.0)), -torch.inf)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed."""
+        """Log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed."""
         seen = torch.isfinite(y)
         return torch.where(seen, self.distribution(f).log_prob(filled(y)), 0.0)
 
     def link(self, mean: Tensor) -> Tensor:
-        """f (..., F) at which the outputs have this mean (..., D)."""
+        """F (..., F) at which the outputs have this mean (..., D)."""
         return self.likelihood.link(mean, self.parameters)
 
     def initial(self, y: Tensor, f: Tensor) -> Tensor:

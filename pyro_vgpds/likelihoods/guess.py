@@ -65,7 +65,10 @@ def smoothed(y: Tensor, lengths: tuple[int, ...], width: float, means: Tensor, o
         total, weight = total + means, weight + 1.0
         for shift in range(1, min(reach, len(a) - 1) + 1):
             w = 0.5 if width == 0.0 else float(torch.exp(torch.tensor(-0.5 * (shift / width) ** 2)))
-            for source, target in ((slice(None, -shift), slice(shift, None)), (slice(shift, None), slice(None, -shift))):
+            for source, target in (
+                (slice(None, -shift), slice(shift, None)),
+                (slice(shift, None), slice(None, -shift)),
+            ):
                 total = total.index_add(0, _rows(target, a), w * a[source])
                 weight = weight.index_add(0, _rows(target, a), w * count[source])
         parts.append(total / weight)

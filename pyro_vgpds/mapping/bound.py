@@ -41,8 +41,8 @@ _TOO_HIGH = (
     "error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
 )
 _ILL_CONDITIONED = (
-    "K_MM ({0} x {0}) is so ill-conditioned that the bound is dominated by rounding error. Try a larger `jitter`, fewer "
-    "or better spread inducing inputs, or a smaller learning rate."
+    "K_MM ({0} x {0}) is so ill-conditioned that the bound is dominated by rounding error. Try a larger `jitter`, "
+    "fewer or better spread inducing inputs, or a smaller learning rate."
 )
 
 

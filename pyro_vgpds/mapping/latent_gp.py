@@ -76,7 +76,7 @@ class LatentGP(Expandable):
         return torch.addcmul(self.output_mean.unsqueeze(-2), self.output_scale.unsqueeze(-2), self._factor() @ noise)
 
     def integrate(self, posterior: TorchDistribution) -> CollapsedLatent:
-        """f with x integrated over q(x), for :class:`CollapsedOutputs`."""
+        """F with x integrated over q(x), for :class:`CollapsedOutputs`."""
         return CollapsedLatent(self, posterior)
 
 

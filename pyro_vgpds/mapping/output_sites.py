@@ -129,10 +129,9 @@ class OutputSites(PyroModule):
         if not used:
             return
         # the gradients are those of minus the bound; several draws of hyperparameters have their shares
-        mean = -sum(e.linear.grad for e in used)  # type: ignore[misc]
-        square = 2.0 * sum(e.weight.grad for e in used)  # type: ignore[misc]
-        last = used[-1]
-        moments = Moments(mean, torch.maximum(square, mean.square()))  # type: ignore[arg-type, type-var]
+        mean = -torch.stack([e.linear.grad for e in used]).sum(0)  # type: ignore[misc]
+        square = 2.0 * torch.stack([e.weight.grad for e in used]).sum(0)  # type: ignore[misc]
+        last, moments = used[-1], Moments(mean, torch.maximum(square, mean.square()))
         self.set(last.likelihood.updated(last.y, self.state, moments, rate))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -66,7 +66,7 @@ class OutputPrediction(Prediction):
     @property
     def function(self) -> Prediction:
         """The latent functions f, (T, F), as a Gaussian prediction with their exact moments."""
-        return _Functions(self.t, self._path, self._inducing, include_noise=False, parts=self.parts)
+        return _Functions(self.t, self.path, self.inducing, include_noise=False, parts=self.parts)
 
     @property
     def rate(self) -> OutputPrediction:
@@ -89,14 +89,14 @@ class OutputPrediction(Prediction):
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
         points, weight = hermite_nodes(_NODES[likelihood.num_functions], likelihood.num_functions)
         points, weight = points.to(mean), weight.to(mean)  # (H, P), (H,)
-        functions = self._inducing.num_outputs
+        functions = self.inducing.num_outputs
         step = max(1, _BLOCK // (_DRAWS * len(weight) * functions))
         # function d·P + p has the p-th coordinate of the points
         points = points.repeat(1, functions // points.shape[1])  # (H, F)
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
             x = mean[rows] + variance[rows].sqrt() * z.unsqueeze(-2)  # (S, T, Q)
-            given = PosteriorGP(x, self._inducing, include_noise=False)
+            given = PosteriorGP(x, self.inducing, include_noise=False)
             centre, spread = given.moments()
             f = centre + spread.clamp_min(0.0).sqrt() * points[:, None, None]  # (H, S, T, F)
             share = (weight / _DRAWS).unsqueeze(-1).expand(-1, _DRAWS).reshape(-1)
@@ -116,8 +116,8 @@ class OutputPrediction(Prediction):
                 variance = (w * (means - mean).square()).sum(0)
                 if self.include_noise:
                     variance = variance + (w * variances).sum(0)
-                if self._observed is not None:
-                    seen = self._observed[rows]
+                if self.observed is not None:
+                    seen = self.observed[rows]
                     known = torch.isfinite(seen)
                     mean, variance = torch.where(known, seen.to(mean), mean), variance.masked_fill(known, 0.0)
                 yield rows, every, mean, variance
@@ -135,16 +135,16 @@ class OutputPrediction(Prediction):
                 full.diagonal(dim1=-2, dim2=-1).copy_(self.variance[rows])
                 parts.append(full)
         full = torch.cat(parts)
-        if self._observed is not None:
-            hidden = torch.isnan(self._observed).to(full.dtype)
+        if self.observed is not None:
+            hidden = torch.isnan(self.observed).to(full.dtype)
             full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
         return full.to(self.t.dtype)
 
     def _fill(self, rows: slice, value: Tensor) -> Tensor:
         """Known numbers in place of predictions."""
-        if self._observed is None:
+        if self.observed is None:
             return value
-        return torch.where(torch.isfinite(self._observed[rows]), self._observed[rows].to(value), value)
+        return torch.where(torch.isfinite(self.observed[rows]), self.observed[rows].to(value), value)
 
     @thread_limited
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ class OutputPrediction(Prediction):
         """
         check_count("num_samples", num_samples)
         with torch.no_grad():
-            f = PosteriorGP(self._path.sample((num_samples,)), self._inducing, include_noise=False).sample()
+            f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
             y = self.outputs.distribution(f).sample() if self.include_noise else self._given(f)[0]
             return self._fill(slice(None), y).to(self.t.dtype)
 
@@ -196,8 +196,8 @@ class OutputPrediction(Prediction):
         if not self.include_noise:
             raise ValueError("log_prob needs a prediction of the outputs, with include_noise=True.")
         value = self._checked(y).double()
-        if self._observed is not None:
-            value = torch.where(torch.isfinite(self._observed), torch.nan, value)
+        if self.observed is not None:
+            value = torch.where(torch.isfinite(self.observed), torch.nan, value)
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
             for rows, f, weight in self._nodes():
@@ -239,9 +239,8 @@ class _Functions(Prediction):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.t), self._inducing.num_outputs
+        return len(self.t), self.inducing.num_outputs
 
     @property
     def columns(self) -> list[str] | None:
         return super().columns if self.shape[1] == self.data.num_base_outputs else None
-

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ class Weighted(NamedTuple):
         end = weight.cumsum(0)
         edges = torch.linspace(0.0, 1.0, size + 1, dtype=value.dtype, device=value.device)
         groups = []
-        for low, high in zip(edges[:-1], edges[1:], strict=True):  # the part of each weight that lies in the group
+        for low, high in itertools.pairwise(edges):  # the part of each weight that lies in the group
             part = (torch.minimum(end, high) - torch.maximum(end - weight, low)).clamp_min(0.0)
             groups.append((part * value).sum(0) / part.sum(0).clamp_min(1e-300))
         return Weighted(torch.stack(groups), torch.full((size,), 1.0 / size, dtype=value.dtype, device=value.device))
@@ -127,9 +128,7 @@ def quantiles(
     return found[0], found[1]
 
 
-def _drawn(
-    outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def _drawn(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, float]) -> tuple[Tensor, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         y = outputs.distribution(f).sample(torch.Size((_DRAWS,)))  # (draws, K, T, D)

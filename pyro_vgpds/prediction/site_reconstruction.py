@@ -15,8 +15,8 @@ from pyro_vgpds.likelihoods.base import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.latent_gp import scaled_sites
-from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.prediction.reconstruction import Joint, Solution, added
 
 __all__ = ["SiteJoint"]
