@@ -6,7 +6,7 @@ Longer than 300 lines because the methods of one class and their documentation b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
@@ -20,6 +20,8 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
+    check_exposure,
+    check_functions,
     check_likelihood,
     check_outputs,
     default_mapping,
@@ -69,10 +71,11 @@ class VGPDS(ParameterModule):
     :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned. None with a
         ``likelihood``.
     :param output_mean: m, (D,); fixed.
-    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites
-        ``x``, ``f`` (N, D) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. Default: Gaussian.
-    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping``
-        are in units of the scaled outputs. Default: ones.
+    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites ``x``,
+        ``f`` (N, F) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d; F = D, or D · P for a likelihood with P functions
+        for each output, and ``output_mean`` and ``output_scale`` are (F,). Default: Gaussian.
+    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping`` are
+        in units of the scaled outputs. Default: ones.
     :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.
@@ -116,6 +119,7 @@ class VGPDS(ParameterModule):
         structure: str | None = None,
     ) -> None:
         check_likelihood(likelihood, noise)
+        likelihood = read_likelihood(likelihood)
         check_temporal(temporal)
         if structure is not None:
             check_structure(structure, temporal())
@@ -125,6 +129,8 @@ class VGPDS(ParameterModule):
             raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
         if output_mean.dim() != 1 or not len(output_mean):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
+        if likelihood is not None:
+            check_functions(likelihood, len(output_mean))
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
@@ -173,7 +179,7 @@ class VGPDS(ParameterModule):
         temporal: Kernel | None = None,
         mapping: Kernel | None = None,
         *,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | Mapping[Any, Any] | None = None,
         static_dim: int | None = None,
         noise_per_output: bool = True,
         scale_outputs: bool = True,
@@ -197,7 +203,9 @@ class VGPDS(ParameterModule):
             that are redundant with the weights of the mapping are fixed at 1.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
-            :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts. Default: Gaussian.
+            :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a
+            dictionary of these with their columns, ``{"gaussian": ["hip", "knee"], "poisson": ["steps"]}``. Default:
+            Gaussian.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension
             then has temporal parameters of its own. Default: a fifth of Q, less for few sequences, 0 for up to three.
@@ -226,6 +234,7 @@ class VGPDS(ParameterModule):
         likelihood = read_likelihood(likelihood)
         with torch.no_grad():
             if likelihood is None:
+                check_exposure(None, data)
                 outputs = OutputStart(data, data.output_means, data.output_scales)
             else:
                 check_outputs(likelihood, data)
@@ -265,7 +274,8 @@ class VGPDS(ParameterModule):
     @property
     def num_outputs(self) -> int:
         """D, the number of outputs."""
-        return len(self.output_mean)
+        functions = 1 if self.output_likelihood is None else self.output_likelihood.num_functions
+        return len(self.output_mean) // functions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
@@ -292,7 +302,7 @@ class VGPDS(ParameterModule):
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
         if self.output_likelihood is None:
             return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_marked("x"))
-        outputs = self.output_likelihood()
+        outputs = self.output_likelihood().exposed(data.exposure)
         f = pyro.sample("f", self.functions(x, k_f), infer=_marked("x"))
         return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
 

@@ -232,7 +232,8 @@ def describe_data(data: Sequences) -> tuple[Json, Tensors]:
         },
         "dtype": str(data.dtype).removeprefix("torch."),
     }
-    return header, {"data.t": data.times.t, "data.y": data.read(0, base)}
+    exposure = {} if data.exposure is None else {"data.exposure": data.exposure}
+    return header, {"data.t": data.times.t, "data.y": data.read(0, base), **exposure}
 
 
 def build_data(
@@ -244,7 +245,8 @@ def build_data(
     t, y = (list(torch.tensor_split(tensors[f"data.{name}"], ends)) for name in ("t", "y"))
     dtype = _DTYPES[header["dtype"]] if dtype is None else dtype
     names = about.get("names")  # not in older files
-    data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
+    exposure = tensors.get("data.exposure")  # only of counts
+    data = Sequences(t, y, columns=about["columns"], names=names, exposure=exposure, dtype=dtype, device=device)
     data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
     data.time_zone = about.get("time_zone")  # not in older files
     if data.time_zone is not None:

@@ -12,9 +12,10 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import Gaussian
-from pyro_vgpds.likelihoods.guess import column_means, guess
+from pyro_vgpds.likelihoods.guess import function_means, guess
+from pyro_vgpds.likelihoods.parse import parse_likelihood
 
-__all__ = ["OutputStart", "check_likelihood", "check_outputs", "default_mapping", "read_likelihood", "start_outputs"]
+__all__ = ["OutputStart", "check_exposure", "check_functions", "check_likelihood", "check_outputs", "default_mapping", "read_likelihood", "start_outputs"]
 
 _OFFSET = 0.1  # first variance of the functions' constant offsets, relative to that of the functions
 
@@ -30,13 +31,12 @@ class OutputStart(NamedTuple):
 def read_likelihood(likelihood: object) -> Likelihood | None:
     """The likelihood of outputs that are not Gaussian, else None.
 
+    :param likelihood: as in :func:`~pyro_vgpds.likelihoods.parse_likelihood`; None for Gaussian.
     :raises TypeError: if it is something else.
+    :raises ValueError: if there is no likelihood of this name, or a column is wrong.
     """
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise TypeError(
-            f"likelihood must be one of pyro_vgpds.likelihoods, such as NegativeBinomial(), but got {likelihood!r:.80}."
-        )
-    return None if type(likelihood) is Gaussian else likelihood
+    found = None if likelihood is None else parse_likelihood(likelihood)
+    return None if type(found) is Gaussian else found
 
 
 def check_likelihood(likelihood: object, noise: object) -> None:
@@ -46,6 +46,20 @@ def check_likelihood(likelihood: object, noise: object) -> None:
             raise ValueError("noise must be a number, (D,) of them or a prior, but got None.")
     elif noise is not None:
         raise ValueError(f"noise must be None with likelihood={likelihood}, but got {noise!r:.80}.")
+
+
+def check_functions(likelihood: Likelihood, count: int) -> None:
+    """Raise a ValueError unless the likelihood suits this number of functions.
+
+    :param likelihood: the likelihood of all outputs.
+    :param count: F.
+    """
+    if count % likelihood.num_functions:
+        raise ValueError(
+            f"output_mean must have {likelihood.num_functions} values for each output, as many as {likelihood} has "
+            f"functions, but got {count}."
+        )
+    likelihood.meet(count // likelihood.num_functions)
 
 
 def check_outputs(likelihood: Likelihood, data: Sequences) -> None:
@@ -60,19 +74,44 @@ def check_outputs(likelihood: Likelihood, data: Sequences) -> None:
             f"data with lags need Gaussian outputs, but the likelihood is {type(likelihood).__name__}. Give the data "
             "without lagged()."
         )
+    likelihood.meet(data.num_outputs, data.columns)
+    check_exposure(likelihood, data)
     y = data.y.detach().double()
     wrong = (torch.isfinite(y) & ~likelihood.is_valid(torch.nan_to_num(y), likelihood().parameters)).nonzero()
     if not len(wrong):
         return
     row, column = wrong[0].tolist()
+    more = f", and {len(wrong) - 1} more entries are not" if len(wrong) > 1 else ""
+    raise ValueError(
+        f"data has {float(y[row, column])!r} in {_place(data, row, column)}, but {likelihood.name_of(column)} outputs must "
+        f"be {likelihood.support_of(column)}{more}. NaN marks missing entries."
+    )
+
+
+def check_exposure(likelihood: Likelihood | None, data: Sequences) -> None:
+    """Raise a ValueError that names the first output with an exposure whose likelihood takes none.
+
+    :param likelihood: the likelihood of all outputs; None for Gaussian.
+    :param data: the sequences.
+    """
+    if data.exposure is None:
+        return
+    other = (data.exposure != 1.0).reshape(-1, data.num_outputs).any(0)
+    for column in other.nonzero().flatten().tolist():
+        if likelihood is None or not likelihood.has_exposure(column):
+            name = f" ({data.columns[column]!r})" if data.columns else ""
+            raise ValueError(
+                f"data has an exposure for output {column}{name}, whose likelihood is "
+                f"{'Gaussian' if likelihood is None else likelihood.name_of(column)}: only counts (Poisson and "
+                "NegativeBinomial) have one."
+            )
+
+
+def _place(data: Sequences, row: int, column: int) -> str:
     sequence = next(i for i, rows in enumerate(data.times.slices()) if rows.start <= row < rows.stop)
     frame = row - data.times.slices()[sequence].start
     name = f" ({data.columns[column]!r})" if data.columns else ""
-    more = f", and {len(wrong) - 1} more entries are not" if len(wrong) > 1 else ""
-    raise ValueError(
-        f"data has {float(y[row, column])!r} in output {column}{name}, frame {frame} of sequence {sequence}, but "
-        f"{type(likelihood).__name__} outputs must be {likelihood.support_of(column)}{more}. NaN marks missing entries."
-    )
+    return f"output {column}{name}, frame {frame} of sequence {sequence}"
 
 
 def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
@@ -81,14 +120,15 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     y = data.y.detach().double()
     likelihood.prepare(y)
     likelihood.to(device=data.device, dtype=data.dtype)
-    value = likelihood()
+    value = likelihood().exposed(data.exposure)
     f = guess(value, y, data.times.lengths)
-    mean = value.link(column_means(y))
-    centred = f - f.mean(0)
-    scale = centred.square().mean(0).sqrt()
-    scale = (
-        torch.where(scale > 1e-3 * scale.max(), scale, scale.max()) if bool(scale.max() > 0) else torch.ones_like(f[0])
-    )
+    mean = function_means(value, y)
+    scale = (f - f.mean(0)).square().mean(0).sqrt()
+    # of those that vary; the second function of an output may be in other units
+    by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
+    usual = by_function.amax(0)
+    usual = torch.where(usual > 0.0, usual, 1.0).expand_as(by_function).flatten()
+    scale = torch.where(scale > 1e-3 * usual, scale, usual)
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip

@@ -5,40 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_vgpds.checks import undefined
-from pyro_vgpds.parameters import ParameterLike, ParameterModule
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, filled
+from pyro_vgpds.likelihoods.parameters import LikelihoodParameters
 
-__all__ = ["Likelihood", "LikelihoodValue", "Moments", "Sites", "filled", "spread"]
-
-L = TypeVar("L", bound="Likelihood")
-
-
-class Sites(NamedTuple):
-    """A Gaussian factor exp(linear f − ½ weight f² + constant) for each function value, (N, F) each.
-
-    All three are zero for entries that were not observed.
-    """
-
-    weight: Tensor
-    linear: Tensor
-    constant: Tensor
+__all__ = ["Likelihood", "LikelihoodValue"]
 
 
-class Moments(NamedTuple):
-    """E f and E f² of each function value, (N, F) each."""
-
-    mean: Tensor
-    square: Tensor
-
-
-class Likelihood(ParameterModule):
+class Likelihood(LikelihoodParameters):
     """p(y given f) for each output: the distribution of an output given its latent function values.
 
     A class of one's own defines :meth:`distribution`, and :meth:`link` for a good start of training. It declares
@@ -58,79 +39,13 @@ class Likelihood(ParameterModule):
     """
 
     #: latent functions for each output; with more than one, ``f`` has a last axis of this size
-    num_functions: ClassVar[int] = 1
+    num_functions: int = 1
     #: what an output must be, for the error about a value that is not
     support: ClassVar[str] = "a finite number"
     #: whether a start from the outputs needs them averaged over neighbouring frames, as counts do
-    is_discrete: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names: tuple[str, ...] = ()
-        #: parameters that were not given, which :meth:`prepare` chooses
-        self.unset: set[str] = set()
-
-    def add_parameter(
-        self,
-        name: str,
-        value: ParameterLike | None,
-        default: ParameterLike | None = None,
-        constraint: constraints.Constraint = constraints.positive,
-    ) -> None:
-        """Declare a parameter; to be called in the constructor.
-
-        :param name: its name, which also becomes an attribute.
-        :param value: a number or tensor, one for all outputs or (D,) (learned), or a prior. None: ``default``, until
-            :meth:`prepare` chooses a value.
-        :param default: the initial value if ``value`` is None.
-        :param constraint: of each of its values. Default: positive.
-        :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
-        """
-        if hasattr(self, name):
-            raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
-        self.declare(name, constraint)
-        self._names += (name,)
-        if value is None:
-            self.unset.add(name)
-            value = default
-        self.assign(name, value)  # type: ignore[arg-type]
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """Names of the parameters.
-
-        >>> from pyro_vgpds.likelihoods import StudentT
-        >>> StudentT().parameter_names
-        ('scale', 'df')
-        """
-        return self._names
-
-    def fix(self: L, *names: str) -> L:
-        """Fix parameters at their current values, and return the likelihood.
-
-        :param names: the parameters. Default: all.
-        :raises ValueError: if there is no such parameter, or it has a prior.
-
-        >>> from pyro_vgpds.likelihoods import StudentT
-        >>> StudentT(df=4.0).fix("df")
-        StudentT(scale=0.3, df=4 (fixed))
-        """
-        for name in names or self._names:
-            if name not in self._names:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
-                )
-            if self.prior(name) is not None:
-                raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number first.")
-            value = getattr(self, name).detach().clone()
-            delattr(self, name)
-            self.register_buffer(name, value)
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._pyro_context.active:  # reading it alone is harmless, and PyroModule would refuse it afterwards
-            return self.forward(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
+    is_discrete: bool = False
+    #: whether f is a log rate, to which the log of an exposure can be added
+    takes_exposure: ClassVar[bool] = False
 
     def forward(self) -> LikelihoodValue:
         """Read every parameter once, and return the likelihood at these values."""
@@ -151,8 +66,33 @@ class Likelihood(ParameterModule):
 
         :param mean: (..., D).
         :param p: the values of the parameters.
+        :returns: (..., D), or (..., D, P) with P functions for each output. (..., D) is then the first function, and
+            the others start at 0.
         """
         return mean
+
+    def meet(self, num_outputs: int, columns: Sequence[str] | None = None) -> None:
+        """Check that the parameters suit this number of outputs.
+
+        :param num_outputs: D.
+        :param columns: names of the outputs.
+        :raises ValueError: if a parameter has values for another number of outputs.
+        """
+        for name in self.per_output:
+            value = getattr(self, name) if self.prior(name) is None else None
+            if value is not None and value.dim() and len(value) not in (1, num_outputs):
+                raise ValueError(
+                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {counted(num_outputs, 'output')}. "
+                    "Give one number, or one for each output."
+                )
+
+    def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
+        """The likelihoods of groups of outputs. Default: itself, for all outputs.
+
+        :param p: the values of the parameters.
+        :param num_outputs: D.
+        """
+        return [Part(self, p, None)]
 
     def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs given f, (..., N, D) each. Default: those of the distribution.
@@ -195,12 +135,29 @@ class Likelihood(ParameterModule):
         """
         return torch.isfinite(y)
 
+    def name_of(self, output: int) -> str:
+        """The name of the likelihood of an output, for an error.
+
+        :param output: its index.
+        """
+        return type(self).__name__
+
+    def has_exposure(self, output: int) -> bool:
+        """Whether an output may have an exposure.
+
+        :param output: its index.
+        """
+        return self.takes_exposure
+
     def support_of(self, output: int) -> str:
         """What an output must be, for an error.
 
         :param output: its index.
         """
         return self.support
+
+    #: whether the bound needs E log p(y given f) by draws of x
+    is_drawn: bool = False
 
     def initial(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
         """The first state of the sites, (2, N, F).
@@ -219,52 +176,63 @@ class Likelihood(ParameterModule):
         """The next state of the sites, given the moments of the function values under q."""
         raise undefined(self, "updated(y, state, moments, p, rate), the next state of the sites")
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._described())})"
-
-    def _described(self) -> Sequence[str]:
-        shown = []
-        for name in self._names:
-            prior = self.prior(name)
-            if prior is not None:
-                shown.append(f"{name}={prior}")
-                continue
-            value, fixed = getattr(self, name).detach(), " (fixed)" if self.is_fixed(name) else ""
-            text = f"{float(value):.4g}" if not value.dim() else f"({len(value)} values)"
-            shown.append(f"{name}={text}{fixed}")
-        return shown
-
 
 class LikelihoodValue:
-    """A likelihood at fixed values of its parameters.
+    """A likelihood at fixed values of its parameters, with the exposures of the outputs.
+
+    With an exposure e the outputs have the likelihood of f + log e. Function values, factors and moments here are those
+    of f.
 
     :param likelihood: the module, whose methods are used.
     :param parameters: the values.
+    :param offset: log e, (D,) or (N, D). Default: 0.
     """
 
-    def __init__(self, likelihood: Likelihood, parameters: SimpleNamespace) -> None:
-        self.likelihood, self.parameters = likelihood, parameters
+    def __init__(self, likelihood: Likelihood, parameters: SimpleNamespace, offset: Tensor | None = None) -> None:
+        self.likelihood, self.parameters, self.offset = likelihood, parameters, offset
 
     def detached(self) -> LikelihoodValue:
         """The same with copies of the parameters, which an optimiser does not change."""
         copies = {name: value.detach().clone() for name, value in vars(self.parameters).items()}
-        return LikelihoodValue(self.likelihood, SimpleNamespace(**copies))
+        return LikelihoodValue(self.likelihood, SimpleNamespace(**copies), self.offset)
+
+    def exposed(self, exposure: Tensor | None) -> LikelihoodValue:
+        """The same for outputs with other exposures.
+
+        :param exposure: (D,) or (N, D), positive. Default: 1.
+        """
+        offset = None if exposure is None else exposure.double().log()
+        return LikelihoodValue(self.likelihood, self.parameters, offset)
+
+    def parts(self, num_outputs: int) -> Sequence[Part]:
+        """The likelihoods of groups of outputs, whose functions are ``outputs * num_functions`` and those after it.
+
+        :param num_outputs: D.
+        """
+        return self.likelihood.parts(self.parameters, num_outputs)
+
+    def of(self, part: Part) -> LikelihoodValue:
+        """The value of one of the parts, with its exposures."""
+        offset = self.offset if part.outputs is None or self.offset is None else self.offset[..., part.outputs]
+        return LikelihoodValue(part.likelihood, part.parameters, offset)
+
+    # given function values (..., N, F)
 
     def distribution(self, f: Tensor) -> TorchDistribution:
         """The distribution of outputs given function values (..., N, F)."""
-        return self.likelihood.distribution(self._unflat(f), self.parameters)
+        return self.likelihood.distribution(self._shaped(f), self.parameters)
 
-    def _unflat(self, f: Tensor) -> Tensor:
-        count = self.likelihood.num_functions
+    def _shaped(self, f: Tensor) -> Tensor:
+        f, count = self.shifted(f), self.likelihood.num_functions
         return f if count == 1 else f.unflatten(-1, (-1, count))
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs given function values (..., N, F)."""
-        return self.likelihood.moments(self._unflat(f), self.parameters)
+        return self.likelihood.moments(self._shaped(f), self.parameters)
 
     def cdf(self, y: Tensor, f: Tensor) -> Tensor:
         """P(output ≤ y given f)."""
-        return self.likelihood.cdf(y, self._unflat(f), self.parameters)
+        return self.likelihood.cdf(y, self._shaped(f), self.parameters)
 
     def log_prob_of(self, distribution: TorchDistribution, y: Tensor) -> Tensor:
         """The log-probability of outputs, minus infinity if they are not possible."""
@@ -277,42 +245,57 @@ class LikelihoodValue:
         return torch.where(seen, self.distribution(f).log_prob(filled(y)), 0.0)
 
     def link(self, mean: Tensor) -> Tensor:
-        """F (..., F) at which the outputs have this mean (..., D)."""
-        return self.likelihood.link(mean, self.parameters)
+        """f (..., F) at which the outputs with the exposure 1 have this mean (..., D)."""
+        f, count = self.likelihood.link(mean, self.parameters), self.likelihood.num_functions
+        if f.dim() > mean.dim():
+            return f.flatten(-2)
+        return f if count == 1 else _spread_out(f, count)
+
+    # factors
+
+    def drawn(self, num_outputs: int) -> Sequence[Part]:
+        """The parts whose bound needs draws of x.
+
+        :param num_outputs: D.
+        """
+        return [part for part in self.parts(num_outputs) if part.likelihood.is_drawn]
 
     def initial(self, y: Tensor, f: Tensor) -> Tensor:
         """The first state of the sites, (2, N, F)."""
-        return self.likelihood.initial(y, f, self.parameters)
+        return self.likelihood.initial(y, self.shifted(f), self.parameters)
+
+    def shifted(self, f: Tensor, rows: slice = slice(None)) -> Tensor:
+        """f + log e.
+
+        :param f: function values (..., N, F).
+        :param rows: the frames that they belong to, if these are not all.
+        """
+        if self.offset is None:
+            return f
+        offset = self.offset if self.offset.dim() == 1 else self.offset[rows]
+        return f + _spread_out(offset, self.likelihood.num_functions)
 
     def sites(self, y: Tensor, state: Tensor) -> Sites:
         """The Gaussian factors in a state."""
-        return self.likelihood.sites(y, state, self.parameters)
+        found = self.likelihood.sites(y, state, self.parameters)
+        if self.offset is None:
+            return found
+        weight, linear, constant = found
+        o = _spread_out(self.offset, self.likelihood.num_functions)
+        return Sites(weight, linear - weight * o, constant + o * (linear - 0.5 * weight * o))
 
     def updated(self, y: Tensor, state: Tensor, moments: Moments, rate: float) -> Tensor:
         """The next state of the sites."""
         with torch.no_grad():
+            if self.offset is not None:
+                o = _spread_out(self.offset, self.likelihood.num_functions)
+                mean, square = moments.mean + o, moments.square + o * (2.0 * moments.mean + o)
+                moments = moments._replace(mean=mean, square=square)
             return self.likelihood.updated(y, state, moments, self.parameters, rate)
 
 
-def spread(y: Tensor) -> Tensor:
-    """A robust standard deviation of each column (N, D), (D,), positive: the middle half of a Gaussian's values."""
-    quartiles = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
-    robust = (quartiles[1] - quartiles[0]) / 1.349
-    centred = y - y.nanmean(0)
-    plain = centred.square().nanmean(0).sqrt()
-    found = torch.where(robust > 1e-3 * plain, robust, plain)
-    return torch.where(found > 0.0, found, 1.0)
-
-
-def filled(y: Tensor) -> Tensor:
-    """``y`` (N, D) with a possible value in entries that were not observed: the first that was observed in the column.
-
-    A column in which nothing was observed gets one of another column.
-    """
-    seen = torch.isfinite(y)
-    if bool(seen.all()):
-        return y
-    first = y.gather(-2, seen.to(torch.uint8).argmax(-2, keepdim=True))
-    known = first[torch.isfinite(first)]
-    first = torch.where(torch.isfinite(first), first, known[0] if len(known) else torch.zeros_like(first))
-    return torch.where(seen, y, first)
+def _spread_out(x: Tensor, num_functions: int) -> Tensor:
+    """Values (..., D) for the first function of each output, with 0 for the others, (..., F)."""
+    if num_functions == 1:
+        return x
+    return torch.nn.functional.pad(x.unsqueeze(-1), (0, num_functions - 1)).flatten(-2)

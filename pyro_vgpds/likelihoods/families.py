@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_vgpds.likelihoods.base import spread
+from pyro_vgpds.likelihoods.factors import spread
 from pyro_vgpds.likelihoods.special import student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
@@ -99,7 +99,7 @@ class StudentT(_WithScale):
 class _Logistic(TangentLikelihood):
     """log p(y given f) = κ f − b log 2cosh(f/2) + const, the family of Pólya–Gamma augmentation."""
 
-    is_discrete: ClassVar[bool] = True
+    is_discrete = True
 
     def size(self, y: Tensor, p: Any) -> Tensor:
         """b, (N, D)."""
@@ -159,6 +159,7 @@ class Binomial(_Logistic):
         if numbers.dim() > 1 or not bool(((numbers >= 1) & (numbers == numbers.round())).all()):
             raise ValueError(f"total must be a whole number of at least 1, or (D,) of them, but got {total!r:.80}.")
         self.register_buffer("total", numbers)
+        self.per_output.add("total")
 
     def distribution(self, f: Tensor, p: Any) -> dist.Binomial:
         return dist.Binomial(self.total.to(f).expand(f.shape), logits=f)
@@ -183,7 +184,7 @@ class Binomial(_Logistic):
 
 
 class NegativeBinomial(_Logistic):
-    """Counts with the mean r exp(f) and the variance mean + mean²/r.
+    """Counts with the mean r exp(f), times their exposure, and the variance mean + mean²/r.
 
     :param dispersion: r, one for all outputs or (D,) (learned), or a prior. Large values are close to a Poisson
         distribution, for which :class:`~pyro_vgpds.likelihoods.Poisson` has the tighter bound. Default: one for each
@@ -195,6 +196,7 @@ class NegativeBinomial(_Logistic):
     """
 
     support: ClassVar[str] = "a count: a whole number of 0 or more"
+    takes_exposure: ClassVar[bool] = True
 
     def __init__(self, dispersion: ParameterLike | None = None) -> None:
         super().__init__()

@@ -6,22 +6,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.likelihoods.base import LikelihoodValue, filled
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import filled
 
-__all__ = ["column_means", "guess", "smoothed"]
+__all__ = ["column_means", "function_means", "guess", "smoothed"]
 
 _WIDTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the Gaussian window, in frames; 0 has the two neighbours
 _REACH = 3.0  # widths after which the window ends
 
 
-def column_means(y: Tensor) -> Tensor:
+def column_means(y: Tensor, exposure: Tensor | None = None) -> Tensor:
     """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is.
 
     :param y: outputs, NaN if they were not observed.
+    :param exposure: (N, D): the means are those at the exposure 1. Default: ones.
     """
-    count = torch.isfinite(y).sum(-2)
-    every = y.nanmean() if bool(torch.isfinite(y).any()) else y.new_zeros(())
-    return (torch.nansum(y, -2) + 0.5 * every) / (count + 0.5)
+    seen = torch.isfinite(y)
+    e = torch.where(seen, torch.ones_like(y) if exposure is None else exposure, 0.0)
+    total, count = torch.nansum(y, -2), e.sum(-2)
+    every = total.sum() / count.sum() if bool(seen.any()) else y.new_zeros(())
+    half = 0.5 * e.sum() / seen.sum().clamp_min(1)
+    return (total + half * every) / (count + half)
+
+
+def function_means(likelihood: LikelihoodValue, y: Tensor) -> Tensor:
+    """Functions (F,) at which the outputs have the means of their columns.
+
+    :param likelihood: the likelihood at its parameters.
+    :param y: outputs (N, D), NaN if they were not observed.
+    """
+    return likelihood.link(column_means(y, _exposure(likelihood, y)))
+
+
+def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
+    return None if likelihood.offset is None else likelihood.offset.exp().expand_as(y)
 
 
 def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -34,35 +52,51 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> T
     :param y: outputs (N, D), NaN if they were not observed.
     :param lengths: numbers of frames of the sequences.
     """
-    means = column_means(y)
+    width, count = y.shape[-1], likelihood.likelihood.num_functions
+    f = y.new_zeros(len(y), width * count)
+    for part in likelihood.parts(width):
+        f[:, part.functions(width, count)] = _guess(likelihood.of(part), y[:, part.index(width)], lengths)
+    return f
+
+
+def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    exposure = _exposure(likelihood, y)
+    means = column_means(y, exposure)
+    seen = torch.isfinite(y)
     if not likelihood.likelihood.is_discrete:
-        return likelihood.link(torch.where(torch.isfinite(y), y, means))
+        rate = y if exposure is None else y / exposure
+        return likelihood.link(torch.where(seen, rate, means))
     best, best_score = means.expand(y.shape), -torch.inf
     value = filled(y)
-    seen = torch.isfinite(y)
     for width in _WIDTHS:
-        without = smoothed(y, lengths, width, means, own=False)
+        without = smoothed(y, lengths, width, means, own=False, exposure=exposure)
         score = torch.where(seen, likelihood.distribution(likelihood.link(without)).log_prob(value), 0.0).sum()
         if float(score) > best_score:
-            best, best_score = smoothed(y, lengths, width, means, own=True), float(score)
+            best, best_score = smoothed(y, lengths, width, means, own=True, exposure=exposure), float(score)
     return likelihood.link(best)
 
 
-def smoothed(y: Tensor, lengths: tuple[int, ...], width: float, means: Tensor, own: bool) -> Tensor:
+def smoothed(
+    y: Tensor, lengths: tuple[int, ...], width: float, means: Tensor, own: bool, exposure: Tensor | None = None
+) -> Tensor:
     """Averages of neighbouring frames of the same sequence, (N, D), shrunk towards the column's mean by one frame.
 
     :param y: outputs (N, D), NaN if they were not observed.
     :param width: standard deviation of the Gaussian window, in frames; 0: the frame and its two neighbours.
     :param means: (D,).
     :param own: count the frame itself, too.
+    :param exposure: (N, D): the averages are those at the exposure 1. Default: ones.
     """
     seen = torch.isfinite(y).to(y.dtype)
+    usual = torch.ones_like(means)
+    if exposure is not None:
+        seen, usual = seen * exposure, exposure.mean(0)
     y = torch.nan_to_num(y, nan=0.0)
     reach = max(1, round(_REACH * width))
     parts = []
     for a, count in zip(y.split(lengths), seen.split(lengths), strict=True):
         total, weight = (a, count) if own else (torch.zeros_like(a), torch.zeros_like(a))
-        total, weight = total + means, weight + 1.0
+        total, weight = total + usual * means, weight + usual
         for shift in range(1, min(reach, len(a) - 1) + 1):
             w = 0.5 if width == 0.0 else float(torch.exp(torch.tensor(-0.5 * (shift / width) ** 2)))
             for source, target in (

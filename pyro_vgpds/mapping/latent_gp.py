@@ -12,11 +12,13 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.likelihoods.base import LikelihoodValue, Sites
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import cholesky, in_double
-from pyro_vgpds.mapping.bound import site_bound
+from pyro_vgpds.mapping.bound import site_bound, whiten
+from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.output_sites import OutputSites
-from pyro_vgpds.mapping.psi import MappingValue, expect, observe
+from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, observe
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP"]
@@ -97,6 +99,9 @@ class CollapsedLatent:
 
     def bound(self, sites: Sites) -> Tensor:
         """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
+        return self._bound(sites)[0]
+
+    def _bound(self, sites: Sites) -> tuple[Tensor, Psi, Tensor]:
         gp = self.gp
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         if self.x_variance is None:
@@ -104,7 +109,25 @@ class CollapsedLatent:
         else:
             psi = expect(gp.kernel, self.x, self.x_variance, gp.inducing, weight.mT, linear)
         known = gp.output_mean * (sites.linear - 0.5 * sites.weight * gp.output_mean)
-        return site_bound(psi, gp.inducing_factor(), weight, linear) + known.sum()
+        factor = gp.inducing_factor()
+        return site_bound(psi, factor, weight, linear) + known.sum(), psi, factor
+
+    def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
+        """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
+
+        :param likelihood: the likelihood at its parameters.
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param sites: their Gaussian factors.
+        """
+        bound, psi, factor = self._bound(sites)
+        bound = bound + sites.constant.sum()
+        if not likelihood.likelihood.is_drawn:
+            return bound, None
+        gp = self.gp
+        v = solve_triangular(factor, psi.psi1_y, upper=False)
+        given = Given(gp.kernel, gp.inducing, factor, whiten(factor, psi.psi2), v, gp.output_mean, gp.output_scale)
+        more, moments = correction(given, self.x, self.x_variance, y, sites, likelihood)
+        return bound + more, moments
 
 
 def scaled_sites(sites: Sites, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,19 +179,9 @@ class CollapsedOutputs(Expandable):
     def log_prob(self, value: Tensor) -> Tensor:
         outputs, likelihood = self.outputs, self.outputs.likelihood
         y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
-        sites = outputs.sites.tracked(likelihood, y, state)
-        return self.bound_of(self.latent, likelihood, y, sites).expand(self.batch_shape)
-
-    @staticmethod
-    def bound_of(latent: CollapsedLatent, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> Tensor:
-        """The bound of outputs, given their Gaussian factors.
-
-        :param latent: the functions with x integrated out.
-        :param likelihood: the likelihood at its parameters.
-        :param y: outputs (N, D), NaN if they were not observed.
-        :param sites: their factors.
-        """
-        return latent.bound(sites) + sites.constant.sum()
+        evaluation = outputs.sites.tracked(likelihood, y, state)
+        bound, evaluation.drawn = self.latent.evaluate(likelihood, y, evaluation.sites)
+        return bound.expand(self.batch_shape)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("CollapsedOutputs is for the collapsed bound; sample the model itself.")

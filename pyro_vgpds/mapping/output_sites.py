@@ -5,31 +5,39 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue, Moments, Sites
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 
-__all__ = ["OutputSites", "site_moments"]
+__all__ = ["Evaluation", "OutputSites", "site_moments"]
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
 Bound = Callable[[Sites], Tensor]
 
 
-class _Evaluation(NamedTuple):
-    """An evaluation of the bound whose gradients will tell the moments of f."""
+@dataclass
+class Evaluation:
+    """An evaluation of the bound, which tells the moments of f: by its gradients in the factors, or by draws."""
 
     likelihood: LikelihoodValue
     y: Tensor
-    weight: Tensor
-    linear: Tensor
+    sites: Sites
+    drawn: Moments | None = None  #: of the functions whose bound is an estimate, 0 for others
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the moments are known, as after the backward pass."""
+        return self.drawn is not None or (self.sites.weight.grad is not None and self.sites.linear.grad is not None)
 
 
 class OutputSites(PyroModule):
@@ -56,7 +64,7 @@ class OutputSites(PyroModule):
         self._forget()
 
     def _forget(self) -> None:
-        self._evaluations: list[_Evaluation] = []
+        self._evaluations: list[Evaluation] = []
         self._known: Callable[[], Sequences | None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,14 +114,15 @@ class OutputSites(PyroModule):
         if mark is not None:
             self.mark = torch.tensor(mark, device=state.device)
 
-    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Sites:
-        """The factors in a state, whose gradients :meth:`step` uses if it is the state of this module."""
-        sites = likelihood.sites(y, state)
-        if not torch.is_grad_enabled() or state is not self.state:
-            return sites
-        evaluation = _Evaluation(likelihood, y, _follow(sites.weight), _follow(sites.linear))
-        self._evaluations.append(evaluation)
-        return Sites(evaluation.weight, evaluation.linear, sites.constant)
+    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Evaluation:
+        """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module."""
+        evaluation = Evaluation(likelihood, y, likelihood.sites(y, state))
+        if torch.is_grad_enabled() and state is self.state:
+            if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
+                weight, linear, constant = evaluation.sites
+                evaluation.sites = Sites(_follow(weight), _follow(linear), constant)
+            self._evaluations.append(evaluation)
+        return evaluation
 
     def clear(self) -> None:
         """Forget evaluations whose gradients were not used."""
@@ -124,15 +133,11 @@ class OutputSites(PyroModule):
 
         :param rate: length of the step for factors that have no exact update.
         """
-        used = [e for e in self._evaluations if e.weight.grad is not None and e.linear.grad is not None]
+        used = [e for e in self._evaluations if e.is_used]
         self.clear()
-        if not used:
-            return
-        # the gradients are those of minus the bound; several draws of hyperparameters have their shares
-        mean = -torch.stack([e.linear.grad for e in used]).sum(0)  # type: ignore[misc]
-        square = 2.0 * torch.stack([e.weight.grad for e in used]).sum(0)  # type: ignore[misc]
-        last, moments = used[-1], Moments(mean, torch.maximum(square, mean.square()))
-        self.set(last.likelihood.updated(last.y, self.state, moments, rate))
+        if used:
+            last = used[-1]
+            self.set(last.likelihood.updated(last.y, self.state, _moments(used), rate))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         found = state_dict.get(f"{prefix}state")
@@ -153,6 +158,22 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
         value = bound(Sites(weight, linear, sites.constant))
         d_weight, d_linear = torch.autograd.grad(value.sum(), (weight, linear))
     return Moments(d_linear, torch.maximum(-2.0 * d_weight, d_linear.square()))
+
+
+def _moments(evaluations: Sequence[Evaluation]) -> Moments:
+    """The moments that evaluations with several draws of the hyperparameters tell."""
+    shares = [e for e in evaluations if e.sites.weight.grad is not None]
+    drawn = [e.drawn for e in evaluations if e.drawn is not None]
+    known = [torch.stack(found).mean(0) for found in zip(*drawn, strict=True)] if drawn else []
+    if not shares:
+        return Moments(*known)
+    # the gradients are those of minus the bound, of which each evaluation has a share
+    mean = -torch.stack([e.sites.linear.grad for e in shares]).sum(0)
+    square = 2.0 * torch.stack([e.sites.weight.grad for e in shares]).sum(0)
+    if known:  # the estimate has gradients of its own in the factors of these functions
+        own = (known[1] > 0).any(0)
+        mean, square = torch.where(own, known[0], mean), torch.where(own, known[1], square)
+    return Moments(mean, torch.maximum(square, mean.square()), *known[2:])
 
 
 def _follow(x: Tensor) -> Tensor:

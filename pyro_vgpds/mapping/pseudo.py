@@ -9,8 +9,9 @@ from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue, Sites
-from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, LatentGP, scaled_sites
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import Sites
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, scaled_sites
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
 __all__ = ["PseudoGP"]
@@ -76,4 +77,4 @@ class _Bound:
         self.mapping, self.latent = mapping, CollapsedLatent(mapping.gp, posterior)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return CollapsedOutputs.bound_of(self.latent, self.mapping.outputs, self.mapping.y, self.mapping.sites)
+        return self.latent.evaluate(self.mapping.outputs, self.mapping.y, self.mapping.sites)[0]

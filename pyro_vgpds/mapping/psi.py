@@ -214,9 +214,9 @@ def _is_native(x: Tensor) -> bool:
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
-        inputs = [x.contiguous() for x in (log_scale, rate, mean, z)]
-        ctx.save_for_backward(*inputs, mask)
-        return native.forward(inputs[0], inputs[1], inputs[2], inputs[3], mask)
+        inputs = [None if x is None else x.contiguous() for x in (log_scale, rate, mean, z, mask)]
+        ctx.save_for_backward(*inputs)
+        return native.forward(*inputs)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable

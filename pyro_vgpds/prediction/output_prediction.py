@@ -12,7 +12,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
-from pyro_vgpds.likelihoods.base import LikelihoodValue, filled
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.outputs import Parts

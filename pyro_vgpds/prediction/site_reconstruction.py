@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import Moments, Sites
+from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.latent_gp import scaled_sites
