@@ -71,11 +71,11 @@ class VGPDS(ParameterModule):
     :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned. None with a
         ``likelihood``.
     :param output_mean: m, (D,); fixed.
-    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites ``x``,
-        ``f`` (N, F) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d; F = D, or D · P for a likelihood with P functions
-        for each output, and ``output_mean`` and ``output_scale`` are (F,). Default: Gaussian.
-    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping`` are
-        in units of the scaled outputs. Default: ones.
+    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites
+        ``x``, ``f`` (N, F) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. F is D, or D · P for a likelihood with
+        P functions for each output; ``output_mean`` and ``output_scale`` are then (F,). Default: Gaussian.
+    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping``
+        are in units of the scaled outputs. Default: ones.
     :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.

@@ -63,7 +63,9 @@ def make_like(
     )  # fmt: skip
     new.time_origin, new.time_zone = data.time_origin, data.time_zone
     own = data.exposure
-    new.exposure = own if exposure is None and own is not None and (own.dim() == 1 or new.lengths == data.lengths) else exposure
+    new.exposure = (
+        own if exposure is None and own is not None and (own.dim() == 1 or new.lengths == data.lengths) else exposure
+    )
     lags = data.lags if lags is None else lags
     return new.lagged(lags) if lags else new
 

@@ -139,7 +139,9 @@ class Sequences:
         new = copy.copy(self)
         new.times = Times(torch.cat([self.times.t, other.times.t]), self.lengths + other.lengths)
         new._arrays, new._groups = self._arrays + other._arrays, {}
-        new.exposure = join_exposures([(self.exposure, self.num_frames), (other.exposure, other.num_frames)], self.num_outputs)
+        new.exposure = join_exposures(
+            [(self.exposure, self.num_frames), (other.exposure, other.num_frames)], self.num_outputs
+        )
         new.names = None if self.names is None or other.names is None else [*self.names, *other.names]
         if new._arrays:
             new._summarise()

@@ -15,7 +15,16 @@ from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.parse import parse_likelihood
 
-__all__ = ["OutputStart", "check_exposure", "check_functions", "check_likelihood", "check_outputs", "default_mapping", "read_likelihood", "start_outputs"]
+__all__ = [
+    "OutputStart",
+    "check_exposure",
+    "check_functions",
+    "check_likelihood",
+    "check_outputs",
+    "default_mapping",
+    "read_likelihood",
+    "start_outputs",
+]
 
 _OFFSET = 0.1  # first variance of the functions' constant offsets, relative to that of the functions
 
@@ -83,8 +92,8 @@ def check_outputs(likelihood: Likelihood, data: Sequences) -> None:
     row, column = wrong[0].tolist()
     more = f", and {len(wrong) - 1} more entries are not" if len(wrong) > 1 else ""
     raise ValueError(
-        f"data has {float(y[row, column])!r} in {_place(data, row, column)}, but {likelihood.name_of(column)} outputs must "
-        f"be {likelihood.support_of(column)}{more}. NaN marks missing entries."
+        f"data has {float(y[row, column])!r} in {_place(data, row, column)}, but {likelihood.name_of(column)} outputs "
+        f"must be {likelihood.support_of(column)}{more}. NaN marks missing entries."
     )
 
 

@@ -81,9 +81,10 @@ class Likelihood(LikelihoodParameters):
         for name in self.per_output:
             value = getattr(self, name) if self.prior(name) is None else None
             if value is not None and value.dim() and len(value) not in (1, num_outputs):
+                outputs = counted(num_outputs, "output")
                 raise ValueError(
-                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {counted(num_outputs, 'output')}. "
-                    "Give one number, or one for each output."
+                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {outputs}. Give one number, or "
+                    "one for each output."
                 )
 
     def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
@@ -245,7 +246,7 @@ class LikelihoodValue:
         return torch.where(seen, self.distribution(f).log_prob(filled(y)), 0.0)
 
     def link(self, mean: Tensor) -> Tensor:
-        """f (..., F) at which the outputs with the exposure 1 have this mean (..., D)."""
+        """F (..., F) at which the outputs with the exposure 1 have this mean (..., D)."""
         f, count = self.likelihood.link(mean, self.parameters), self.likelihood.num_functions
         if f.dim() > mean.dim():
             return f.flatten(-2)
@@ -265,7 +266,7 @@ class LikelihoodValue:
         return self.likelihood.initial(y, self.shifted(f), self.parameters)
 
     def shifted(self, f: Tensor, rows: slice = slice(None)) -> Tensor:
-        """f + log e.
+        """F + log e.
 
         :param f: function values (..., N, F).
         :param rows: the frames that they belong to, if these are not all.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -50,8 +51,10 @@ class ByColumn(Likelihood):
             _check_pair(pair)
         likelihoods = [likelihood for likelihood, _ in pairs]
         if len({id(likelihood) for likelihood in likelihoods}) < len(likelihoods):
-            raise ValueError("ByColumn got the same likelihood twice; give it all of its columns at once, or make another.")
-        self.likelihoods = PyroModule[torch.nn.ModuleList](likelihoods)
+            raise ValueError(
+                "ByColumn got the same likelihood twice; give it all of its columns at once, or make another."
+            )
+        self.likelihoods = PyroModule[torch.nn.ModuleList](likelihoods)  # type: ignore[arg-type]
         self.columns = [list(columns) for _, columns in pairs]
         self.num_functions = max(likelihood.num_functions for likelihood in likelihoods)
         self.is_discrete = all(likelihood.is_discrete for likelihood in likelihoods)
@@ -59,7 +62,7 @@ class ByColumn(Likelihood):
         self.register_buffer("place", torch.zeros(0, dtype=torch.long))  # the likelihood of each output
         every = [column for columns in self.columns for column in columns]
         if not any(isinstance(column, str) for column in every):
-            self._resolve(max(every) + 1, None)  # type: ignore[operator, arg-type]
+            self._resolve(max(every) + 1, None)
 
     def _resolve(self, num_outputs: int, names: Sequence[str] | None) -> None:
         place = [-1] * num_outputs
@@ -82,7 +85,9 @@ class ByColumn(Likelihood):
             if columns is not None:
                 self._resolve(num_outputs, columns)
         if len(self.place) != num_outputs:
-            raise ValueError(f"ByColumn has {counted(len(self.place), 'column')}, but there are {counted(num_outputs, 'output')}.")
+            raise ValueError(
+                f"ByColumn has {counted(len(self.place), 'column')}, but there are {counted(num_outputs, 'output')}."
+            )
         for i, likelihood in enumerate(self._members()):
             try:
                 likelihood.meet(int((self.place == i).sum()))
@@ -90,17 +95,19 @@ class ByColumn(Likelihood):
                 raise ValueError(f"of the outputs {self.columns[i]!r:.60}: {error}") from error
 
     def _members(self) -> list[Likelihood]:
-        return list(self.likelihoods)  # type: ignore[arg-type]
+        return list(self.likelihoods)
 
     def forward(self) -> LikelihoodValue:
-        values = {}
+        values: dict[str, Tensor] = {}
         for i, likelihood in enumerate(self._members()):
             values |= {f"{i}.{name}": value for name, value in vars(likelihood().parameters).items()}
         return LikelihoodValue(self, SimpleNamespace(**values))
 
     def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
         if len(self.place) != num_outputs:
-            raise ValueError(f"ByColumn has {counted(len(self.place), 'column')}, but got {counted(num_outputs, 'output')}.")
+            raise ValueError(
+                f"ByColumn has {counted(len(self.place), 'column')}, but got {counted(num_outputs, 'output')}."
+            )
         found = []
         for i, likelihood in enumerate(self._members()):
             start = f"{i}."
@@ -125,10 +132,10 @@ class ByColumn(Likelihood):
 
     # each of the following is that of the likelihood of each output
 
-    def _join(self, take: Callable[[Likelihood, Any, Tensor, int], Tensor], p: Any) -> Tensor:
+    def _join(self, take: Callable[[Likelihood, Any, Tensor], Tensor], p: Any) -> Tensor:
         """Results (..., d) of the outputs of each likelihood, in the order of all outputs, (..., D)."""
         parts = self.parts(p, len(self.place))
-        found = [take(part.likelihood, part.parameters, _outputs(part), i) for i, part in enumerate(parts)]
+        found = [take(part.likelihood, part.parameters, _outputs(part)) for part in parts]
         shape = torch.broadcast_shapes(*(each.shape[:-1] for each in found))
         return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order()]
 
@@ -145,18 +152,21 @@ class ByColumn(Likelihood):
 
     def distribution(self, f: Tensor, p: Any) -> ColumnDistribution:
         parts = self.parts(p, len(self.place))
-        each = [part.likelihood.distribution(self._own(f, _outputs(part), part.likelihood), part.parameters) for part in parts]
+        each = [
+            part.likelihood.distribution(self._own(f, _outputs(part), part.likelihood), part.parameters)
+            for part in parts
+        ]
         return ColumnDistribution(each, [_outputs(part) for part in parts])
 
     def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-        both = self._join(lambda likelihood, q, i, _: torch.stack(likelihood.moments(self._own(f, i, likelihood), q)), p)
+        both = self._join(lambda likelihood, q, i: torch.stack(likelihood.moments(self._own(f, i, likelihood), q)), p)
         return both[0], both[1]
 
     def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
-        return self._join(lambda likelihood, q, i, _: likelihood.cdf(y[..., i], self._own(f, i, likelihood), q), p)
+        return self._join(lambda likelihood, q, i: likelihood.cdf(y[..., i], self._own(f, i, likelihood), q), p)
 
     def link(self, mean: Tensor, p: Any) -> Tensor:
-        def of(likelihood: Likelihood, q: Any, i: Tensor, _: int) -> Tensor:
+        def of(likelihood: Likelihood, q: Any, i: Tensor) -> Tensor:
             f = LikelihoodValue(likelihood, q).link(mean[..., i])
             missing = self.num_functions - likelihood.num_functions
             return torch.nn.functional.pad(f.unflatten(-1, (len(i), -1)), (0, missing)).mT
@@ -169,7 +179,7 @@ class ByColumn(Likelihood):
             likelihood.prepare(y[:, self.place == i])
 
     def is_valid(self, y: Tensor, p: Any) -> Tensor:
-        return self._join(lambda likelihood, q, i, _: likelihood.is_valid(y[..., i], q), p)
+        return self._join(lambda likelihood, q, i: likelihood.is_valid(y[..., i], q), p)
 
     def support_of(self, output: int) -> str:
         return self._members()[int(self.place[output])].support_of(output)
@@ -180,7 +190,9 @@ class ByColumn(Likelihood):
     def name_of(self, output: int) -> str:
         return self._members()[int(self.place[output])].name_of(output)
 
-    def _by_function(self, take: Callable[[Likelihood, Any, Tensor, Tensor], Tensor], p: Any, num_frames: int) -> Tensor:
+    def _by_function(
+        self, take: Callable[[Likelihood, Any, Tensor, Tensor], Tensor], p: Any, num_frames: int
+    ) -> Tensor:
         """Results (K, N, f) of the functions of each likelihood, in the order of all functions, (K, N, F)."""
         result: Tensor | None = None
         for part in self.parts(p, len(self.place)):
@@ -196,7 +208,9 @@ class ByColumn(Likelihood):
         return self._by_function(lambda like, q, i, j: like.initial(y[:, i], f[:, j], q), p, len(y))
 
     def sites(self, y: Tensor, state: Tensor, p: Any) -> Sites:
-        return Sites(*self._by_function(lambda like, q, i, j: torch.stack(like.sites(y[:, i], state[..., j], q)), p, len(y)))
+        return Sites(
+            *self._by_function(lambda like, q, i, j: torch.stack(like.sites(y[:, i], state[..., j], q)), p, len(y))
+        )
 
     def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Any, rate: float) -> Tensor:
         def of(likelihood: Likelihood, q: Any, i: Tensor, j: Tensor) -> Tensor:
@@ -232,8 +246,9 @@ class ColumnDistribution(Expandable):
 
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         with torch.no_grad():
-            dtype = torch.promote_types(*[part.mean.dtype for part in self.parts][:1], torch.float32)
-            return self._joined([part.sample(torch.Size(sample_shape)).to(dtype) for part in self.parts])
+            drawn = [part.sample(torch.Size(sample_shape)) for part in self.parts]
+            dtype = functools.reduce(torch.promote_types, [each.dtype for each in drawn])
+            return self._joined([each.to(dtype) for each in drawn])
 
     @property
     def mean(self) -> Tensor:
@@ -267,15 +282,15 @@ def _check_pair(pair: object) -> None:
 def _index(column: int | str, num_outputs: int, names: Sequence[str] | None) -> int:
     if isinstance(column, str):
         if names is None or column not in names:
-            known = "they have no names" if names is None else f"there are {', '.join(map(repr, names[:5]))}" + (
-                ", …" if len(names) > 5 else ""
+            known = (
+                "they have no names"
+                if names is None
+                else f"there are {', '.join(map(repr, names[:5]))}" + (", …" if len(names) > 5 else "")
             )
             raise ValueError(f"ByColumn has the column {column!r}, but the outputs do not: {known}.")
         return list(names).index(column)
     if not 0 <= column < num_outputs:
-        raise ValueError(
-            f"ByColumn has the column {column}, but columns are numbered from 0 to {num_outputs - 1}."
-        )
+        raise ValueError(f"ByColumn has the column {column}, but columns are numbered from 0 to {num_outputs - 1}.")
     return int(column)
 
 

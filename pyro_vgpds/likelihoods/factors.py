@@ -41,7 +41,7 @@ class Part(NamedTuple):
     parameters: Any
     outputs: Tensor | None
 
-    def index(self, num_outputs: int) -> Tensor:
+    def columns(self, num_outputs: int) -> Tensor:
         """The indices of the outputs, (d,).
 
         :param num_outputs: D, of all.
@@ -54,7 +54,7 @@ class Part(NamedTuple):
         :param num_outputs: D, of all.
         :param num_functions: for each output; it may be more than this likelihood needs.
         """
-        first = num_functions * self.index(num_outputs).unsqueeze(-1)
+        first = num_functions * self.columns(num_outputs).unsqueeze(-1)
         return (first + torch.arange(self.likelihood.num_functions, device=first.device)).flatten()
 
 

@@ -55,7 +55,7 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> T
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(len(y), width * count)
     for part in likelihood.parts(width):
-        f[:, part.functions(width, count)] = _guess(likelihood.of(part), y[:, part.index(width)], lengths)
+        f[:, part.functions(width, count)] = _guess(likelihood.of(part), y[:, part.columns(width)], lengths)
     return f
 
 

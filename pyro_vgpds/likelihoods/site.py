@@ -2,7 +2,8 @@
 r"""Likelihoods of any form, with Gaussian factors that follow natural gradients.
 
 The bound needs E log p(y given f) under q, which has no closed form: f is Gaussian given x, but not after x is
-integrated out. So the expectation is a sum over a few draws of x, which are fixed, of Gauss–Hermite sums over f given x.
+integrated out. So the expectation is a sum over a few draws of x, which are fixed, of Gauss–Hermite sums over f given
+x.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyro_vgpds.likelihoods.quadrature import hermite_nodes
 
 __all__ = ["SiteLikelihood", "expected"]
 
+_DRAWS, _DRAWS_OF_MANY, _MANY = 8, 4, 50  # draws of each latent point, with few and with many outputs
 _NODES, _NODES_OF_SEVERAL = 15, 9  # for each function value
 _SPREAD = 0.1  # first variance of a function value
 _LEAST_VARIANCE = 1e-10  # of a function value: its square root must have a derivative
@@ -36,15 +38,16 @@ class SiteLikelihood(Likelihood):
 
     the bound of the Gaussian factors plus a correction. The correction is **an estimate, not a bound**: an average over
     ``num_draws`` fixed quasi-random draws of each latent point, the same in every evaluation, so that it has exact
-    gradients. :func:`~pyro_vgpds.inference.bound_with_spread` tells its standard error. With more draws it is closer, at
-    a cost that grows with their number. The state of a factor is its linear part and its weight, which follow
+    gradients. :func:`~pyro_vgpds.inference.bound_with_spread` tells its standard error. With more draws it is closer,
+    at a cost that grows with their number. The state of a factor is its linear part and its weight, which follow
 
     .. math:: w \leftarrow (1 - \rho) w + \rho \max(-E[\log p''], \epsilon), \quad
               h \leftarrow (1 - \rho) h + \rho (E[\log p'] + w\, E f).
 
     The derivatives are those of :meth:`expected_log_prob` in the mean and the variance, so nothing else is needed.
 
-    :cvar num_draws: draws of each latent point, an even number.
+    :cvar num_draws: draws of each latent point, an even number. Default: 8, or 4 with 50 outputs or more, which tell
+        the latent points so well that fewer draws are as exact.
     :cvar num_nodes: Gauss–Hermite nodes of each function value. Default: 15, or 9 with several functions per output.
 
     >>> import pyro.distributions as dist
@@ -63,7 +66,7 @@ class SiteLikelihood(Likelihood):
     """
 
     is_drawn = True
-    num_draws: ClassVar[int] = 4
+    num_draws: ClassVar[int | None] = None
     num_nodes: ClassVar[int | None] = None
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, p: Any) -> Tensor:
@@ -87,6 +90,13 @@ class SiteLikelihood(Likelihood):
         """Number of densities that an expectation needs: 1 if it has a closed form."""
         own = type(self).expected_log_prob is SiteLikelihood.expected_log_prob
         return self._nodes() ** self.num_functions if own else 1
+
+    def draws_for(self, num_outputs: int) -> int:
+        """The number of draws of each latent point.
+
+        :param num_outputs: D, of all.
+        """
+        return self.num_draws or (_DRAWS if num_outputs < _MANY else _DRAWS_OF_MANY)
 
     def _nodes(self) -> int:
         return self.num_nodes or (_NODES if self.num_functions == 1 else _NODES_OF_SEVERAL)

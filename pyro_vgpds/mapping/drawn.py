@@ -7,8 +7,8 @@ f given x is Gaussian under q(U), with
           V[f_d \mid x] = s_d^2 \big(k(x, x) - |a|^2 + a^\top B_d^{-1} a\big), \qquad a(x) = L^{-1} k(Z, x).
 
 x is drawn from q(X): antithetic pairs of Sobol points, with a random shift of its own for each frame. The draws are
-fixed, so the average over them is a smooth function of all parameters. Both expectations use the same draws, so that the
-error is that of the difference, which is small: the factor is an approximation of p(y given f).
+fixed, so the average over them is a smooth function of all parameters. Both expectations use the same draws, so that
+the error is that of the difference, which is small: the factor is an approximation of p(y given f).
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ def correction(
     """
     total, moments = x.new_zeros(()), None
     for part in likelihood.drawn(y.shape[-1]):
-        outputs = part.index(y.shape[-1])
+        outputs = part.columns(y.shape[-1])
         functions = part.functions(y.shape[-1], likelihood.likelihood.num_functions)
         points = x.unsqueeze(0)
         if variance is not None:
-            z = path_draws(part.likelihood.num_draws, *x.shape[-2:]).to(x)
+            z = path_draws(part.likelihood.draws_for(y.shape[-1]), *x.shape[-2:]).to(x)
             points = torch.addcmul(x, variance.sqrt(), z)
         mean, spread = given.of(functions).moments(points)
         weight, linear, constant = (each[:, functions].detach() for each in sites)
@@ -159,57 +159,50 @@ def _expected(
 
 
 class _Expected(torch.autograd.Function):
-    """Σ log p − log factor, averaged over draws, in blocks of frames, with gradients that the same pass computes."""
+    """Σ log p − log factor, averaged over draws, in blocks of frames, with gradients that the same pass computes.
+
+    The first inputs have no gradients: log p as a function of some frames, their mean and variance, and the values of
+    the parameters; the number of frames in a block; the number of parameters; and the factors.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, log_prob: Callable[..., Tensor], step: int, count: int, linear: Tensor, weight: Tensor, mean: Tensor,
         variance: Tensor, *others: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        share, total = 1.0 / len(mean), mean.new_zeros(())
-        learns = any(ctx.needs_input_grad)
-        g_mean, g_variance = (torch.empty_like(mean) for _ in range(2)) if learns else (None, None)
-        g_others: list[Tensor | None] = [None] * len(others)
+        share, second = 1.0 / len(mean), mean.square() + variance
+        factors = share * (linear * mean - 0.5 * weight * second).sum()
+        blocks = [slice(start, start + step) for start in range(0, mean.shape[1], step)]
+        if not any(ctx.needs_input_grad):
+            sums = [log_prob(rows, mean[:, rows], variance[:, rows], others[:count]).sum() for rows in blocks]
+            return (share * torch.stack(sums).sum() - factors,)
         wanted = [i for i, needs in enumerate(ctx.needs_input_grad[7:]) if needs]
-        for start in range(0, mean.shape[1], step):
-            rows = slice(start, start + step)
-            m, v = mean[:, rows].detach(), variance[:, rows].detach()
-            values = [o.detach() for o in others[:count]]
-            if not learns:
-                total += log_prob(rows, m, v, values).sum()
-            else:
-                with torch.enable_grad():
-                    m.requires_grad_(), v.requires_grad_()
-                    for i in wanted:
-                        if i < count:
-                            values[i].requires_grad_()
-                    value = log_prob(rows, m, v, values).sum()
-                    into = [m, v, *(values[i] if i < count else others[i] for i in wanted)]
-                    found = torch.autograd.grad(value, into, allow_unused=True, materialize_grads=True)
-                total += value.detach()
-                g_mean[:, rows], g_variance[:, rows] = found[:2]  # type: ignore[index]
-                for i, g in zip(wanted, found[2:], strict=True):
-                    g_others[i] = g if g_others[i] is None else g_others[i] + g
-        h, w = linear, weight
-        total -= (h * mean - 0.5 * w * (mean.square() + variance)).sum()
-        if not learns:
-            return (share * total,)
-        assert g_mean is not None and g_variance is not None
-        slope, curvature = g_mean.mean(0), 2.0 * g_variance.mean(0)
-        average, square = mean.mean(0), (mean.square() + variance).mean(0)
-        g_mean -= h - w * mean
-        g_variance += 0.5 * w
-        ctx.save_for_backward(g_mean.mul_(share), g_variance.mul_(share), *(share * g_others[i] for i in wanted))
-        ctx.wanted, ctx.count = wanted, len(others)
-        by_the_way = (average, square, slope, curvature)
+        total, g_mean, g_variance = mean.new_zeros(()), torch.empty_like(mean), torch.empty_like(mean)
+        g_others = [torch.zeros_like(others[i]) for i in wanted]
+        for rows in blocks:
+            with torch.enable_grad():
+                m, v = (part[:, rows].detach().requires_grad_() for part in (mean, variance))
+                values = [each.detach().requires_grad_(i in wanted) for i, each in enumerate(others[:count])]
+                value = log_prob(rows, m, v, values).sum()
+                into = [m, v, *(values[i] if i < count else others[i] for i in wanted)]
+                found = torch.autograd.grad(value, into, allow_unused=True, materialize_grads=True)
+            total += value.detach()
+            g_mean[:, rows], g_variance[:, rows] = found[:2]
+            for sum_, g in zip(g_others, found[2:], strict=True):
+                sum_ += g
+        by_the_way = mean.mean(0), second.mean(0), g_mean.mean(0), 2.0 * g_variance.mean(0)
+        g_mean -= linear - weight * mean
+        g_variance += 0.5 * weight
+        ctx.save_for_backward(*(g.mul_(share) for g in (g_mean, g_variance, *g_others)))
+        ctx.wanted, ctx.num_others = wanted, len(others)
         ctx.mark_non_differentiable(*by_the_way)
-        return (share * total, *by_the_way)
+        return (share * total - factors, *by_the_way)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         g_mean, g_variance, *found = ctx.saved_tensors
-        others: list[Tensor | None] = [None] * ctx.count
+        others: list[Tensor | None] = [None] * ctx.num_others
         for i, g in zip(ctx.wanted, found, strict=True):
             others[i] = grad * g
         return None, None, None, None, None, grad * g_mean, grad * g_variance, *others

@@ -168,8 +168,8 @@ def _moments(evaluations: Sequence[Evaluation]) -> Moments:
     if not shares:
         return Moments(*known)
     # the gradients are those of minus the bound, of which each evaluation has a share
-    mean = -torch.stack([e.sites.linear.grad for e in shares]).sum(0)
-    square = 2.0 * torch.stack([e.sites.weight.grad for e in shares]).sum(0)
+    mean = -torch.stack([e.sites.linear.grad for e in shares]).sum(0)  # type: ignore[misc]
+    square = 2.0 * torch.stack([e.sites.weight.grad for e in shares]).sum(0)  # type: ignore[misc]
     if known:  # the estimate has gradients of its own in the factors of these functions
         own = (known[1] > 0).any(0)
         mean, square = torch.where(own, known[0], mean), torch.where(own, known[1], square)
