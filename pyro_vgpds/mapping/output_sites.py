@@ -18,7 +18,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 
-__all__ = ["Evaluation", "OutputSites", "site_moments"]
+__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments"]
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -170,10 +170,23 @@ def _moments(evaluations: Sequence[Evaluation]) -> Moments:
     # the gradients are those of minus the bound, of which each evaluation has a share
     mean = -torch.stack([e.sites.linear.grad for e in shares]).sum(0)  # type: ignore[misc]
     square = 2.0 * torch.stack([e.sites.weight.grad for e in shares]).sum(0)  # type: ignore[misc]
-    if known:  # the estimate has gradients of its own in the factors of these functions
-        own = (known[1] > 0).any(0)
-        mean, square = torch.where(own, known[0], mean), torch.where(own, known[1], square)
-    return Moments(mean, torch.maximum(square, mean.square()), *known[2:])
+    return joined_moments(mean, square, Moments(*known) if known else None)
+
+
+def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Moments:
+    """The moments that gradients tell, except for functions whose moments were drawn.
+
+    The estimate with draws has gradients of its own in the factors of these functions.
+
+    :param mean: E f by the gradients, (N, F).
+    :param square: E f² by the gradients, (N, F).
+    :param drawn: moments, 0 for functions without draws; None if there are no draws.
+    """
+    if drawn is None:
+        return Moments(mean, torch.maximum(square, mean.square()))
+    own = (drawn.square > 0).any(0)
+    mean, square = torch.where(own, drawn.mean, mean), torch.where(own, drawn.square, square)
+    return Moments(mean, torch.maximum(square, mean.square()), drawn.slope, drawn.curvature)
 
 
 def _follow(x: Tensor) -> Tensor:

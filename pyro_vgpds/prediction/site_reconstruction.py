@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
-from pyro_vgpds.mapping.bound import site_bound
+from pyro_vgpds.mapping.bound import site_bound, whiten
+from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.latent_gp import scaled_sites
+from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.prediction.reconstruction import Joint, Solution, added
 
 __all__ = ["SiteJoint"]
+
+_RATE = 0.5  # length of the natural steps of factors that have no exact update
 
 
 class SiteJoint(Joint):
@@ -69,9 +74,22 @@ class SiteJoint(Joint):
         known = gp.output_mean * (every.linear - 0.5 * every.weight * gp.output_mean)
         value = site_bound(psi, self.factor, weight, linear) + known.sum() + every.constant.sum()
         d_weight, d_linear = torch.autograd.grad(value, (free_weight, free_linear), retain_graph=True)
-        d_weight, d_linear = d_weight / self._trust, d_linear / self._trust
-        moments = Moments(d_linear, torch.maximum(-2.0 * d_weight, d_linear.square()))
-        return value, outputs.updated(self._y, state, moments, 1.0)
+        drawn = None
+        if outputs.likelihood.is_drawn:
+            more, drawn = self._correction(psi, mean, variance, fresh)
+            value = value + self._trust * more
+        moments = joined_moments(d_linear / self._trust, -2.0 * d_weight / self._trust, drawn)
+        return value, outputs.updated(self._y, state, moments, 1.0 if drawn is None else _RATE)
+
+    def _correction(self, psi: Psi, mean: Tensor, variance: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
+        """The part of the new outputs' bound that needs draws of their latent points."""
+        gp = self._trained
+        v = solve_triangular(self.factor, psi.psi1_y, upper=False)
+        A = whiten(self.factor, psi.psi2)
+        given = Given(gp.kernel, gp.inducing, self.factor, A, v, gp.output_mean, gp.output_scale)
+        order = torch.empty_like(self.rows[self.is_new])
+        order[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
+        return correction(given, mean[order], variance[order], self._y, sites, gp.outputs)
 
     def mapping(self, solution: Solution) -> PseudoGP:
         assert solution.state is not None
