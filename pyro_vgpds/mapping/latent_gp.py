@@ -112,6 +112,15 @@ class CollapsedLatent:
         factor = gp.inducing_factor()
         return site_bound(psi, factor, weight, linear) + known.sum(), psi, factor
 
+    def given(self, sites: Sites) -> Given:
+        """The distribution of f given x under the optimal q(U) of these factors."""
+        _, psi, factor = self._bound(sites)
+        return self._given(psi, factor)
+
+    def _given(self, psi: Psi, factor: Tensor) -> Given:
+        gp, v = self.gp, solve_triangular(factor, psi.psi1_y, upper=False)
+        return Given(gp.kernel, gp.inducing, factor, whiten(factor, psi.psi2), v, gp.output_mean, gp.output_scale)
+
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
 
@@ -123,10 +132,7 @@ class CollapsedLatent:
         bound = bound + sites.constant.sum()
         if not likelihood.likelihood.is_drawn:
             return bound, None
-        gp = self.gp
-        v = solve_triangular(factor, psi.psi1_y, upper=False)
-        given = Given(gp.kernel, gp.inducing, factor, whiten(factor, psi.psi2), v, gp.output_mean, gp.output_scale)
-        more, moments = correction(given, self.x, self.x_variance, y, sites, likelihood)
+        more, moments = correction(self._given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
         return bound + more, moments
 
 
