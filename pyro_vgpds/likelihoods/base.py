@@ -46,6 +46,9 @@ class Likelihood(LikelihoodParameters):
     is_discrete: bool = False
     #: whether f is a log rate, to which the log of an exposure can be added
     takes_exposure: ClassVar[bool] = False
+    #: arguments of the constructor that are not parameters, which files keep: attributes that are numbers, strings,
+    #: None, tensors, likelihoods, and lists and dictionaries of these
+    option_names: ClassVar[tuple[str, ...]] = ()
 
     def forward(self) -> LikelihoodValue:
         """Read every parameter once, and return the likelihood at these values."""

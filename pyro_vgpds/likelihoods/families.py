@@ -151,6 +151,7 @@ class Binomial(_Logistic):
     """
 
     support: ClassVar[str] = "a whole number from 0 to total"
+    option_names: ClassVar[tuple[str, ...]] = ("total",)
     total: Tensor
 
     def __init__(self, total: Any) -> None:
