@@ -188,7 +188,7 @@ def check_sites(model: VGPDS, data: Sequences, dtype: torch.dtype) -> None:
     """
     if model.output_likelihood is None:
         return
-    check_outputs(model.output_likelihood, data)
+    check_outputs(model.output_likelihood(), data)
     state, expected = model.sites.state, (2, data.num_frames, len(model.output_mean))
     if not state.numel():  # never met data
         return

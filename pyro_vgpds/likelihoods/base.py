@@ -138,6 +138,13 @@ class Likelihood(LikelihoodParameters):
         """
         return torch.isfinite(y)
 
+    def kind_of(self, output: int) -> str:
+        """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``, for plots and tables.
+
+        :param output: its index.
+        """
+        return "count" if self.is_discrete else "continuous"
+
     def name_of(self, output: int) -> str:
         """The name of the likelihood of an output, for an error.
 
