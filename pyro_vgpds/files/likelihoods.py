@@ -164,11 +164,13 @@ def describe_outputs(model: VGPDS) -> Json:
     }
 
 
-def read_outputs(about: Json, state: Tensors, dtype: torch.dtype) -> StoredOutputs:
+def read_outputs(about: Json, state: Tensors, data: Sequences) -> StoredOutputs:
     """What :func:`describe_outputs` described; files without a likelihood have Gaussian outputs.
 
     :param state: the tensors of the model, to which those are added that older files do not have.
+    :param data: those of the model.
     """
+    dtype = data.dtype
     ones = torch.ones_like(state["output_mean"])
     if "likelihood" not in about:
         state.setdefault("output_scale", ones)
@@ -177,6 +179,7 @@ def read_outputs(about: Json, state: Tensors, dtype: torch.dtype) -> StoredOutpu
     how = about["output_scale"]
     scale = build_parameter(how, state, dtype, "output_scale")
     likelihood = build_likelihood(about["likelihood"], state, dtype, _PREFIX)
+    likelihood.meet(data.num_outputs, data.columns)
     return StoredOutputs(None, likelihood, scale if isinstance(scale, Tensor) else ones, how, scale)
 
 

@@ -178,7 +178,7 @@ def describe_model(
 def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS, OpperArchambeauGuide]:
     """The model and the guide that :func:`describe_model` described, in the dtype and on the device of the data."""
     about, state, guide_state = header["model"], strip(tensors, "model."), strip(tensors, "guide.")
-    outputs = read_outputs(about, state, data.dtype)
+    outputs = read_outputs(about, state, data)
     model = VGPDS(
         build_kernel(about["temporal"], state, data.dtype, "temporal."),
         build_kernel(about["mapping"], state, data.dtype, "mapping."),

@@ -114,17 +114,6 @@ class OutputSites(PyroModule):
         if mark is not None:
             self.mark = torch.tensor(mark, device=state.device)
 
-<<<<<<< HEAD
-    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Evaluation:
-        """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module."""
-        evaluation = Evaluation(likelihood, y, likelihood.sites(y, state))
-        if torch.is_grad_enabled() and state is self.state:
-            if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
-                weight, linear, constant = evaluation.sites
-                evaluation.sites = Sites(_follow(weight), _follow(linear), constant)
-            self._evaluations.append(evaluation)
-        return evaluation
-=======
     def belong_to(self, data: Sequences) -> None:
         """Take the state as that of the outputs of ``data``, whose frames and outputs it has.
 
@@ -139,15 +128,15 @@ class OutputSites(PyroModule):
         self.state = before.to(self.state.device)  # float64 in a model of any dtype
         return self
 
-    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Sites:
-        """The factors in a state, whose gradients :meth:`step` uses if it is the state of this module."""
-        sites = likelihood.sites(y, state)
-        if not torch.is_grad_enabled() or state is not self.state:
-            return sites
-        evaluation = _Evaluation(likelihood, y, _follow(sites.weight), _follow(sites.linear))
-        self._evaluations.append(evaluation)
-        return Sites(evaluation.weight, evaluation.linear, sites.constant)
->>>>>>> f1328b0 (Files hold likelihoods by registered names, recursively, with the state of the outputs' factors)
+    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Evaluation:
+        """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module."""
+        evaluation = Evaluation(likelihood, y, likelihood.sites(y, state))
+        if torch.is_grad_enabled() and state is self.state:
+            if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
+                weight, linear, constant = evaluation.sites
+                evaluation.sites = Sites(_follow(weight), _follow(linear), constant)
+            self._evaluations.append(evaluation)
+        return evaluation
 
     def clear(self) -> None:
         """Forget evaluations whose gradients were not used."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.plotting.style import HIDDEN, TRUTH, array, time_axis
+from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def plot_raster(
     >>> from pyro_vgpds.plotting import plot_raster
     >>> seen, rates = plot_raster(data, post.impute(fill=False))
     """
+    from matplotlib.ticker import MaxNLocator
+
     sequences, y = _read(data)
     pictures = {"data": y}
     if prediction is not None:
@@ -65,10 +67,13 @@ def plot_raster(
         ax.set_title(title, loc="left", fontsize="medium")
     _name_outputs(places[0], names, sequences is not None and sequences.columns is not None)
     for ax in places[1:]:
-        ax.tick_params(labelleft=False)
+        ax.set_yticks([])
     above = any(float(np.nanmax(picture[:, chosen], initial=low)) > top for picture in pictures.values())
     figure: Any = places[0].figure
-    figure.colorbar(mesh, ax=places, extend="max" if above else "neither", pad=0.01, fraction=0.05, aspect=30)
+    bar = figure.colorbar(mesh, ax=places, extend="max" if above else "neither", pad=0.01, fraction=0.05, aspect=30)
+    if _whole(y):
+        bar.locator = MaxNLocator(integer=True, nbins=6)
+        bar.update_ticks()
     return places
 
 
@@ -112,9 +117,15 @@ def _largest(y: np.ndarray, largest: float | None) -> float:
     if not len(seen):
         return 1.0
     found = float(np.quantile(seen, 0.99, method="higher"))
-    if (seen == seen.round()).all():
+    if _whole(y):
         return max(found, 1.0)
     return found if found > 0.0 else 1.0
+
+
+def _whole(y: np.ndarray) -> bool:
+    """Whether all observed numbers are whole."""
+    seen = y[np.isfinite(y)]
+    return bool((seen == seen.round()).all())
 
 
 def _axes(axes: Sequence[Axes] | None, count: int, num_outputs: int) -> list[Axes]:
@@ -143,6 +154,8 @@ def _draw(ax: Axes, sequences: Sequences | None, y: np.ndarray, limits: tuple[fl
         edges = _edges(sequences, length) if len(lengths) == 1 else at + np.arange(length + 1)
         shown = np.ma.masked_invalid(part.T)
         mesh = ax.pcolormesh(edges, rows, shown, cmap=colors, vmin=limits[0], vmax=limits[1], rasterized=True)
+        if starts:
+            ax.axvline(at - 0.5 * gap, color=MUTED, linewidth=0.8)
         starts.append(at)
         at += length + gap
     ax.set_ylim(len(rows) - 1.5, -0.5)
@@ -199,4 +212,4 @@ def _name_outputs(ax: Axes, names: list[str], named: bool) -> None:
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if not named or len(names) > _NAMED:
-        ax.set_ylabel("output", color=TRUTH)
+        ax.set_ylabel("output")

@@ -32,7 +32,9 @@ from pyro_vgpds.likelihoods import (
     Binomial,
     Gaussian,
     Likelihood,
+    ByColumn,
     NegativeBinomial,
+    Poisson,
     StudentT,
     register_likelihood,
 )
@@ -47,6 +49,7 @@ def functions(num_outputs: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 
 def outputs(likelihood: Likelihood, hide: bool = True) -> Sequences:
     t, f = functions()
+    likelihood.meet(4, ["a", "b", "c", "d"])
     y = likelihood().distribution(f).sample().double()
     if hide:
         y[3, 1] = torch.nan
@@ -68,6 +71,9 @@ LIKELIHOODS = {
     "bernoulli": Bernoulli,
     "binomial": lambda: Binomial(5),
     "totals": lambda: Binomial([5, 6, 7, 8]),
+    "poisson": Poisson,
+    "columns": lambda: ByColumn([(Binomial([2, 3]), [0, 3]), (StudentT(0.2).fix("df"), [1, 2])]),
+    "names of columns": lambda: ByColumn([(NegativeBinomial(), ["d", "b"]), (Gaussian(), ["a", "c"])]),
     "student": StudentT,
     "student fixed": lambda: StudentT(0.2, 3.0).fix("df"),
     "student per output": lambda: StudentT([0.2, 0.3, 0.4, 0.5], torch.full((4,), 3.0)),
@@ -269,7 +275,7 @@ class Renamed(NegativeBinomial):
 
 def test_classes_of_ones_own(tmp_path):
     model, guide, data = trained(Unregistered())
-    message = re.escape("save knows the likelihoods Bernoulli, Binomial, Gaussian, NegativeBinomial")
+    message = re.escape("save knows the likelihoods Bernoulli, Binomial, ByColumn, Gaussian, Ne")
     with pytest.raises(TypeError, match=message):
         save(tmp_path / "m", model, guide, data)
     with pytest.raises(TypeError, match=re.escape("with @pyro_vgpds.likelihoods.register_likelihood. Or save")):
