@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_raster"]
 
-_NAMED = 30  # outputs that have room for their names
+_NAMED, _SOME = 30, 8  # outputs that have room for their names, and how many of more are named
 _LABELLED = 12  # sequences that have room for theirs
 _COLORS = ("#FFFFFF", "#9CC9E3", "#0072B2", "#00233A")  # from 0 to the largest: white paper and dark ink
 
@@ -204,12 +204,10 @@ def _name_sequences(ax: Axes, sequences: Sequences, starts: Sequence[float]) -> 
 
 
 def _name_outputs(ax: Axes, names: list[str], named: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    if len(names) <= _NAMED:
-        ax.set_yticks(range(len(names)), names, fontsize="small")
+    """Names of the outputs beside them; of many, some."""
+    every = 1 if len(names) <= _NAMED else -(-len(names) // _SOME)
+    ax.set_yticks(range(0, len(names), every), names[::every], fontsize="small")
+    if every == 1:
         ax.tick_params(axis="y", length=0)
-    else:
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    if not named or len(names) > _NAMED:
+    if not named:
         ax.set_ylabel("output")
