@@ -237,7 +237,7 @@ class VGPDS(ParameterModule):
                 check_exposure(None, data)
                 outputs = OutputStart(data, data.output_means, data.output_scales)
             else:
-                check_outputs(likelihood, data)
+                check_outputs(likelihood(), data)
                 outputs = start_outputs(likelihood, data)
             mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
             start = find_start(outputs.data, latent_dim, static_dim, mean, scale)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyro_vgpds.cli.errors import OK
+from pyro_vgpds.cli.likelihoods import likelihood_facts, numbers_text
 from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
 from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
@@ -51,7 +52,9 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
             "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
             "video": about.shape,
-            "scaled": any(bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()),
+            "scaled": any(
+                m.likelihood is None and bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()
+            ),
         },
     }
     if isinstance(trained.posterior, PosteriorMixture):
@@ -90,12 +93,13 @@ def _describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _describe(posterior: Posterior) -> dict[str, Any]:
-    model, residual = model_of(posterior), posterior.origin.residual
+    model, residual, outputs = model_of(posterior), posterior.origin.residual, posterior.likelihood
     facts: dict[str, Any] = {
         "temporal": repr(model.temporal),
         "mapping": repr(model.mapping),
         "inducing": model.num_inducing,
-        "noise_sd": posterior.noise_variance.sqrt().tolist(),
+        "likelihood": None if outputs is None else likelihood_facts(outputs),
+        "noise_sd": posterior.noise_variance.sqrt().tolist() if outputs is None else None,
         "residual": None if residual is None else repr(residual),
         "lags": list(posterior.data.lags),
         "bound": posterior.bound,
@@ -162,7 +166,9 @@ def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
         ),
         f"mapping    {facts['mapping']}",
         f"inducing   {facts['inducing']} points",
-        f"noise sd   {_numbers(np.array(facts['noise_sd']))}",
+        f"noise sd   {numbers_text(np.array(facts['noise_sd']))}"
+        if facts["likelihood"] is None
+        else f"likelihood {facts['likelihood']['text']}",
         *([f"residual   {facts['residual']}"] if facts["residual"] else []),
         *([f"lags       {', '.join(f'{lag:+d}' for lag in facts['lags'])}"] if facts["lags"] else []),
         f"bound      {facts['bound']:,.6g} nats",
@@ -180,11 +186,3 @@ def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
         state = "active" if q in facts["active"] else "inactive"
         lines.append(f"           {q:3d}  {share:6.4f}  {'#' * round(30 * share):30}  {state}")
     return lines
-
-
-def _numbers(values: np.ndarray) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.4g}"
-    if len(values) <= 6:
-        return ", ".join(f"{value:.4g}" for value in values)
-    return f"{values.min():.4g} to {values.max():.4g}, median {np.median(values):.4g}, one per output"

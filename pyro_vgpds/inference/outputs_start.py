@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
-from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.parse import parse_likelihood
@@ -71,29 +72,35 @@ def check_functions(likelihood: Likelihood, count: int) -> None:
     likelihood.meet(count // likelihood.num_functions)
 
 
-def check_outputs(likelihood: Likelihood, data: Sequences) -> None:
+def check_outputs(
+    value: LikelihoodValue, data: Sequences, name: str = "data", columns: Sequence[str] | None = None
+) -> None:
     """Raise a ValueError that names the first output that is not possible under the likelihood.
 
-    :param likelihood: the likelihood of all outputs.
+    :param value: the likelihood of all outputs, at its parameters.
     :param data: sequences with outputs.
+    :param name: the argument that has them, for the error.
+    :param columns: names of the outputs. Default: those of the data.
     """
     assert data.y is not None
+    likelihood, columns = value.likelihood, data.columns if columns is None else columns
     if data.lags:
         raise ValueError(
             f"data with lags need Gaussian outputs, but the likelihood is {type(likelihood).__name__}. Give the data "
             "without lagged()."
         )
-    likelihood.meet(data.num_outputs, data.columns)
+    likelihood.meet(data.num_outputs, columns)
     check_exposure(likelihood, data)
     y = data.y.detach().double()
-    wrong = (torch.isfinite(y) & ~likelihood.is_valid(torch.nan_to_num(y), likelihood().parameters)).nonzero()
+    wrong = (torch.isfinite(y) & ~likelihood.is_valid(torch.nan_to_num(y), value.parameters)).nonzero()
     if not len(wrong):
         return
     row, column = wrong[0].tolist()
-    more = f", and {len(wrong) - 1} more entries are not" if len(wrong) > 1 else ""
+    others = len(wrong) - 1
+    more = f", and {others} more {'entry is' if others == 1 else 'entries are'} not" if others else ""
     raise ValueError(
-        f"data has {float(y[row, column])!r} in {_place(data, row, column)}, but {likelihood.name_of(column)} outputs "
-        f"must be {likelihood.support_of(column)}{more}. NaN marks missing entries."
+        f"{name} has {float(y[row, column]):.10g} in {_place(data, row, column, columns)}, but "
+        f"{likelihood.name_of(column)} outputs must be {likelihood.support_of(column)}{more}. NaN marks missing entries."
     )
 
 
@@ -116,10 +123,10 @@ def check_exposure(likelihood: Likelihood | None, data: Sequences) -> None:
             )
 
 
-def _place(data: Sequences, row: int, column: int) -> str:
+def _place(data: Sequences, row: int, column: int, columns: Sequence[str] | None) -> str:
     sequence = next(i for i, rows in enumerate(data.times.slices()) if rows.start <= row < rows.stop)
     frame = row - data.times.slices()[sequence].start
-    name = f" ({data.columns[column]!r})" if data.columns else ""
+    name = f" ({columns[column]!r})" if columns else ""
     return f"output {column}{name}, frame {frame} of sequence {sequence}"
 
 

@@ -6,6 +6,7 @@ from pyro_vgpds.likelihoods.columns import ByColumn
 from pyro_vgpds.likelihoods.families import Bernoulli, Binomial, Gaussian, NegativeBinomial, StudentT
 from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.likelihoods.poisson import Poisson
+from pyro_vgpds.likelihoods.registry import register_likelihood
 from pyro_vgpds.likelihoods.site import SiteLikelihood
 from pyro_vgpds.likelihoods.tangent import TangentLikelihood
 
@@ -22,4 +23,8 @@ __all__ = [
     "StudentT",
     "TangentLikelihood",
     "parse_likelihood",
+    "register_likelihood",
 ]
+
+for _likelihood in (Bernoulli, Binomial, ByColumn, Gaussian, NegativeBinomial, Poisson, StudentT):
+    register_likelihood(_likelihood)

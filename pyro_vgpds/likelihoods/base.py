@@ -46,6 +46,9 @@ class Likelihood(LikelihoodParameters):
     is_discrete: bool = False
     #: whether f is a log rate, to which the log of an exposure can be added
     takes_exposure: ClassVar[bool] = False
+    #: arguments of the constructor that are not parameters, which files keep: attributes that are numbers, strings,
+    #: None, tensors, likelihoods, and lists and dictionaries of these
+    option_names: ClassVar[tuple[str, ...]] = ()
 
     def forward(self) -> LikelihoodValue:
         """Read every parameter once, and return the likelihood at these values."""
@@ -135,6 +138,13 @@ class Likelihood(LikelihoodParameters):
         :param p: the values of the parameters.
         """
         return torch.isfinite(y)
+
+    def kind_of(self, output: int) -> str:
+        """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``, for plots and tables.
+
+        :param output: its index.
+        """
+        return "count" if self.is_discrete else "continuous"
 
     def name_of(self, output: int) -> str:
         """The name of the likelihood of an output, for an error.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.nn import PyroModule
@@ -37,6 +37,7 @@ class ByColumn(Likelihood):
     ByColumn(Gaussian(scale=0.3): [0, 1], Poisson(): [2])
     """
 
+    option_names: ClassVar[tuple[str, ...]] = ("groups",)
     place: Tensor
 
     def __init__(
@@ -93,6 +94,11 @@ class ByColumn(Likelihood):
                 likelihood.meet(int((self.place == i).sum()))
             except ValueError as error:
                 raise ValueError(f"of the outputs {self.columns[i]!r:.60}: {error}") from error
+
+    @property
+    def groups(self) -> dict[Likelihood, list[int | str]]:
+        """The likelihoods and their columns, as they were given."""
+        return dict(zip(self._members(), self.columns, strict=True))
 
     def _members(self) -> list[Likelihood]:
         return list(self.likelihoods)
@@ -181,14 +187,26 @@ class ByColumn(Likelihood):
     def is_valid(self, y: Tensor, p: Any) -> Tensor:
         return self._join(lambda likelihood, q, i: likelihood.is_valid(y[..., i], q), p)
 
+    def _of(self, output: int) -> tuple[Likelihood, int]:
+        """The likelihood of an output, and the output's index among its own."""
+        which = self.place[output]
+        return self._members()[int(which)], int((self.place[:output] == which).sum())
+
     def support_of(self, output: int) -> str:
-        return self._members()[int(self.place[output])].support_of(output)
+        likelihood, own = self._of(output)
+        return likelihood.support_of(own)
+
+    def kind_of(self, output: int) -> str:
+        likelihood, own = self._of(output)
+        return likelihood.kind_of(own)
 
     def has_exposure(self, output: int) -> bool:
-        return self._members()[int(self.place[output])].has_exposure(output)
+        likelihood, own = self._of(output)
+        return likelihood.has_exposure(own)
 
     def name_of(self, output: int) -> str:
-        return self._members()[int(self.place[output])].name_of(output)
+        likelihood, own = self._of(output)
+        return likelihood.name_of(own)
 
     def _by_function(
         self, take: Callable[[Likelihood, Any, Tensor, Tensor], Tensor], p: Any, num_frames: int

@@ -131,6 +131,9 @@ class Bernoulli(_Logistic):
     def is_valid(self, y: Tensor, p: Any) -> Tensor:
         return (y == 0.0) | (y == 1.0)
 
+    def kind_of(self, output: int) -> str:
+        return "yes/no"
+
     def size(self, y: Tensor, p: Any) -> Tensor:
         return torch.ones_like(y)
 
@@ -151,6 +154,7 @@ class Binomial(_Logistic):
     """
 
     support: ClassVar[str] = "a whole number from 0 to total"
+    option_names: ClassVar[tuple[str, ...]] = ("total",)
     total: Tensor
 
     def __init__(self, total: Any) -> None:
@@ -169,6 +173,10 @@ class Binomial(_Logistic):
 
     def is_valid(self, y: Tensor, p: Any) -> Tensor:
         return (y >= 0.0) & (y <= self.total) & (y == y.round())
+
+    def support_of(self, output: int) -> str:
+        total = self.total[output] if self.total.dim() else self.total
+        return f"a whole number from 0 to {int(total)}"
 
     def size(self, y: Tensor, p: Any) -> Tensor:
         return self.total.expand_as(y)

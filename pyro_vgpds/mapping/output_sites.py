@@ -114,6 +114,20 @@ class OutputSites(PyroModule):
         if mark is not None:
             self.mark = torch.tensor(mark, device=state.device)
 
+    def belong_to(self, data: Sequences) -> None:
+        """Take the state as that of the outputs of ``data``, whose frames and outputs it has.
+
+        :param data: the sequences, such as those of training in another dtype.
+        """
+        assert data.y is not None
+        self.set(self.state, _hash(data.y.detach().double()))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OutputSites:
+        before = self.state
+        super()._apply(fn, recurse)
+        self.state = before.to(self.state.device)  # float64 in a model of any dtype
+        return self
+
     def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Evaluation:
         """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module."""
         evaluation = Evaluation(likelihood, y, likelihood.sites(y, state))

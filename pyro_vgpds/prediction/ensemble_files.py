@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import pack, unpack
+from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.kernels import Json
-from pyro_vgpds.files.models import build_data, describe_data, strip
+from pyro_vgpds.files.models import strip
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.posterior import Posterior

@@ -18,6 +18,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
@@ -136,6 +137,15 @@ class FittedModel:
         """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
         mapping = self.training.likelihood
         return mapping.outputs if isinstance(mapping, PseudoGP) else None
+
+    def check_new(self, data: Sequences, name: str = "y") -> None:
+        """Raise a ValueError that names the first new output that is not possible under the likelihood.
+
+        :param data: new sequences of the same outputs.
+        :param name: the argument that has them, for the error.
+        """
+        if self.likelihood is not None:
+            check_outputs(self.likelihood, data, name, self.columns)
 
     def need_gaussian(self, what: str) -> None:
         """Raise a ValueError if the outputs are not Gaussian.

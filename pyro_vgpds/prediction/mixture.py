@@ -48,6 +48,9 @@ class MixturePrediction(Outputs):
         first = self.components[0]
         super().__init__(first.t, first.data, first.include_noise, first.parts)
 
+    def kind_of(self, output: int) -> str:
+        return self.components[0].kind_of(output)
+
     def with_noise(self, include_noise: bool) -> MixturePrediction:
         """The same prediction with or without the outputs' noise.
 

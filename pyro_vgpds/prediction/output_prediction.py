@@ -74,6 +74,10 @@ class OutputPrediction(Prediction):
         """The mean of the outputs given f: a rate for counts, a probability for yes/no."""
         return self.with_noise(False)
 
+    def kind_of(self, output: int) -> str:
+        kind = self.outputs.likelihood.kind_of(output)
+        return "continuous" if kind == "count" and not self.include_noise else kind
+
     def with_noise(self, include_noise: bool) -> OutputPrediction:
         if include_noise == self.include_noise:
             return self

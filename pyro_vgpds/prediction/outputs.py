@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -98,6 +98,10 @@ class Outputs(ABC):
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
         return None if self.data.columns is None else self.data.columns[: self.shape[1]]
+
+    def kind_of(self, output: int) -> str:
+        """What output number ``output`` is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous."""
+        return "continuous"
 
     @property
     def dates(self) -> np.ndarray | None:
@@ -270,6 +274,13 @@ class Selection(Outputs):
         if not len(self.t):
             raise ValueError(f"rows must select at least one of the {len(whole.t)} times, but got {rows}.")
         self.whole, self.rows = whole, rows
+
+    def kind_of(self, output: int) -> str:
+        return self.whole.kind_of(output)
+
+    def with_noise(self, include_noise: bool) -> Selection:
+        whole: Any = self.whole
+        return Selection(whole.with_noise(include_noise), self.rows)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         return self.whole.mean[self.rows], self.whole.variance[self.rows]

@@ -258,7 +258,7 @@ class Posterior(FittedModel):
         if given is not None:
             if full_cov:
                 raise ValueError("full_cov=True cannot be combined with given: use .covariance of the result.")
-            read_new_data(t, given, self.data, "given")  # its errors name this argument
+            self.check_new(read_new_data(t, given, self.data, "given"), "given")  # errors name this argument
             return self.reconstruct(t, given, which, fill=True, include_noise=include_noise)
         with torch.no_grad():
             path, rows = self.q.forecast(times, which), training_frames(self.data, which)
@@ -337,6 +337,7 @@ class Posterior(FittedModel):
         (torch.Size([10, 5]), torch.Size([10, 3]))
         """
         new = read_new_data(t, y, self.data)
+        self.check_new(new)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
         if factorised and free:
             raise ValueError("factorised=True fixes the training frames, so it cannot be combined with free=True.")
@@ -452,6 +453,7 @@ class Posterior(FittedModel):
         True
         """
         new, solver = read_new_data(t, y, self.data), check_solver(solver)
+        self.check_new(new)
         scores, outputs = [], new.read()
         with torch.no_grad():
             for rows in new.times.slices():
