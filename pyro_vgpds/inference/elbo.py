@@ -14,7 +14,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
-from pyro_vgpds.mapping.latent_gp import CollapsedLatent, GivenLatent, LatentGP
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau
@@ -135,7 +135,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     Outputs that are not Gaussian have Gaussian factors, which ``loss_and_grads`` updates after the backward pass
-    (:class:`~pyro_vgpds.mapping.OutputSites`). ``loss`` leaves them as they are.
+    (:class:`~pyro_vgpds.mapping.OutputSites`). ``loss`` leaves them as they are; after the backward pass of
+    ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
+    that has a site ``f`` of its own, as Pyro's autoguides do, gets the ELBO with draws of f instead.
 
     >>> from pyro_vgpds import Collapsed_ELBO
     >>> loss = Collapsed_ELBO().loss(model, guide, data)
@@ -143,15 +145,24 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     True
     """
 
+    _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
+
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Minus the bound, whose gradients are left with the parameters. Arguments as in Pyro."""
-        found = sites_of(model)
-        if found is not None:
-            found.clear()
+        self._met = ()
         loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
-        if found is not None and not found.is_held:
-            found.step()
+        self._step()
         return loss
+
+    def _step(self) -> None:
+        for sites in self._met:
+            if not sites.is_held:
+                sites.step()
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
+        """Minus the bound as a tensor. Arguments as in Pyro."""
+        self._met = ()
+        return super().differentiable_loss(model, guide, *args, **kwargs)
 
     def _get_trace(
         self, model: Callable[..., object], guide: Callable[..., object], args: Any, kwargs: Any
@@ -159,4 +170,19 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         with pyro_lock(), IntegrateMessenger() as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
+        for site in traces[0].nodes.values():
+            if isinstance(outputs := site.get("fn"), CollapsedOutputs):
+                outputs.share = _share(site)
+                self._meet(outputs.outputs.sites)
         return traces
+
+    def _meet(self, sites: OutputSites) -> None:
+        if all(sites is not other for other in self._met):
+            sites.clear()  # evaluations whose gradients were not used
+            self._met += (sites,)
+
+
+def _share(site: Mapping[str, Any]) -> float:
+    """What the gradients of a site's log-probability are multiplied by; 0 if it is masked."""
+    scale, mask = site.get("scale", 1.0), site.get("mask")
+    return float(scale) if mask is None or mask is True else 0.0

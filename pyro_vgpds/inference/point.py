@@ -64,7 +64,9 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
             trace = _run_model(model, data, found.values)
         prior, likelihood = _distributions(trace)
         values = {name: value.clone() for name, value in found.values.items() if name not in ("x", "f")}
-        return Point(_posterior(found, prior), likelihood, values)
+        q = _posterior(found, prior)
+        # the training of other guides need not have updated the factors of the outputs
+        return Point(q, likelihood.settled(q) if isinstance(likelihood, PseudoGP) else likelihood, values)
 
 
 def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:

@@ -16,7 +16,7 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, filled
 from pyro_vgpds.likelihoods.parameters import LikelihoodParameters
 
-__all__ = ["Likelihood", "LikelihoodValue"]
+__all__ = ["Likelihood", "LikelihoodValue", "several_draws"]
 
 
 class Likelihood(LikelihoodParameters):
@@ -51,8 +51,16 @@ class Likelihood(LikelihoodParameters):
     option_names: ClassVar[tuple[str, ...]] = ()
 
     def forward(self) -> LikelihoodValue:
-        """Read every parameter once, and return the likelihood at these values."""
-        return LikelihoodValue(self, SimpleNamespace(**{name: getattr(self, name) for name in self._names}))
+        """Read every parameter once, and return the likelihood at these values.
+
+        :raises ValueError: for several draws at a time of parameters with priors.
+        """
+        values = {name: getattr(self, name) for name in self._names}
+        for name, value in values.items():
+            prior = self.prior(name)
+            if prior is not None and hasattr(prior, "shape") and value.dim() > len(prior.shape()):
+                raise several_draws(self)
+        return LikelihoodValue(self, SimpleNamespace(**values))
 
     # what a likelihood defines
 
@@ -303,6 +311,14 @@ class LikelihoodValue:
                 mean, square = moments.mean + o, moments.square + o * (2.0 * moments.mean + o)
                 moments = moments._replace(mean=mean, square=square)
             return self.likelihood.updated(y, state, moments, self.parameters, rate)
+
+
+def several_draws(likelihood: Likelihood) -> ValueError:
+    """The error for several draws of hyperparameters at a time."""
+    return ValueError(
+        f"outputs that are {type(likelihood).__name__} take one draw of the hyperparameters at a time: use "
+        "Collapsed_ELBO(num_particles=...) without vectorize_particles=True, or Predictive(..., parallel=False)."
+    )
 
 
 def _spread_out(x: Tensor, num_functions: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.bound import site_bound, whiten
@@ -176,16 +176,22 @@ class CollapsedOutputs(Expandable):
 
     :param outputs: p(y given f); its f is not read.
     :param latent: the functions with x integrated out.
+    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients tell nothing.
+    :raises ValueError: for several draws of hyperparameters at a time.
     """
 
+    share: float = 1.0
+
     def __init__(self, outputs: GivenLatent, latent: CollapsedLatent) -> None:
+        if latent.batch_shape:
+            raise several_draws(outputs.likelihood.likelihood)
         self.outputs, self.latent, self.likelihood = outputs, latent, latent.gp
         super().__init__(latent.batch_shape, outputs.event_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
         outputs, likelihood = self.outputs, self.outputs.likelihood
         y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
-        evaluation = outputs.sites.tracked(likelihood, y, state)
+        evaluation = outputs.sites.tracked(likelihood, y, state, self.share)
         bound, evaluation.drawn = self.latent.evaluate(likelihood, y, evaluation.sites)
         return bound.expand(self.batch_shape)
 

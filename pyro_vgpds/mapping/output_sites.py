@@ -18,7 +18,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 
-__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments"]
+__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "told_moments"]
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -33,6 +33,7 @@ class Evaluation:
     y: Tensor
     sites: Sites
     drawn: Moments | None = None  #: of the functions whose bound is an estimate, 0 for others
+    share: float = 1.0  #: factor of the bound in the loss
 
     @property
     def is_used(self) -> bool:
@@ -128,10 +129,16 @@ class OutputSites(PyroModule):
         self.state = before.to(self.state.device)  # float64 in a model of any dtype
         return self
 
-    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor) -> Evaluation:
-        """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module."""
-        evaluation = Evaluation(likelihood, y, likelihood.sites(y, state))
-        if torch.is_grad_enabled() and state is self.state:
+    def tracked(self, likelihood: LikelihoodValue, y: Tensor, state: Tensor, share: float = 1.0) -> Evaluation:
+        """An evaluation with the factors in a state, which :meth:`step` uses if it is the state of this module.
+
+        :param likelihood: the likelihood at its parameters.
+        :param y: outputs (N, D).
+        :param state: of their factors.
+        :param share: factor of the bound in the loss; 0 if the gradients tell nothing.
+        """
+        evaluation = Evaluation(likelihood, y, likelihood.sites(y, state), share=share)
+        if torch.is_grad_enabled() and state is self.state and share:
             if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
                 weight, linear, constant = evaluation.sites
                 evaluation.sites = Sites(_follow(weight), _follow(linear), constant)
@@ -151,7 +158,7 @@ class OutputSites(PyroModule):
         self.clear()
         if used:
             last = used[-1]
-            self.set(last.likelihood.updated(last.y, self.state, _moments(used), rate))
+            self.set(last.likelihood.updated(last.y, self.state, told_moments(used), rate))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         found = state_dict.get(f"{prefix}state")
@@ -174,16 +181,19 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
     return Moments(d_linear, torch.maximum(-2.0 * d_weight, d_linear.square()))
 
 
-def _moments(evaluations: Sequence[Evaluation]) -> Moments:
-    """The moments that evaluations with several draws of the hyperparameters tell."""
+def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
+    """The moments that evaluations after the backward pass tell, which may have several draws of the hyperparameters.
+
+    :param evaluations: of the loss, minus the bound.
+    """
     shares = [e for e in evaluations if e.sites.weight.grad is not None]
     drawn = [e.drawn for e in evaluations if e.drawn is not None]
     known = [torch.stack(found).mean(0) for found in zip(*drawn, strict=True)] if drawn else []
     if not shares:
         return Moments(*known)
     # the gradients are those of minus the bound, of which each evaluation has a share
-    mean = -torch.stack([e.sites.linear.grad for e in shares]).sum(0)  # type: ignore[misc]
-    square = 2.0 * torch.stack([e.sites.weight.grad for e in shares]).sum(0)  # type: ignore[misc]
+    mean = -torch.stack([e.sites.linear.grad / e.share for e in shares]).sum(0)  # type: ignore[operator]
+    square = 2.0 * torch.stack([e.sites.weight.grad / e.share for e in shares]).sum(0)  # type: ignore[operator]
     return joined_moments(mean, square, Moments(*known) if known else None)
 
 

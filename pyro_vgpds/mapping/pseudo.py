@@ -12,9 +12,14 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, scaled_sites
+from pyro_vgpds.mapping.output_sites import Evaluation, told_moments
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
 __all__ = ["PseudoGP"]
+
+_UPDATES = 100  # of the factors, at most
+_RATE = 0.5  # of updates that are not exact
+_SETTLED = 1e-6  # change of the state that ends the updates
 
 
 class PseudoGP(SparseGP):
@@ -48,6 +53,24 @@ class PseudoGP(SparseGP):
         :param state: of their factors, (2, N, F).
         """
         return PseudoGP(self.gp, self.outputs, y, state)
+
+    def settled(self, posterior: TorchDistribution) -> PseudoGP:
+        """The same mapping with the factors at their optimum given q(x), from those that it has.
+
+        :param posterior: q(x), with a mean and a variance (N, Q).
+        """
+        latent, state = CollapsedLatent(self.gp, posterior), self.state
+        for _ in range(_UPDATES):
+            before, found = state, self.outputs.sites(self.y, state)
+            with torch.enable_grad():
+                sites = Sites(found.weight.requires_grad_(), found.linear.requires_grad_(), found.constant)
+                bound, drawn = latent.evaluate(self.outputs, self.y, sites)
+                sites.weight.grad, sites.linear.grad = torch.autograd.grad(-bound, sites[:2])
+            moments = told_moments([Evaluation(self.outputs, self.y, sites, drawn)])
+            state = self.outputs.updated(self.y, state, moments, 1.0 if drawn is None else _RATE)
+            if torch.allclose(state, before, rtol=_SETTLED, atol=_SETTLED):
+                break
+        return self.with_outputs(self.y, state)
 
     def num_functions(self, data: Sequences) -> int:
         return len(self.output_mean)
