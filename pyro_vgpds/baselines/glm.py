@@ -45,7 +45,7 @@ class GLM:
         offset: ArrayLike | None = None,
         num_steps: int = 50,
     ) -> GLM:
-        """The maximum of the log-likelihood minus ½ ``penalty`` |W|², for each output separately.
+        """The maximum of the log-likelihood minus ½ ``penalty`` times the sum of W², for each output separately.
 
         The intercept has a weak Gaussian prior around the logarithm (or logit) of the mean, so that outputs which are
         all zeros have an estimate too.

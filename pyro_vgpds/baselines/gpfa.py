@@ -113,11 +113,11 @@ class GPFA:
 
     def _factors(self, gaps: Gaps) -> Tensor:
         means = gaps.y.new_zeros(len(gaps.y), self.loadings.shape[1])
-        for _, rows, mean, _ in self.posteriors(gaps, gaps.y):
+        for _, rows, mean, _ in self._posteriors(gaps, gaps.y):
             means[rows] = mean
         return means
 
-    def posteriors(self, gaps: Gaps, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _posteriors(self, gaps: Gaps, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Groups of sequences with the same times and missing entries: times (n,), rows (S, n) of the data, means
         (S, n, K), and the covariance (K, n, K, n) that they share.
 
@@ -160,7 +160,7 @@ def _maximise(model: GPFA, gaps: Gaps, y: Tensor) -> GPFA:
     points = y.new_ones(len(y), k + 1)
     normal = y.new_zeros(len(y), k + 1, k + 1)
     scores = torch.zeros(k, len(_TRIALS)).to(y)
-    for t, rows, mean, covariance in model.posteriors(gaps, y):
+    for t, rows, mean, covariance in model._posteriors(gaps, y):
         points[rows, :k] = mean
         normal[rows, :k, :k] = torch.einsum("anbn->nab", covariance)
         second = torch.einsum("kmkn->kmn", covariance) * len(rows) + torch.einsum("smk,snk->kmn", mean, mean)

@@ -213,7 +213,7 @@ def load_jsb(*, data_home: PathLike | None = None, download: bool = False) -> Ch
 def load_flu(*, data_home: PathLike | None = None, download: bool = False) -> CaseCounts:
     """Load weekly influenza cases of 140 districts of Bavaria and Baden-Württemberg, 416 weeks from 2001.
 
-    Times are weeks from the first; ``dates`` has the Monday of each week, counted on from week 1 of 2001. The source
+    Times are weeks from the first; ``dates`` has the Monday of each week, counted from week 1 of 2001. The source
     has 52 weeks in every year, so dates from 2005 may be one week early. ``exposure`` is each district's share of the
     population at the end of 2001. Columns are the official keys of the districts.
 

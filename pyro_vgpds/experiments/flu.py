@@ -183,7 +183,7 @@ def _filled(values: torch.Tensor | list[torch.Tensor]) -> np.ndarray:
 
 
 def _near(n: int, known: int, year: int = 52) -> np.ndarray:
-    """Known weeks at a distance of at most one from week n of earlier years; all if there are none."""
+    """Known weeks at a distance of at most one from week n of earlier years; all weeks if no such week is known."""
     distance = (np.arange(known) - n + year // 2) % year - year // 2
     near = np.flatnonzero((np.abs(distance) <= 1) & (np.arange(known) < n - 2))
     return near if len(near) else np.arange(known)
