@@ -22,6 +22,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.inference.natural import least_lam, natural_step
+from pyro_vgpds.likelihoods.factors import Moments
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
@@ -55,7 +56,7 @@ class Evaluation(NamedTuple):
     mean: Tensor  #: of q minus that of the prior
     d_mean: Tensor  #: derivative of F̂ in the mean
     d_variance: Tensor  #: and in the variance
-    state: Tensor | None = None  #: the next state of the factors of the new outputs
+    functions: Moments | None = None  #: of the functions of the new outputs, if these are not Gaussian
 
 
 _Point: TypeAlias = "tuple[Solution, Evaluation]"
@@ -177,15 +178,15 @@ class Joint:
         mean = (self.shift + q.mean).requires_grad_()
         variance = q.variance.clone().requires_grad_()
         with torch.enable_grad():
-            value, state = self.expected(mean, variance, state)
+            value, functions = self.expected(mean, variance, state)
             d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
         bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
             raise NumericalError("the bound of the reconstruction is not finite.")
-        return Evaluation(bound, q.mean, d_mean, d_variance, state)
+        return Evaluation(bound, q.mean, d_mean, d_variance, functions)
 
-    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """F̂ at moments of the active frames, and the next state of the factors of the new outputs."""
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
+        """F̂ at moments of the active frames, and the moments of the functions of new outputs that are not Gaussian."""
         psi = self.psi(self.rows, mean, variance)
         if self.rest is not None:
             psi = added(self.rest, psi)
@@ -194,6 +195,14 @@ class Joint:
 
     def first_state(self) -> Tensor | None:
         """The first state of the factors of the new outputs; None if these are Gaussian."""
+        return None
+
+    def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor | None:
+        """The state of the factors of the new outputs after a step.
+
+        :param functions: moments of their functions.
+        :param rate: length of the step.
+        """
         return None
 
     def solve(
@@ -214,8 +223,9 @@ class Joint:
         damping = Damping(drop=tolerance, small=lambda bound: tolerance, patience=_PATIENCE, least=_LEAST_RATE / rate)
 
         def advance(state: Ascent[_Point]) -> tuple[_Point, float]:
-            now, (_, mean, d_mean, d_variance, outputs) = state.point
+            now, (_, mean, d_mean, d_variance, functions) = state.point
             moved = natural_step(now.eta, now.lam, mean, d_mean, d_variance, self.least, rate * state.length)
+            outputs = self.next_state(now.state, functions, rate * state.length)
             eta, lam = (torch.where(self.movable, a, b) for a, b in zip(moved, (now.eta, now.lam), strict=True))
             return point(eta, lam, state.step + 1, outputs)
 

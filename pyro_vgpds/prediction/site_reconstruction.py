@@ -24,8 +24,6 @@ from pyro_vgpds.prediction.reconstruction import Joint, Solution, added
 
 __all__ = ["SiteJoint"]
 
-_RATE = 0.5  # length of the natural steps of factors that have no exact update
-
 
 class SiteJoint(Joint):
     """As :class:`~pyro_vgpds.prediction.reconstruction.Joint`, for a training mapping that is a ``PseudoGP``."""
@@ -56,7 +54,7 @@ class SiteJoint(Joint):
         weight, linear = self._scaled(self._old)
         return self._statistics(weight[rows], linear[rows], mean, variance)
 
-    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
         assert state is not None
         outputs, gp = self._trained.outputs, self._trained
         fresh = outputs.sites(self._y, state)
@@ -78,8 +76,11 @@ class SiteJoint(Joint):
         if outputs.likelihood.is_drawn:
             more, drawn = self._correction(psi, mean, variance, fresh)
             value = value + self._trust * more
-        moments = joined_moments(d_linear / self._trust, -2.0 * d_weight / self._trust, drawn)
-        return value, outputs.updated(self._y, state, moments, 1.0 if drawn is None else _RATE)
+        return value, joined_moments(d_linear / self._trust, -2.0 * d_weight / self._trust, drawn)
+
+    def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor:
+        assert state is not None and functions is not None
+        return self._trained.outputs.updated(self._y, state, functions, rate)
 
     def _correction(self, psi: Psi, mean: Tensor, variance: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The part of the new outputs' bound that needs draws of their latent points."""
