@@ -60,6 +60,8 @@ class CountModel:
         if test is training:
             return Answer(mean, _scores(own), latent, mean, latent)
         new = trained.reconstruct(_times(test), parts(test), solver=self.solver)
+        # rates of the training frames under the same q(U), which has seen the test frames, too
+        mean = trained.predict(training.times.t, trained.q, new.inducing, include_noise=True).mean.numpy()
         return Answer(new.mean.numpy(), _scores(new), new.latent.mean.numpy(), mean, latent)
 
     def forecast(self, training: Sequences, test: Sequences) -> Answer:

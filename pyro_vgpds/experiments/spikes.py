@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,10 +20,14 @@ from pyro_vgpds.datasets.discrete import Reaches
 from pyro_vgpds.experiments import spike_baselines as rivals
 from pyro_vgpds.experiments.answer import Predictor, frames, score
 from pyro_vgpds.experiments.comparing import compare
+from pyro_vgpds.experiments.count_models import CountModel
 from pyro_vgpds.experiments.decoding import decode, r_squared
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.square_roots import gaussian_square_roots
+from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.likelihoods import NegativeBinomial, Poisson
+from pyro_vgpds.prediction.solver import Solver
 
 __all__ = ["DECODERS", "PREDICTORS", "decode_velocity", "predict_hidden", "run"]
 
@@ -30,6 +35,16 @@ _FLOOR = 1e-4  # least mean count
 _FOLDS = 5
 #: the time scale is fixed, because a learned one becomes shorter than a bin: Gaussian noise does not fit sparse counts
 RECIPE = Recipe("rbf", 6, num_inducing=50, num_steps=100, scale=True, static_dim=2, lengthscale=0.1)
+#: chosen on held-out training trials of fold 0
+MODEL = CountModel(
+    Poisson,
+    latent_dim=12,
+    num_inducing=40,
+    temporal=lambda: Matern32(lengthscale=0.2) + White(1e-2) + Bias(0.3),
+    static_dim=6,
+    num_steps=60,
+    solver=Solver(num_starts=1, num_steps=100, tolerance=1e-5),
+)
 _READ_OUT = 10.0  # penalty of the Poisson regression on latents
 
 #: makes the predictor for a fold
@@ -52,6 +67,8 @@ PREDICTORS: dict[str, Maker] = {
     "GPFA, Poisson read-out": lambda data, fold: rivals.gpfa(10, _READ_OUT),
     "Gaussian VGPDS of square roots": lambda data, fold: gaussian_square_roots(RECIPE),
     "the same, Poisson read-out": lambda data, fold: gaussian_square_roots(RECIPE, penalty=_READ_OUT),
+    "Poisson VGPDS": lambda data, fold: MODEL.predict,
+    "negative-binomial VGPDS": lambda data, fold: replace(MODEL, likelihood=NegativeBinomial).predict,
     "condition mean (oracle)": lambda data, fold: rivals.condition_mean(*(data.condition[i] for i in data.fold(fold))),
     "whole-trial weights": lambda data, fold: rivals.grid(
         rivals.trial_weights, temper=(0.04, 0.06, 0.08, 0.12), shrink=(0.3, 1.0)
@@ -67,6 +84,7 @@ DECODERS: dict[str, Maker] = {
             "GPFA, Poisson read-out",
             "Gaussian VGPDS of square roots",
             "the same, Poisson read-out",
+            "Poisson VGPDS",
             "whole-trial weights",
         )
     },

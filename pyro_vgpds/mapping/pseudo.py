@@ -89,6 +89,18 @@ class PseudoGP(SparseGP):
     def targets(self, data: Sequences, start: int, stop: int) -> Tensor:
         return scaled_sites(self.sites, self.output_mean, self.output_scale)[1][:, start:stop]
 
+    def estimate(self, posterior: TorchDistribution) -> float:
+        """What draws add to the bound of the outputs; 0 for likelihoods that need none.
+
+        :param posterior: q(x).
+        """
+        if not self.outputs.likelihood.is_drawn:
+            return 0.0
+        with torch.no_grad():
+            latent, sites = CollapsedLatent(self.gp, posterior), self.sites
+            whole, _ = latent.evaluate(self.outputs, self.y, sites)
+            return float(whole - latent.bound(sites) - sites.constant.sum())
+
     def integrate(self, posterior: TorchDistribution) -> _Bound:  # type: ignore[override]
         return _Bound(self, posterior)
 

@@ -38,6 +38,8 @@ class SiteJoint(Joint):
         self._y = new.y.double()
         self._lengths = new.times.lengths
         self._old = trained.sites
+        #: what draws add to the bound of the training outputs, with the q(U) of training
+        self._old_rest = trained.estimate(self.training.q)
 
     def first_state(self) -> Tensor:
         outputs = self._trained.outputs
@@ -72,6 +74,7 @@ class SiteJoint(Joint):
         known = gp.output_mean * (every.linear - 0.5 * every.weight * gp.output_mean)
         value = site_bound(psi, self.factor, weight, linear) + known.sum() + every.constant.sum()
         d_weight, d_linear = torch.autograd.grad(value, (free_weight, free_linear), retain_graph=True)
+        value = value + self._old_rest
         drawn = None
         if outputs.likelihood.is_drawn:
             more, drawn = self._correction(psi, mean, variance, fresh)
