@@ -94,8 +94,8 @@ class Likelihood(LikelihoodParameters):
             if value is not None and value.dim() and len(value) not in (1, num_outputs):
                 outputs = counted(num_outputs, "output")
                 raise ValueError(
-                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {outputs}. Give one number, or "
-                    "one for each output."
+                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {outputs}. Give one number, "
+                    "or one for each output."
                 )
 
     def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
