@@ -43,6 +43,7 @@ PUBLIC = (
     "pyro_vgpds.files",
     "pyro_vgpds.inference",
     "pyro_vgpds.kernels",
+    "pyro_vgpds.likelihoods",
     "pyro_vgpds.mapping",
     "pyro_vgpds.metrics",
     "pyro_vgpds.model",

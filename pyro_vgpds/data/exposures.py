@@ -16,7 +16,7 @@ __all__ = ["join_exposures", "read_exposure"]
 def read_exposure(
     exposure: Any, lengths: Sequence[int], num_outputs: int, several: bool, device: torch.device
 ) -> Tensor | None:
-    """Exposures (D,), the same in every frame, or (N, D); None if there are none.
+    """Exposures (D,), the same in every frame, or (N, D); None stays None.
 
     :param exposure: (D,), (N, D), or a list with (n, D) for each sequence.
     :param lengths: frames of the sequences.

@@ -18,7 +18,12 @@ __all__ = ["BoundEstimate", "bound_with_spread"]
 
 
 class BoundEstimate(NamedTuple):
-    """The bound from several independent sets of draws."""
+    """The bound from several independent sets of draws.
+
+    >>> from pyro_vgpds.inference import BoundEstimate
+    >>> BoundEstimate(-120.3, 0.05, 0.14).value
+    -120.3
+    """
 
     value: float  #: the mean over the sets
     standard_error: float  #: of the mean

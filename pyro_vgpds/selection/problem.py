@@ -12,7 +12,7 @@ from pathlib import Path
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_task, hold_out
-from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
+from pyro_vgpds.files.container import FileFormatError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT
 from pyro_vgpds.version import __version__

@@ -24,7 +24,10 @@ SIZE = ["--latent-dim", "2", "--num-inducing", "6", "--steps", "6"]
 
 
 def write(path, y) -> None:
-    rows = [["time", *NAMES], *([f"{n / 2:g}", *(f"{v:g}" if np.isfinite(v) else "" for v in row)] for n, row in enumerate(y))]
+    rows = [
+        ["time", *NAMES],
+        *([f"{n / 2:g}", *(f"{v:g}" if np.isfinite(v) else "" for v in row)] for n, row in enumerate(y)),
+    ]
     path.write_text("\n".join(",".join(row) for row in rows) + "\n")
 
 
@@ -295,4 +298,7 @@ def test_plots(files, tmp_path, what):
 def test_help_names_all_likelihoods(capsys):
     assert run("fit", "--help") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "distribution of the outputs: bernoulli, gaussian, negative-binomial, poisson, student-t, binomial:TOTAL." in text
+    assert (
+        "distribution of the outputs: bernoulli, gaussian, negative-binomial, poisson, student-t, binomial:TOTAL."
+        in text
+    )

@@ -30,9 +30,9 @@ from pyro_vgpds.files.likelihoods import build_likelihood, describe_likelihood
 from pyro_vgpds.likelihoods import (
     Bernoulli,
     Binomial,
+    ByColumn,
     Gaussian,
     Likelihood,
-    ByColumn,
     NegativeBinomial,
     Poisson,
     StudentT,

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pyro
@@ -16,6 +18,7 @@ from pyro_vgpds.inference import bound_with_spread
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
 from pyro_vgpds.likelihoods import Bernoulli, ByColumn, NegativeBinomial, Poisson, SiteLikelihood, StudentT
 from pyro_vgpds.likelihoods.factors import Moments
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes
 from pyro_vgpds.mapping.drawn import path_draws, quadratic_forms, randomised
 
 
@@ -284,9 +287,9 @@ def held_out_score(model, guide, data, y, hidden) -> float:
         latent, sites = model.functions(q.mean).integrate(q), value.sites(data.y, model.sites.state)
         given = latent.given(sites)
         mean, variance = given.moments(q.mean + q.variance.sqrt() * path_draws(64, *q.mean.shape))
-        z, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(15))
-        f = mean + variance.sqrt() * z[:, None, None, None]
-        log = value.log_prob(f, torch.from_numpy(y)) + (weights / weights.sum()).log()[:, None, None, None]
+        z, weights = hermite_nodes(15, model.output_likelihood.num_functions)
+        f = mean + variance.sqrt() * z.repeat(1, model.num_outputs)[:, None, None]
+        log = value.log_prob(f, torch.from_numpy(y)) + weights.log()[:, None, None, None]
         mixture = torch.logsumexp(log.flatten(0, 1), 0) - math.log(len(mean[:, 0, 0]))
         return float(mixture[torch.from_numpy(hidden)].mean())
 
@@ -313,3 +316,49 @@ def test_training_raises_the_bound(make):
     *_, bounds = trained(make(), t, y if make is Poisson else np.log(y + 0.5), hidden, steps=15)
     assert bounds[-1] > bounds[0] + 10.0
     assert all(math.isfinite(bound) for bound in bounds)
+
+
+def documented() -> dict:
+    """The likelihoods of docs/extending.md, without the training there."""
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text().split("## A likelihood")[1]
+    namespace: dict = {"torch": torch, "dist": dist, "SiteLikelihood": SiteLikelihood}
+    for source in re.findall(r"(^class .*?)(?=\n\n\n)", page, re.DOTALL | re.MULTILINE):
+        exec(source, namespace)
+    return namespace
+
+
+def constant_score(likelihood, y, hidden) -> float:
+    """The best score of hidden entries with constant functions, one or two for each output, fitted to the others."""
+    value, seen = likelihood(), torch.from_numpy(np.where(hidden, np.nan, y))
+    f = torch.zeros(y.shape[1] * likelihood.num_functions, requires_grad=True)
+    optimiser = torch.optim.LBFGS([f, *likelihood.parameters()], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss():
+        optimiser.zero_grad()
+        total = -likelihood().log_prob(f.expand(len(y), -1), seen).sum()
+        total.backward()
+        return total
+
+    optimiser.step(loss)
+    with torch.no_grad():
+        value = likelihood().log_prob(f.expand(len(y), -1), torch.from_numpy(y))
+    return float(value[torch.from_numpy(hidden)].mean())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["Ordinal", "Heteroscedastic"])
+def test_documented_likelihoods_beat_a_constant(name):
+    rng = np.random.default_rng(0)
+    t = np.linspace(0.0, 6.0, 80)
+    wave = np.sin(t[:, None] + np.arange(6))
+    if name == "Ordinal":
+        y, make = np.digitize(3 * wave + rng.logistic(size=wave.shape), [-1, 1]).astype(float), documented()[name]
+        makes = [lambda: make(3)] * 2
+    else:
+        y = wave + np.exp(np.cos(t[:, None]) - 1.5) * rng.standard_normal(wave.shape)
+        makes = [documented()[name]] * 2
+    hidden = rng.random(y.shape) < 0.2
+    model, guide, data, bounds = trained(makes[0](), t, y, hidden, steps=25)
+    assert bounds[-1] > bounds[0] + 5.0
+    score = held_out_score(model, guide, data, y, hidden)
+    assert score > constant_score(makes[1](), y, hidden) + 0.1
