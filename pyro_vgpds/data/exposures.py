@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.types import DataLike
+
 __all__ = ["join_exposures", "read_exposure"]
 
 
 def read_exposure(
-    exposure: Any, lengths: Sequence[int], num_outputs: int, several: bool, device: torch.device
+    exposure: DataLike | None, lengths: Sequence[int], num_outputs: int, several: bool, device: torch.device
 ) -> Tensor | None:
     """Exposures (D,), the same in every frame, or (N, D); None stays None.
 

@@ -100,7 +100,8 @@ def check_outputs(
     more = f", and {others} more {'entry is' if others == 1 else 'entries are'} not" if others else ""
     raise ValueError(
         f"{name} has {float(y[row, column]):.10g} in {_place(data, row, column, columns)}, but "
-        f"{likelihood.name_of(column)} outputs must be {likelihood.support_of(column)}{more}. NaN marks missing entries."
+        f"{likelihood.name_of(column)} outputs must be {likelihood.support_of(column)}{more}. NaN marks missing "
+        "entries."
     )
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a likelihood is: a distribution of the outputs given the latent functions, and its parameters."""
+"""What a likelihood is: a distribution of the outputs given the latent functions, and its parameters.
+
+Longer than 300 lines because a likelihood and its value refer to each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -13,7 +16,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, filled
+from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values, filled
 from pyro_vgpds.likelihoods.parameters import LikelihoodParameters
 
 __all__ = ["Likelihood", "LikelihoodValue", "several_draws"]
@@ -55,7 +58,7 @@ class Likelihood(LikelihoodParameters):
 
         :raises ValueError: for several draws at a time of parameters with priors.
         """
-        values = {name: getattr(self, name) for name in self._names}
+        values = {name: getattr(self, name) for name in self.parameter_names}
         for name, value in values.items():
             prior = self.prior(name)
             if prior is not None and hasattr(prior, "shape") and value.dim() > len(prior.shape()):
@@ -64,7 +67,7 @@ class Likelihood(LikelihoodParameters):
 
     # what a likelihood defines
 
-    def distribution(self, f: Tensor, p: Any) -> TorchDistribution:
+    def distribution(self, f: Tensor, p: Values) -> TorchDistribution:
         """The distribution of outputs, with the batch shape (..., N, D).
 
         :param f: function values (..., N, D), or (..., N, D, P) with P functions for each output.
@@ -72,7 +75,7 @@ class Likelihood(LikelihoodParameters):
         """
         raise undefined(self, "distribution(f, p), the distribution of the outputs")
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
         """F at which the outputs have this mean: training starts there. Default: f is the mean.
 
         :param mean: (..., D).
@@ -98,7 +101,7 @@ class Likelihood(LikelihoodParameters):
                     "or one for each output."
                 )
 
-    def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
+    def parts(self, p: Values, num_outputs: int) -> Sequence[Part]:
         """The likelihoods of groups of outputs. Default: itself, for all outputs.
 
         :param p: the values of the parameters.
@@ -106,7 +109,7 @@ class Likelihood(LikelihoodParameters):
         """
         return [Part(self, p, None)]
 
-    def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    def moments(self, f: Tensor, p: Values) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs given f, (..., N, D) each. Default: those of the distribution.
 
         :param f: as for :meth:`distribution`.
@@ -115,7 +118,7 @@ class Likelihood(LikelihoodParameters):
         distribution = self.distribution(f, p)
         return distribution.mean, distribution.variance
 
-    def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         """P(output ≤ y given f). Default: that of the distribution; counts add up their probabilities.
 
         :param y: (..., N, D).
@@ -139,7 +142,7 @@ class Likelihood(LikelihoodParameters):
         :param y: (N, D), NaN if they were not observed.
         """
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         """Whether each output (N, D) is possible. Default: whether it is finite.
 
         :param y: outputs; those that are not observed are never tested.
@@ -178,7 +181,7 @@ class Likelihood(LikelihoodParameters):
     #: whether the bound needs E log p(y given f) by draws of x
     is_drawn: bool = False
 
-    def initial(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def initial(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         """The first state of the sites, (2, N, F).
 
         :param y: outputs (N, D), NaN if they were not observed.
@@ -187,12 +190,24 @@ class Likelihood(LikelihoodParameters):
         """
         raise undefined(self, "initial(y, f, p), the first state of the sites")
 
-    def sites(self, y: Tensor, state: Tensor, p: Any) -> Sites:
-        """The Gaussian factors in a state, differentiable in the parameters."""
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        """The Gaussian factors in a state, differentiable in the parameters.
+
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param state: (2, N, F).
+        :param p: the values of the parameters.
+        """
         raise undefined(self, "sites(y, state, p), the Gaussian factors")
 
-    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Any, rate: float) -> Tensor:
-        """The next state of the sites, given the moments of the function values under q."""
+    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Values, rate: float) -> Tensor:
+        """The next state of the sites, given the moments of the function values under q.
+
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param state: (2, N, F).
+        :param moments: of the function values, (N, F) each.
+        :param p: the values of the parameters.
+        :param rate: length of the step, if there is no exact update.
+        """
         raise undefined(self, "updated(y, state, moments, p, rate), the next state of the sites")
 
 
@@ -205,6 +220,11 @@ class LikelihoodValue:
     :param likelihood: the module, whose methods are used.
     :param parameters: the values.
     :param offset: log e, (D,) or (N, D). Default: 0.
+
+    >>> import torch
+    >>> from pyro_vgpds.likelihoods import Poisson
+    >>> Poisson()().exposed(torch.tensor([2.0])).distribution(torch.zeros(1, 1).double()).mean
+    tensor([[2.]], dtype=torch.float64)
     """
 
     def __init__(self, likelihood: Likelihood, parameters: SimpleNamespace, offset: Tensor | None = None) -> None:
@@ -231,14 +251,20 @@ class LikelihoodValue:
         return self.likelihood.parts(self.parameters, num_outputs)
 
     def of(self, part: Part) -> LikelihoodValue:
-        """The value of one of the parts, with its exposures."""
+        """The value of one of the parts, with its exposures.
+
+        :param part: one of :meth:`parts`.
+        """
         offset = self.offset if part.outputs is None or self.offset is None else self.offset[..., part.outputs]
         return LikelihoodValue(part.likelihood, part.parameters, offset)
 
     # given function values (..., N, F)
 
     def distribution(self, f: Tensor) -> TorchDistribution:
-        """The distribution of outputs given function values (..., N, F)."""
+        """The distribution of outputs given function values (..., N, F).
+
+        Parameters as in :class:`Likelihood`.
+        """
         return self.likelihood.distribution(self._shaped(f), self.parameters)
 
     def _shaped(self, f: Tensor) -> Tensor:
@@ -246,25 +272,40 @@ class LikelihoodValue:
         return f if count == 1 else f.unflatten(-1, (-1, count))
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the outputs given function values (..., N, F)."""
+        """Mean and variance of the outputs given function values (..., N, F).
+
+        Parameters as in :class:`Likelihood`.
+        """
         return self.likelihood.moments(self._shaped(f), self.parameters)
 
     def cdf(self, y: Tensor, f: Tensor) -> Tensor:
-        """P(output ≤ y given f)."""
+        """P(output ≤ y given f).
+
+        Parameters as in :class:`Likelihood`.
+        """
         return self.likelihood.cdf(y, self._shaped(f), self.parameters)
 
     def log_prob_of(self, distribution: TorchDistribution, y: Tensor) -> Tensor:
-        """The log-probability of outputs, minus infinity if they are not possible."""
+        """The log-probability of outputs, minus infinity if they are not possible.
+
+        Parameters as in :class:`Likelihood`.
+        """
         possible = self.likelihood.is_valid(y, self.parameters)
         return torch.where(possible, distribution.log_prob(torch.where(possible, y, 0.0)), -torch.inf)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed."""
+        """Log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed.
+
+        Parameters as in :class:`Likelihood`.
+        """
         seen = torch.isfinite(y)
         return torch.where(seen, self.distribution(f).log_prob(filled(y)), 0.0)
 
     def link(self, mean: Tensor) -> Tensor:
-        """F (..., F) at which the outputs with the exposure 1 have this mean (..., D)."""
+        """F (..., F) at which the outputs with the exposure 1 have this mean (..., D).
+
+        Parameters as in :class:`Likelihood`.
+        """
         f, count = self.likelihood.link(mean, self.parameters), self.likelihood.num_functions
         if f.dim() > mean.dim():
             return f.flatten(-2)
@@ -280,7 +321,10 @@ class LikelihoodValue:
         return [part for part in self.parts(num_outputs) if part.likelihood.is_drawn]
 
     def initial(self, y: Tensor, f: Tensor) -> Tensor:
-        """The first state of the sites, (2, N, F)."""
+        """The first state of the sites, (2, N, F).
+
+        Parameters as in :class:`Likelihood`.
+        """
         return self.likelihood.initial(y, self.shifted(f), self.parameters)
 
     def shifted(self, f: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -295,7 +339,10 @@ class LikelihoodValue:
         return f + _spread_out(offset, self.likelihood.num_functions)
 
     def sites(self, y: Tensor, state: Tensor) -> Sites:
-        """The Gaussian factors in a state."""
+        """The Gaussian factors in a state.
+
+        Parameters as in :class:`Likelihood`.
+        """
         found = self.likelihood.sites(y, state, self.parameters)
         if self.offset is None:
             return found
@@ -304,12 +351,15 @@ class LikelihoodValue:
         return Sites(weight, linear - weight * o, constant + o * (linear - 0.5 * weight * o))
 
     def updated(self, y: Tensor, state: Tensor, moments: Moments, rate: float) -> Tensor:
-        """The next state of the sites."""
+        """The next state of the sites.
+
+        Parameters as in :class:`Likelihood`.
+        """
         with torch.no_grad():
             if self.offset is not None:
                 o = _spread_out(self.offset, self.likelihood.num_functions)
                 mean, square = moments.mean + o, moments.square + o * (2.0 * moments.mean + o)
-                moments = moments._replace(mean=mean, square=square)
+                moments = Moments(mean, square, moments.slope, moments.curvature)
             return self.likelihood.updated(y, state, moments, self.parameters, rate)
 
 

@@ -3,23 +3,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
-from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
-from pyro_vgpds.likelihoods.factors import Moments, Part, Sites
-from pyro_vgpds.types import Shape
+from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
+from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
 
-__all__ = ["ByColumn", "ColumnDistribution"]
+__all__ = ["ByColumn"]
 
 
 class ByColumn(Likelihood):
@@ -109,7 +107,7 @@ class ByColumn(Likelihood):
             values |= {f"{i}.{name}": value for name, value in vars(likelihood().parameters).items()}
         return LikelihoodValue(self, SimpleNamespace(**values))
 
-    def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
+    def parts(self, p: Values, num_outputs: int) -> Sequence[Part]:
         if len(self.place) != num_outputs:
             raise ValueError(
                 f"ByColumn has {counted(len(self.place), 'column')}, but got {counted(num_outputs, 'output')}."
@@ -138,7 +136,7 @@ class ByColumn(Likelihood):
 
     # each of the following is that of the likelihood of each output
 
-    def _join(self, take: Callable[[Likelihood, Any, Tensor], Tensor], p: Any) -> Tensor:
+    def _join(self, take: Callable[[Likelihood, Values, Tensor], Tensor], p: Values) -> Tensor:
         """Results (..., d) of the outputs of each likelihood, in the order of all outputs, (..., D)."""
         parts = self.parts(p, len(self.place))
         found = [take(part.likelihood, part.parameters, _outputs(part)) for part in parts]
@@ -156,7 +154,7 @@ class ByColumn(Likelihood):
         f = f[..., outputs, :]
         return f[..., 0] if likelihood.num_functions == 1 else f[..., : likelihood.num_functions]
 
-    def distribution(self, f: Tensor, p: Any) -> ColumnDistribution:
+    def distribution(self, f: Tensor, p: Values) -> ColumnDistribution:
         parts = self.parts(p, len(self.place))
         each = [
             part.likelihood.distribution(self._own(f, _outputs(part), part.likelihood), part.parameters)
@@ -164,15 +162,15 @@ class ByColumn(Likelihood):
         ]
         return ColumnDistribution(each, [_outputs(part) for part in parts])
 
-    def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    def moments(self, f: Tensor, p: Values) -> tuple[Tensor, Tensor]:
         both = self._join(lambda likelihood, q, i: torch.stack(likelihood.moments(self._own(f, i, likelihood), q)), p)
         return both[0], both[1]
 
-    def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         return self._join(lambda likelihood, q, i: likelihood.cdf(y[..., i], self._own(f, i, likelihood), q), p)
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
-        def of(likelihood: Likelihood, q: Any, i: Tensor) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
+        def of(likelihood: Likelihood, q: Values, i: Tensor) -> Tensor:
             f = LikelihoodValue(likelihood, q).link(mean[..., i])
             missing = self.num_functions - likelihood.num_functions
             return torch.nn.functional.pad(f.unflatten(-1, (len(i), -1)), (0, missing)).mT
@@ -184,7 +182,7 @@ class ByColumn(Likelihood):
         for i, likelihood in enumerate(self._members()):
             likelihood.prepare(y[:, self.place == i])
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return self._join(lambda likelihood, q, i: likelihood.is_valid(y[..., i], q), p)
 
     def _of(self, output: int) -> tuple[Likelihood, int]:
@@ -209,7 +207,7 @@ class ByColumn(Likelihood):
         return likelihood.name_of(own)
 
     def _by_function(
-        self, take: Callable[[Likelihood, Any, Tensor, Tensor], Tensor], p: Any, num_frames: int
+        self, take: Callable[[Likelihood, Values, Tensor, Tensor], Tensor], p: Values, num_frames: int
     ) -> Tensor:
         """Results (K, N, f) of the functions of each likelihood, in the order of all functions, (K, N, F)."""
         result: Tensor | None = None
@@ -222,16 +220,16 @@ class ByColumn(Likelihood):
         assert result is not None
         return result
 
-    def initial(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def initial(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         return self._by_function(lambda like, q, i, j: like.initial(y[:, i], f[:, j], q), p, len(y))
 
-    def sites(self, y: Tensor, state: Tensor, p: Any) -> Sites:
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         return Sites(
             *self._by_function(lambda like, q, i, j: torch.stack(like.sites(y[:, i], state[..., j], q)), p, len(y))
         )
 
-    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Any, rate: float) -> Tensor:
-        def of(likelihood: Likelihood, q: Any, i: Tensor, j: Tensor) -> Tensor:
+    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Values, rate: float) -> Tensor:
+        def of(likelihood: Likelihood, q: Values, i: Tensor, j: Tensor) -> Tensor:
             own = Moments(*(None if part is None else part[:, j] for part in moments))  # type: ignore[arg-type]
             return likelihood.updated(y[:, i], state[..., j], own, q, rate)
 
@@ -240,41 +238,6 @@ class ByColumn(Likelihood):
     def _described(self) -> Sequence[str]:
         pairs = zip(self._members(), self.columns, strict=True)
         return [f"{likelihood}: {columns!r:.60}" for likelihood, columns in pairs]
-
-
-class ColumnDistribution(Expandable):
-    """Independent outputs with different distributions, of batch shape (..., D).
-
-    :param parts: distributions of batch shape (..., d).
-    :param outputs: the indices (d,) of their outputs.
-    """
-
-    def __init__(self, parts: Sequence[Any], outputs: Sequence[Tensor]) -> None:
-        self.parts, self.outputs = list(parts), list(outputs)
-        self._order = torch.cat(self.outputs).argsort()
-        batch = torch.broadcast_shapes(*(part.batch_shape[:-1] for part in parts))
-        super().__init__(batch + self._order.shape, torch.Size(()), validate_args=False)
-
-    def _joined(self, found: Sequence[Tensor]) -> Tensor:
-        shape = torch.broadcast_shapes(*(each.shape[:-1] for each in found))
-        return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order]
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._joined([part.log_prob(value[..., i]) for part, i in zip(self.parts, self.outputs, strict=True)])
-
-    def sample(self, sample_shape: Shape = ()) -> Tensor:
-        with torch.no_grad():
-            drawn = [part.sample(torch.Size(sample_shape)) for part in self.parts]
-            dtype = functools.reduce(torch.promote_types, [each.dtype for each in drawn])
-            return self._joined([each.to(dtype) for each in drawn])
-
-    @property
-    def mean(self) -> Tensor:
-        return self._joined([part.mean for part in self.parts])
-
-    @property
-    def variance(self) -> Tensor:
-        return self._joined([part.variance for part in self.parts])
 
 
 def _outputs(part: Part) -> Tensor:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "Part", "Sites", "filled", "spread"]
+__all__ = ["Moments", "Part", "Sites", "Values", "filled", "spread"]
+
+
+#: the values of a likelihood's parameters, as attributes
+Values: TypeAlias = SimpleNamespace
 
 
 class Sites(NamedTuple):
@@ -38,7 +43,7 @@ class Part(NamedTuple):
     """The likelihood of some outputs, the values of its parameters, and the outputs' indices (None: all)."""
 
     likelihood: Any
-    parameters: Any
+    parameters: Values
     outputs: Tensor | None
 
     def columns(self, num_outputs: int) -> Tensor:

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_vgpds.likelihoods.factors import spread
+from pyro_vgpds.likelihoods.factors import Values, spread
 from pyro_vgpds.likelihoods.special import student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
@@ -47,14 +47,14 @@ class Gaussian(_WithScale):
         super().__init__()
         self.add_parameter("scale", scale, default=_SCALE)
 
-    def distribution(self, f: Tensor, p: Any) -> dist.Normal:
+    def distribution(self, f: Tensor, p: Values) -> dist.Normal:
         return dist.Normal(f, p.scale)
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         zero = torch.zeros_like(y)
         return Terms(zero, y, zero - p.scale.log() - 0.5 * math.log(2.0 * math.pi))
 
-    def curve(self, y: Tensor, r: Tensor, p: Any) -> Curve:
+    def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         precision = p.scale.pow(-2).expand_as(r)
         return Curve(-0.5 * precision * r, -0.5 * precision)
 
@@ -76,22 +76,22 @@ class StudentT(_WithScale):
         self.add_parameter("scale", scale, default=_SCALE)
         self.add_parameter("df", df)
 
-    def distribution(self, f: Tensor, p: Any) -> dist.StudentT:
+    def distribution(self, f: Tensor, p: Values) -> dist.StudentT:
         return dist.StudentT(p.df, f, p.scale)
 
-    def moments(self, f: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    def moments(self, f: Tensor, p: Values) -> tuple[Tensor, Tensor]:
         variance = torch.where(p.df > 2.0, p.scale.square() * p.df / (p.df - 2.0).clamp_min(1e-12), torch.inf)
         return f, variance.expand_as(f)  # f is the median if there is no mean
 
-    def cdf(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         return student_cdf((y - f) / p.scale, p.df)
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         zero, nu = torch.zeros_like(y), p.df
         constant = torch.lgamma(0.5 * (nu + 1.0)) - torch.lgamma(0.5 * nu) - 0.5 * (math.pi * nu).log() - p.scale.log()
         return Terms(zero, y, zero + constant)
 
-    def curve(self, y: Tensor, r: Tensor, p: Any) -> Curve:
+    def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         width = p.df * p.scale.square()
         return Curve(-0.5 * (p.df + 1.0) * torch.log1p(r / width), -0.5 * (p.df + 1.0) / (width + r))
 
@@ -101,11 +101,11 @@ class _Logistic(TangentLikelihood):
 
     is_discrete = True
 
-    def size(self, y: Tensor, p: Any) -> Tensor:
+    def size(self, y: Tensor, p: Values) -> Tensor:
         """b, (N, D)."""
         raise NotImplementedError
 
-    def curve(self, y: Tensor, r: Tensor, p: Any) -> Curve:
+    def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         c, b = r.sqrt(), self.size(y, p)
         half = 0.5 * c
         return Curve(-b * (half + torch.log1p((-c).exp())), -0.25 * b * half.tanh() / c)
@@ -122,22 +122,22 @@ class Bernoulli(_Logistic):
 
     support: ClassVar[str] = "0 or 1"
 
-    def distribution(self, f: Tensor, p: Any) -> dist.Bernoulli:
+    def distribution(self, f: Tensor, p: Values) -> dist.Bernoulli:
         return dist.Bernoulli(logits=f)
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
         return torch.logit(mean)
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y == 0.0) | (y == 1.0)
 
     def kind_of(self, output: int) -> str:
         return "yes/no"
 
-    def size(self, y: Tensor, p: Any) -> Tensor:
+    def size(self, y: Tensor, p: Values) -> Tensor:
         return torch.ones_like(y)
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         zero = torch.zeros_like(y)
         return Terms(y - 0.5, zero, zero)
 
@@ -165,23 +165,23 @@ class Binomial(_Logistic):
         self.register_buffer("total", numbers)
         self.per_output.add("total")
 
-    def distribution(self, f: Tensor, p: Any) -> dist.Binomial:
+    def distribution(self, f: Tensor, p: Values) -> dist.Binomial:
         return dist.Binomial(self.total.to(f).expand(f.shape), logits=f)
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
         return torch.logit(mean / self.total)
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y <= self.total) & (y == y.round())
 
     def support_of(self, output: int) -> str:
         total = self.total[output] if self.total.dim() else self.total
         return f"a whole number from 0 to {int(total)}"
 
-    def size(self, y: Tensor, p: Any) -> Tensor:
+    def size(self, y: Tensor, p: Values) -> Tensor:
         return self.total.expand_as(y)
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         n = self.total
         ways = torch.lgamma(n + 1.0) - torch.lgamma(y + 1.0) - torch.lgamma((n - y).clamp_min(0.0) + 1.0)
         return Terms(y - 0.5 * n, torch.zeros_like(y), ways)
@@ -214,19 +214,19 @@ class NegativeBinomial(_Logistic):
         if "dispersion" in self.unset:
             self.assign("dispersion", torch.full(y.shape[-1:], _DISPERSION, dtype=y.dtype, device=y.device))
 
-    def distribution(self, f: Tensor, p: Any) -> dist.NegativeBinomial:
+    def distribution(self, f: Tensor, p: Values) -> dist.NegativeBinomial:
         return dist.NegativeBinomial(p.dispersion.expand(f.shape), logits=f)
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
         return mean.log() - p.dispersion.log()
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y == y.round())
 
-    def size(self, y: Tensor, p: Any) -> Tensor:
+    def size(self, y: Tensor, p: Values) -> Tensor:
         return y + p.dispersion
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         r = p.dispersion
         ways = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1.0)
         return Terms(0.5 * (y - r), torch.zeros_like(y), ways)

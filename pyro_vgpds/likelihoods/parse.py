@@ -29,7 +29,8 @@ def parse_likelihood(likelihood: object) -> Likelihood:
     """A likelihood from what users give: the likelihood itself, a name, or a dictionary of columns.
 
     :param likelihood: a likelihood; a name such as ``"poisson"``, ``"NegativeBinomial"`` or ``"student-t"``, or
-        ``"binomial:10"`` with the number of trials; or a dictionary from likelihoods or names to lists of columns, for :class:`~pyro_vgpds.likelihoods.ByColumn`.
+        ``"binomial:10"`` with the number of trials; or a dictionary from likelihoods or names to lists of columns, for
+        :class:`~pyro_vgpds.likelihoods.ByColumn`.
     :raises TypeError: if it is something else.
     :raises ValueError: if there is no such name, or the columns are wrong.
 

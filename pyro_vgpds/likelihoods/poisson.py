@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from pyro_vgpds.likelihoods.factors import Values
 from pyro_vgpds.likelihoods.site import SiteLikelihood
 
 __all__ = ["Poisson"]
@@ -32,15 +33,15 @@ class Poisson(SiteLikelihood):
     takes_exposure: ClassVar[bool] = True
     is_discrete = True
 
-    def distribution(self, f: Tensor, p: Any) -> dist.Poisson:
+    def distribution(self, f: Tensor, p: Values) -> dist.Poisson:
         return dist.Poisson(f.clamp_max(_LARGEST).exp())
 
-    def link(self, mean: Tensor, p: Any) -> Tensor:
+    def link(self, mean: Tensor, p: Values) -> Tensor:
         return mean.log()
 
-    def is_valid(self, y: Tensor, p: Any) -> Tensor:
+    def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y == y.round())
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, p: Any) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, p: Values) -> Tensor:
         rate = (mean + 0.5 * variance).clamp_max(_LARGEST).exp()
         return y * mean - rate - torch.lgamma(y + 1.0)

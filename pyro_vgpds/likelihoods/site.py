@@ -9,13 +9,13 @@ x.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.likelihoods.factors import Moments, Sites, filled
+from pyro_vgpds.likelihoods.factors import Moments, Sites, Values, filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
 
 __all__ = ["SiteLikelihood", "expected"]
@@ -70,7 +70,7 @@ class SiteLikelihood(Likelihood):
     num_draws: ClassVar[int | None] = None
     num_nodes: ClassVar[int | None] = None
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, p: Any) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, p: Values) -> Tensor:
         """E log p(y given f) for f ~ N(mean, variance), (..., N, D). Default: Gauss–Hermite quadrature.
 
         To be overridden if there is a closed form.
@@ -102,14 +102,14 @@ class SiteLikelihood(Likelihood):
     def _nodes(self) -> int:
         return self.num_nodes or (_NODES if self.num_functions == 1 else _NODES_OF_SEVERAL)
 
-    def initial(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def initial(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         moments = Moments(f, f.square() + _SPREAD)
         return self.updated(y, torch.zeros(2, *f.shape, dtype=f.dtype, device=f.device), moments, p, 1.0)
 
-    def sites(self, y: Tensor, state: Tensor, p: Any) -> Sites:
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         return Sites(state[1], state[0], torch.zeros_like(state[0]))
 
-    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Any, rate: float) -> Tensor:
+    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Values, rate: float) -> Tensor:
         mean, slope, curvature = moments.mean, moments.slope, moments.curvature
         if slope is None or curvature is None:  # as if f were Gaussian: good enough for a step
             slope, curvature = _derivatives(self, filled(y), mean, moments.square - mean.square(), p)
@@ -129,7 +129,7 @@ class SiteLikelihood(Likelihood):
 
 
 def _derivatives(
-    likelihood: SiteLikelihood, y: Tensor, mean: Tensor, variance: Tensor, p: Any
+    likelihood: SiteLikelihood, y: Tensor, mean: Tensor, variance: Tensor, p: Values
 ) -> tuple[Tensor, Tensor]:
     """E (log p)' and E (log p)'' in each function value, (..., N, F) each, for f ~ N(mean, variance).
 
@@ -146,7 +146,7 @@ def _derivatives(
     return slope, 2.0 * half
 
 
-def expected(likelihood: SiteLikelihood, y: Tensor, mean: Tensor, variance: Tensor, p: Any) -> Tensor:
+def expected(likelihood: SiteLikelihood, y: Tensor, mean: Tensor, variance: Tensor, p: Values) -> Tensor:
     """:meth:`SiteLikelihood.expected_log_prob` of function values (..., N, F)."""
     if likelihood.num_functions > 1:
         mean, variance = (part.unflatten(-1, (-1, likelihood.num_functions)) for part in (mean, variance))

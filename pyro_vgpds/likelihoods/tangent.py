@@ -14,14 +14,14 @@ negative binomial) and the scale mixture of a Student-t are both of this form.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.likelihoods.factors import Moments, Sites
+from pyro_vgpds.likelihoods.factors import Moments, Sites, Values
 
 __all__ = ["Curve", "TangentLikelihood", "Terms"]
 
@@ -48,9 +48,25 @@ class TangentLikelihood(Likelihood):
     """A likelihood of the form above. Derived classes define :meth:`terms` and :meth:`curve`.
 
     The state of a site is E f and E f² where the tangent touches.
+
+    >>> import pyro.distributions as dist
+    >>> import torch
+    >>> from pyro_vgpds.likelihoods import TangentLikelihood
+    >>> from pyro_vgpds.likelihoods.tangent import Curve, Terms
+    >>> class Laplace(TangentLikelihood):
+    ...     "log p = −|y − f| − log 2: φ(r) = −√r."
+    ...     def distribution(self, f, p):
+    ...         return dist.Laplace(f, 1.0)
+    ...     def terms(self, y, p):
+    ...         return Terms(torch.zeros_like(y), y, torch.full_like(y, 0.5).log())
+    ...     def curve(self, y, r, p):
+    ...         return Curve(-r.sqrt(), -0.5 / r.sqrt())
+    >>> one = torch.ones(1, 1)
+    >>> Laplace()().sites(0.0 * one, torch.stack([one, 4.0 * one])).weight
+    tensor([[0.5000]])
     """
 
-    def terms(self, y: Tensor, p: Any) -> Terms:
+    def terms(self, y: Tensor, p: Values) -> Terms:
         """κ, a and the constant.
 
         :param y: outputs (N, D), all possible.
@@ -58,7 +74,7 @@ class TangentLikelihood(Likelihood):
         """
         raise undefined(self, "terms(y, p)")
 
-    def curve(self, y: Tensor, r: Tensor, p: Any) -> Curve:
+    def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         """φ(r) and φ'(r).
 
         :param y: outputs (N, D), all possible.
@@ -67,10 +83,10 @@ class TangentLikelihood(Likelihood):
         """
         raise undefined(self, "curve(y, r, p)")
 
-    def initial(self, y: Tensor, f: Tensor, p: Any) -> Tensor:
+    def initial(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         return torch.stack([f, f.square() + _SPREAD])
 
-    def sites(self, y: Tensor, state: Tensor, p: Any) -> Sites:
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         seen, y = torch.isfinite(y), torch.nan_to_num(y, nan=0.0)
         slope, centre, constant = self.terms(y, p)
         r = (state[1] - 2.0 * centre * state[0] + centre.square()).clamp_min(_LEAST)
@@ -79,5 +95,5 @@ class TangentLikelihood(Likelihood):
         constant = constant + value + 0.5 * weight * (r - centre.square())
         return Sites(*(torch.where(seen, part, 0.0) for part in (weight, slope + weight * centre, constant)))
 
-    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Any, rate: float) -> Tensor:
+    def updated(self, y: Tensor, state: Tensor, moments: Moments, p: Values, rate: float) -> Tensor:
         return torch.stack([moments.mean, moments.square])  # the maximum: a shorter step would only be slower

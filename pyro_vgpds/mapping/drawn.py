@@ -90,8 +90,8 @@ class Given(NamedTuple):
 
     def of(self, functions: Tensor) -> Given:
         """The same for some functions."""
-        A, v = self.A[functions], self.v[:, functions]
-        return self._replace(A=A, v=v, mean=self.mean[functions], scale=self.scale[functions])
+        q = self.A[functions], self.v[:, functions]
+        return Given(self.kernel, self.inducing, self.factor, *q, self.mean[functions], self.scale[functions])
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at points x (..., N, Q), (..., N, F) each."""
