@@ -55,7 +55,8 @@ def plot_raster(
     sequences, y = _read(data)
     pictures = {"data": y}
     if prediction is not None:
-        pictures["prediction"] = array(getattr(prediction, "mean", prediction)).astype(float)
+        mean = getattr(prediction, "mean", None)
+        pictures["prediction"] = array(prediction if mean is None or callable(mean) else mean).astype(float)
         if pictures["prediction"].shape != y.shape:
             raise ValueError(f"prediction must be {y.shape}, but its shape is {pictures['prediction'].shape}.")
     chosen, names = _outputs(sequences, y.shape[1], outputs)
