@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a likelihood is: a distribution of the outputs given the latent functions, and its parameters."""
+"""What a likelihood is: a distribution of the outputs given the latent functions, and its parameters.
+
+Longer than 300 lines because a likelihood and its value refer to one another.
+"""
 
 from __future__ import annotations
 

@@ -203,7 +203,9 @@ def test_dates_many_sequences_and_single_frames():
     assert [text.get_text() for text in ax.get_xticklabels()] == [str(i) for i in range(0, 30, 3)]
 
 
-@pytest.mark.parametrize(("y", "top"), [(np.zeros((3, 2)), 1.0), (np.full((3, 2), 0.25), 0.25), (-np.ones((3, 2)), 1.0)])
+@pytest.mark.parametrize(
+    ("y", "top"), [(np.zeros((3, 2)), 1.0), (np.full((3, 2), 0.25), 0.25), (-np.ones((3, 2)), 1.0)]
+)
 def test_scales(y, top):
     (ax,) = plot_raster(y)
     assert meshes(ax)[0].norm.vmax == top
