@@ -58,7 +58,7 @@ class Likelihood(LikelihoodParameters):
 
         :raises ValueError: for several draws at a time of parameters with priors.
         """
-        values = {name: getattr(self, name) for name in self._names}
+        values = {name: getattr(self, name) for name in self.parameter_names}
         for name, value in values.items():
             prior = self.prior(name)
             if prior is not None and hasattr(prior, "shape") and value.dim() > len(prior.shape()):
@@ -97,8 +97,8 @@ class Likelihood(LikelihoodParameters):
             if value is not None and value.dim() and len(value) not in (1, num_outputs):
                 outputs = counted(num_outputs, "output")
                 raise ValueError(
-                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {outputs}. Give one number, or "
-                    "one for each output."
+                    f"{type(self).__name__}.{name} has {len(value)} values, but there are {outputs}. Give one number, "
+                    "or one for each output."
                 )
 
     def parts(self, p: Any, num_outputs: int) -> Sequence[Part]:
