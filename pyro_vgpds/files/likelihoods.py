@@ -8,7 +8,7 @@ of columns, so the description is recursive. Tensors of parameters have the name
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.registry import LIKELIHOODS
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.parameters import ParameterLike
 from pyro_vgpds.registry import check_arguments
 
 __all__ = [
@@ -127,8 +126,7 @@ def _build_option(value: object, tensors: Tensors, dtype: torch.dtype, root: str
         return [_build_option(item, tensors, dtype, root) for item in items]
     if kind != "d":
         raise ValueError(f"an option is of the unknown kind {kind!r:.80}.")
-    pairs = [[_build_option(part, tensors, dtype, root) for part in item] for item in items]
-    return dict(pairs)
+    return {_build_option(key, tensors, dtype, root): _build_option(item, tensors, dtype, root) for key, item in items}
 
 
 # the outputs of a model
@@ -137,11 +135,11 @@ def _build_option(value: object, tensors: Tensors, dtype: torch.dtype, root: str
 class StoredOutputs(NamedTuple):
     """The arguments of :class:`~pyro_vgpds.VGPDS` that describe the outputs."""
 
-    noise: ParameterLike | None
+    noise: Any
     likelihood: Likelihood | None
     scale: Tensor
     how_scale: str | Json | None  #: is learned; None for Gaussian outputs
-    own_scale: ParameterLike | None
+    own_scale: Any
 
     def finish(self, model: VGPDS) -> None:
         """Give a scale that is fixed or has a prior to the model that was made with these arguments."""

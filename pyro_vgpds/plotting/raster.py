@@ -55,7 +55,8 @@ def plot_raster(
     sequences, y = _read(data)
     pictures = {"data": y}
     if prediction is not None:
-        pictures["prediction"] = array(getattr(prediction, "mean", prediction)).astype(float)
+        mean = getattr(prediction, "mean", None)
+        pictures["prediction"] = array(prediction if mean is None or callable(mean) else mean).astype(float)
         if pictures["prediction"].shape != y.shape:
             raise ValueError(f"prediction must be {y.shape}, but its shape is {pictures['prediction'].shape}.")
     chosen, names = _outputs(sequences, y.shape[1], outputs)
@@ -149,7 +150,8 @@ def _draw(ax: Axes, sequences: Sequences | None, y: np.ndarray, limits: tuple[fl
     lengths = (len(y),) if sequences is None else sequences.lengths
     rows = np.arange(y.shape[1] + 1) - 0.5
     gap = 0.01 * len(y) if len(lengths) > 1 else 0.0
-    starts, at, mesh = [], 0.0, None
+    starts: list[float] = []
+    at, mesh = 0.0, None
     for part, length in zip(np.split(y, np.cumsum(lengths)[:-1]), lengths, strict=True):
         edges = _edges(sequences, length) if len(lengths) == 1 else at + np.arange(length + 1)
         shown = np.ma.masked_invalid(part.T)
