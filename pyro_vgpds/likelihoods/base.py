@@ -123,8 +123,9 @@ class Likelihood(LikelihoodParameters):
         :param p: the values of the parameters.
         """
         distribution = self.distribution(f, p)
-        if not self.is_discrete:
-            return distribution.cdf(y)
+        if not self.is_discrete:  # what is not possible lies below all that is, or above it
+            possible, mean = self.is_valid(y, p), distribution.mean
+            return torch.where(possible, distribution.cdf(torch.where(possible, y, mean)), (y > mean).to(mean))
         total, most = torch.zeros(distribution.batch_shape, dtype=f.dtype, device=f.device), int(y.max())
         for count in range(most + 1):
             value = torch.full_like(y, float(count))

@@ -18,7 +18,7 @@ from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
-from pyro_vgpds.prediction.quantiles import Weighted, count_quantiles, quantiles
+from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
@@ -170,10 +170,8 @@ class OutputPrediction(Prediction):
             for rows, f, weight in self._nodes():
                 if not self.include_noise:
                     found = Weighted(self._given(f)[0], weight).quantiles(levels)
-                elif self.outputs.likelihood.is_discrete:
-                    found = count_quantiles(self.outputs, f, weight, levels)
                 else:
-                    found = quantiles(self.outputs, f, weight, levels)
+                    found = mixture_quantiles(self.outputs, f, weight, levels)
                 for end, value in zip(ends, found, strict=True):
                     end[rows] = self._fill(rows, value)
         return ends[0], ends[1]
