@@ -224,6 +224,15 @@ class LikelihoodValue:
         offset = None if exposure is None else exposure.double().log()
         return LikelihoodValue(self.likelihood, self.parameters, offset)
 
+    def rows(self, rows: slice) -> LikelihoodValue:
+        """The same for some of the frames, if their exposures differ.
+
+        :param rows: which frames.
+        """
+        if self.offset is None or self.offset.dim() == 1:
+            return self
+        return LikelihoodValue(self.likelihood, self.parameters, self.offset[rows])
+
     def parts(self, num_outputs: int) -> Sequence[Part]:
         """The likelihoods of groups of outputs, whose functions are ``outputs * num_functions`` and those after it.
 

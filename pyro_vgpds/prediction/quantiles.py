@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.quadrature import normal_groups
 
 __all__ = ["Weighted", "count_quantiles", "invert", "mixture_quantiles", "quantiles"]
 
-_GROUPS = 24  # function values that a mixture is reduced to
+_GROUPS = 32  # function values that a mixture is reduced to
 _FEW = 32  # counts up to which probabilities are added up one by one
 _STEPS = 80  # of a bracket
 _EXPANSIONS = 80  # doublings of a bracket
@@ -45,7 +46,7 @@ class Weighted(NamedTuple):
         return tuple(found)
 
     def reduced(self, size: int) -> Weighted:
-        """Fewer values with equal weights: the means of groups of neighbouring values of the same total weight."""
+        """Fewer values: the means of groups of neighbouring values, whose weights are those of ``normal_groups``."""
         if len(self.values) <= size:
             return self
         value, order = self.values.flatten(1).mT.sort(-1)  # (entries, K)
@@ -53,12 +54,13 @@ class Weighted(NamedTuple):
         end = weight.cumsum(-1)
         total = (weight * value).cumsum(-1)
         # the integral of the quantile function up to each edge
-        edges = torch.linspace(0.0, 1.0, size + 1, dtype=value.dtype, device=value.device)[1:-1].expand(len(value), -1)
+        share = normal_groups(size)[1].to(value)
+        edges = share.cumsum(0)[:-1].expand(len(value), -1)
         at = torch.searchsorted(end, edges.contiguous()).clamp_max(value.shape[1] - 1)
         inner = total.gather(1, at) - (end.gather(1, at) - edges) * value.gather(1, at)
         integral = torch.cat([torch.zeros_like(inner[:, :1]), inner, total[:, -1:]], -1)
-        groups = (size * integral.diff(dim=-1)).mT.unflatten(1, self.values.shape[1:])
-        return Weighted(groups, torch.full((size,), 1.0 / size, dtype=value.dtype, device=value.device))
+        groups = (integral.diff(dim=-1) / share).mT.unflatten(1, self.values.shape[1:])
+        return Weighted(groups, share)
 
 
 def mixture_quantiles(
