@@ -126,8 +126,9 @@ class Likelihood(LikelihoodParameters):
         :param p: the values of the parameters.
         """
         distribution = self.distribution(f, p)
-        if not self.is_discrete:
-            return distribution.cdf(y)
+        if not self.is_discrete:  # what is not possible lies below all that is, or above it
+            possible, mean = self.is_valid(y, p), distribution.mean
+            return torch.where(possible, distribution.cdf(torch.where(possible, y, mean)), (y > mean).to(mean))
         total, most = torch.zeros(distribution.batch_shape, dtype=f.dtype, device=f.device), int(y.max())
         for count in range(most + 1):
             value = torch.full_like(y, float(count))
@@ -242,6 +243,15 @@ class LikelihoodValue:
         """
         offset = None if exposure is None else exposure.double().log()
         return LikelihoodValue(self.likelihood, self.parameters, offset)
+
+    def rows(self, rows: slice) -> LikelihoodValue:
+        """The same for some of the frames, if their exposures differ.
+
+        :param rows: which frames.
+        """
+        if self.offset is None or self.offset.dim() == 1:
+            return self
+        return LikelihoodValue(self.likelihood, self.parameters, self.offset[rows])
 
     def parts(self, num_outputs: int) -> Sequence[Part]:
         """The likelihoods of groups of outputs, whose functions are ``outputs * num_functions`` and those after it.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.factors import Values, spread
-from pyro_vgpds.likelihoods.special import student_cdf
+from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
 
@@ -128,6 +128,10 @@ class Bernoulli(_Logistic):
     def link(self, mean: Tensor, p: Values) -> Tensor:
         return torch.logit(mean)
 
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
+        below = torch.sigmoid(-f)
+        return torch.where(y >= 1.0, 1.0, torch.where(y >= 0.0, below, 0.0))
+
     def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y == 0.0) | (y == 1.0)
 
@@ -170,6 +174,12 @@ class Binomial(_Logistic):
 
     def link(self, mean: Tensor, p: Values) -> Tensor:
         return torch.logit(mean / self.total)
+
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
+        total = self.total.to(f)
+        k = torch.minimum(y.floor().clamp_min(0.0), total - 1.0)
+        found = incomplete_beta(total - k, k + 1.0, torch.sigmoid(-f))
+        return torch.where(y < 0.0, 0.0, torch.where(y.floor() >= total, 1.0, found))
 
     def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y <= self.total) & (y == y.round())
@@ -219,6 +229,10 @@ class NegativeBinomial(_Logistic):
 
     def link(self, mean: Tensor, p: Values) -> Tensor:
         return mean.log() - p.dispersion.log()
+
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
+        found = incomplete_beta(p.dispersion.to(f), y.floor().clamp_min(0.0) + 1.0, torch.sigmoid(-f))
+        return torch.where(y < 0.0, 0.0, found)
 
     def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y == y.round())

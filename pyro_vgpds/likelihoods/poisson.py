@@ -39,6 +39,11 @@ class Poisson(SiteLikelihood):
     def link(self, mean: Tensor, p: Values) -> Tensor:
         return mean.log()
 
+    def cdf(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
+        rate = f.clamp_max(_LARGEST).exp()
+        found = torch.special.gammaincc(y.floor().clamp_min(0.0) + 1.0, rate)
+        return torch.where(y < 0.0, 0.0, found)
+
     def is_valid(self, y: Tensor, p: Values) -> Tensor:
         return (y >= 0.0) & (y == y.round())
 

@@ -192,8 +192,8 @@ def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
     if not shares:
         return Moments(*known)
     # the gradients are those of minus the bound, of which each evaluation has a share
-    mean = -torch.stack([e.sites.linear.grad / e.share for e in shares]).sum(0)  # type: ignore[operator]
-    square = 2.0 * torch.stack([e.sites.weight.grad / e.share for e in shares]).sum(0)  # type: ignore[operator]
+    mean = -torch.stack([e.sites.linear.grad / e.share for e in shares]).sum(0)  # type: ignore[misc, operator]
+    square = 2.0 * torch.stack([e.sites.weight.grad / e.share for e in shares]).sum(0)  # type: ignore[misc, operator]
     return joined_moments(mean, square, Moments(*known) if known else None)
 
 

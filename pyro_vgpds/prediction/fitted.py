@@ -155,12 +155,19 @@ class FittedModel:
         if self.likelihood is not None:
             raise ValueError(f"{what} needs Gaussian outputs, but the likelihood is {self.likelihood.likelihood}.")
 
+    def _likelihood_at(self, t: Tensor) -> LikelihoodValue | None:
+        """The likelihood of frames: those of training have their exposures, others the exposure 1, or one per output."""
+        outputs = self.likelihood
+        if outputs is None or outputs.offset is None or outputs.offset.dim() == 1 or t is self.data.times.t:
+            return outputs
+        return outputs.exposed(None)
+
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
         residuals: Residuals | None = None, **options: Any,
     ) -> Prediction:  # fmt: skip
         """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
-        outputs = self.likelihood
+        outputs = self._likelihood_at(t)
         if outputs is None:
             return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
         if full_cov:
@@ -172,7 +179,7 @@ class FittedModel:
         **options: Any,
     ) -> Reconstruction:  # fmt: skip
         """The same for partly observed outputs."""
-        outputs = self.likelihood
+        outputs = self._likelihood_at(t)
         if outputs is None:
             return Reconstruction(t, path, inducing, residuals=residuals, **options)
         return OutputReconstruction(t, path, inducing, outputs, **options)

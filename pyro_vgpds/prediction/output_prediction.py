@@ -14,18 +14,20 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
-from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
-from pyro_vgpds.prediction.quantiles import Weighted, count_quantiles, quantiles
+from pyro_vgpds.prediction.log_scores import mixture_log_probs
+from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["OutputPrediction", "OutputReconstruction"]
 
-_DRAWS = 16  # of the latent point of a frame, in antithetic pairs
-_NODES = {1: 9, 2: 5}  # Gauss–Hermite points in each function of an output, by the number of these functions
+_DRAWS = 32  # of the latent point of a frame, in antithetic pairs
+_NODES = {1: 7, 2: 4}  # Gauss–Hermite points in each function of an output, by the number of these functions
+_POINTS = 12  # of a function value for functions with steps
 _BLOCK = 1 << 23  # largest array of draws × nodes × frames × outputs
 
 
@@ -33,6 +35,7 @@ class _Nodes(NamedTuple):
     """Function values (K, T, F) of some frames that stand for their distribution, and their weights (K,)."""
 
     rows: slice
+    outputs: LikelihoodValue  #: the likelihood of these frames
     f: Tensor
     weight: Tensor
 
@@ -87,36 +90,44 @@ class OutputPrediction(Prediction):
 
     # the mixture
 
-    def _nodes(self) -> Iterator[_Nodes]:
-        """Function values that stand for the distribution of each entry, some frames at a time."""
-        likelihood, (mean, variance) = self.outputs.likelihood, self.latent
-        mean, variance = mean.double(), variance.double()
+    def _functions(self, num_nodes: int) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
+        """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
+
+        :param num_nodes: of each function value, which the arrays will be multiplied by.
+        """
+        mean, variance = (part.double() for part in self.latent)
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
-        points, weight = hermite_nodes(_NODES[likelihood.num_functions], likelihood.num_functions)
-        points, weight = points.to(mean), weight.to(mean)  # (H, P), (H,)
-        functions = self.inducing.num_outputs
-        step = max(1, _BLOCK // (_DRAWS * len(weight) * functions))
-        # function d·P + p has the p-th coordinate of the points
-        points = points.repeat(1, functions // points.shape[1])  # (H, F)
+        step = max(1, _BLOCK // (_DRAWS * num_nodes * self.inducing.num_outputs))
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
             x = mean[rows] + variance[rows].sqrt() * z.unsqueeze(-2)  # (S, T, Q)
-            given = PosteriorGP(x, self.inducing, include_noise=False)
-            centre, spread = given.moments()
-            f = centre + spread.clamp_min(0.0).sqrt() * points[:, None, None]  # (H, S, T, F)
-            share = (weight / _DRAWS).unsqueeze(-1).expand(-1, _DRAWS).reshape(-1)
-            yield _Nodes(rows, f.flatten(0, 1), share)
+            centre, spread = PosteriorGP(x, self.inducing, include_noise=False).moments()
+            yield rows, self.outputs.rows(rows), centre, spread.clamp_min(0.0)
 
-    def _given(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the outputs given function values."""
-        return self.outputs.moments(f)
+    def _nodes(self, has_steps: bool = False) -> Iterator[_Nodes]:
+        """Function values that stand for the distribution of each entry, some frames at a time.
+
+        :param has_steps: whether they are for functions of f that have steps.
+        """
+        count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
+        if has_steps and count == 1:
+            points, weight = normal_lattice(_POINTS, _DRAWS), torch.full((_POINTS,), 1.0 / _POINTS)
+            points = points[..., None, None]  # (H, S, 1, 1)
+        else:
+            points, weight = hermite_nodes(_NODES.get(count, 3), count)  # (H, P), (H,)
+            # function d·P + p has the p-th coordinate of the points
+            points = points.repeat(1, functions // count)[:, None, None]  # (H, 1, 1, F)
+        for rows, outputs, centre, spread in self._functions(len(weight)):
+            f = centre + spread.sqrt() * points.to(centre)  # (H, S, T, F)
+            share = (weight.to(centre) / _DRAWS).unsqueeze(-1).expand(-1, _DRAWS).reshape(-1)
+            yield _Nodes(rows, outputs, f.flatten(0, 1), share)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         every = torch.arange(self.shape[1], device=self.t.device)
         with torch.no_grad():
-            for rows, f, weight in self._nodes():
+            for rows, outputs, f, weight in self._nodes():
                 w = weight[:, None, None]
-                means, variances = self._given(f)
+                means, variances = outputs.moments(f)
                 mean = (w * means).sum(0)
                 variance = (w * (means - mean).square()).sum(0)
                 if self.include_noise:
@@ -131,8 +142,8 @@ class OutputPrediction(Prediction):
     def _make_covariance(self) -> Tensor:
         parts = []
         with torch.no_grad():
-            for rows, f, weight in self._nodes():
-                means, _ = self._given(f)
+            for rows, outputs, f, weight in self._nodes():
+                means, _ = outputs.moments(f)
                 given = means.unflatten(0, (-1, _DRAWS)).mul(weight.unflatten(0, (-1, _DRAWS))[..., None, None])
                 given = given.sum(0) * _DRAWS  # (S, T, D): the mean given the latent point
                 centred = given - given.mean(0)
@@ -167,13 +178,11 @@ class OutputPrediction(Prediction):
     def _quantiles(self, levels: tuple[float, float]) -> tuple[Tensor, Tensor]:
         ends = torch.empty(2, *self.shape, dtype=self.t.dtype, device=self.t.device)
         with torch.no_grad():
-            for rows, f, weight in self._nodes():
+            for rows, outputs, f, weight in self._nodes(has_steps=True):
                 if not self.include_noise:
-                    found = Weighted(self._given(f)[0], weight).quantiles(levels)
-                elif self.outputs.likelihood.is_discrete:
-                    found = count_quantiles(self.outputs, f, weight, levels)
+                    found = Weighted(outputs.moments(f)[0], weight).quantiles(levels)
                 else:
-                    found = quantiles(self.outputs, f, weight, levels)
+                    found = mixture_quantiles(outputs, f, weight, levels)
                 for end, value in zip(ends, found, strict=True):
                     end[rows] = self._fill(rows, value)
         return ends[0], ends[1]
@@ -188,7 +197,7 @@ class OutputPrediction(Prediction):
         check_count("num_samples", num_samples)
         with torch.no_grad():
             f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
-            y = self.outputs.distribution(f).sample() if self.include_noise else self._given(f)[0]
+            y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
             return self._fill(slice(None), y).to(self.t.dtype)
 
     @thread_limited
@@ -205,10 +214,10 @@ class OutputPrediction(Prediction):
             value = torch.where(torch.isfinite(self.observed), torch.nan, value)
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
-            for rows, f, weight in self._nodes():
+            nodes = _NODES.get(self.outputs.likelihood.num_functions, 3) ** self.outputs.likelihood.num_functions
+            for rows, outputs, mean, variance in self._functions(nodes):
                 here = value[rows]
-                terms = self.outputs.distribution(f).log_prob(filled(here))
-                known = torch.logsumexp(terms + weight.log()[:, None, None], 0)
+                known = mixture_log_probs(outputs, filled(here), mean, variance, _NODES)
                 result[rows] = torch.where(torch.isfinite(here), known, torch.nan)
         return result.to(self.t.dtype)
 
@@ -228,9 +237,16 @@ class OutputPrediction(Prediction):
         value = self._checked(y).double()
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
-            for rows, f, weight in self._nodes():
+            for rows, outputs, f, weight in self._nodes(has_steps=True):
                 here = value[rows]
-                found = (weight[:, None, None] * self.outputs.cdf(filled(here), f)).sum(0)
+                y_here = torch.where(torch.isfinite(here), here, 0.0)
+                if self.include_noise:
+                    found = (weight[:, None, None] * outputs.cdf(y_here, f)).sum(0)
+                else:
+                    found = (weight[:, None, None] * (outputs.moments(f)[0] <= y_here)).sum(0)
+                if self.observed is not None:
+                    seen = self.observed[rows]
+                    found = torch.where(torch.isfinite(seen), (seen.double() <= y_here).to(found), found)
                 result[rows] = torch.where(torch.isfinite(here), found, torch.nan)
         return result.to(self.t.dtype)
 

@@ -82,7 +82,8 @@ class SiteJoint(Joint):
         return value, joined_moments(d_linear / self._trust, -2.0 * d_weight / self._trust, drawn)
 
     def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor:
-        assert state is not None and functions is not None
+        assert state is not None
+        assert functions is not None
         return self._trained.outputs.updated(self._y, state, functions, rate)
 
     def _correction(self, psi: Psi, mean: Tensor, variance: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
