@@ -74,8 +74,8 @@ class VGPDS(ParameterModule):
     :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites
         ``x``, ``f`` (N, F) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. F is D, or D · P for a likelihood with
         P functions for each output; ``output_mean`` and ``output_scale`` are then (F,). Default: Gaussian.
-    :param output_scale: s, (D,); fixed, but learned with a ``likelihood``. ``noise`` and the variance of ``mapping``
-        are in units of the scaled outputs. Default: ones.
+    :param output_scale: s, (D,); fixed, but learned if ``likelihood.learns_scale``. ``noise`` and the variance of
+        ``mapping`` are in units of the scaled outputs. Default: ones.
     :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.
@@ -151,7 +151,10 @@ class VGPDS(ParameterModule):
             self.register_buffer("output_scale", output_scale.to(output_mean))
             self.set_noise(noise)
         else:
-            self.assign("output_scale", output_scale.to(output_mean))
+            if likelihood.learns_scale:
+                self.assign("output_scale", output_scale.to(output_mean))
+            else:
+                self.register_buffer("output_scale", output_scale.to(output_mean))
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True

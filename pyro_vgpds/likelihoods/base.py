@@ -47,6 +47,8 @@ class Likelihood(LikelihoodParameters):
     support: ClassVar[str] = "a finite number"
     #: whether a start from the outputs needs them averaged over neighbouring frames, as counts do
     is_discrete: bool = False
+    #: whether the scale of each function is learned. If f is the mean of the output, it has the scale of the data.
+    learns_scale: bool = True
     #: whether f is a log rate, to which the log of an exposure can be added
     takes_exposure: ClassVar[bool] = False
     #: arguments of the constructor that are not parameters, which files keep: attributes that are numbers, strings,

@@ -57,6 +57,7 @@ class ByColumn(Likelihood):
         self.columns = [list(columns) for _, columns in pairs]
         self.num_functions = max(likelihood.num_functions for likelihood in likelihoods)
         self.is_discrete = all(likelihood.is_discrete for likelihood in likelihoods)
+        self.learns_scale = any(likelihood.learns_scale for likelihood in likelihoods)
         self.is_drawn = any(likelihood.is_drawn for likelihood in likelihoods)
         self.register_buffer("place", torch.zeros(0, dtype=torch.long))  # the likelihood of each output
         every = [column for columns in self.columns for column in columns]

@@ -25,6 +25,8 @@ _DISPERSION = 5.0
 class _WithScale(TangentLikelihood):
     """y = f + σ ε."""
 
+    learns_scale = False
+
     def prepare(self, y: Tensor) -> None:
         if "scale" in self.unset:
             self.assign("scale", _SCALE * spread(y))
