@@ -42,8 +42,7 @@ class CountModel:
         """The trained model."""
         pyro.set_rng_seed(self.seed)
         if self.exposure is not None:
-            t, y = _times(data), parts(data)
-            data = Sequences(t, y, columns=data.columns, exposure=[np.broadcast_to(self.exposure, a.shape) for a in y])
+            data = Sequences(_times(data), parts(data), columns=data.columns, exposure=self.exposure)
         model = VGPDS.from_data(
             data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
             likelihood=self.likelihood(), static_dim=self.static_dim,

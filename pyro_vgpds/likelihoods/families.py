@@ -18,7 +18,7 @@ from pyro_vgpds.parameters import ParameterLike
 __all__ = ["Bernoulli", "Binomial", "Gaussian", "NegativeBinomial", "StudentT"]
 
 
-_SCALE = 0.3  # first scale of the noise, in standard deviations of an output
+_SCALE = 0.1  # first scale of the noise, in standard deviations of an output
 _DISPERSION = 5.0
 
 
