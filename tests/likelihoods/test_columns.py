@@ -194,7 +194,7 @@ def exposed_models(likelihood, exposure):
         guide = AutoOpperArchambeau(model, mean_bar=torch.ones(5, 2), lam=torch.ones(5, 2))
         data = Sequences(T, y, exposure=None if by_mean else exposure)
         found.append(-Collapsed_ELBO().loss(model, guide, data))
-        for _ in range(30):  # to the fixed point of the factors
+        for _ in range(120):  # to the fixed point of the factors
             Collapsed_ELBO().loss_and_grads(model, guide, data)
         found.append(-Collapsed_ELBO().loss(model, guide, data))
     return found
