@@ -146,6 +146,9 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     usual = by_function.amax(0)
     usual = torch.where(usual > 0.0, usual, 1.0).expand_as(by_function).flatten()
     scale = torch.where(scale > 1e-3 * usual, scale, usual)
+    # what was not observed is left to the start, which takes it from the other outputs
+    seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
+    f = torch.where(seen, f, torch.nan)
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip
