@@ -17,9 +17,11 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.discrete import CaseCounts
 from pyro_vgpds.experiments.answer import Answer, Predictor, frames, score
 from pyro_vgpds.experiments.comparing import compare
+from pyro_vgpds.experiments.count_models import CountModel
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.square_roots import ahead_of_square_roots, gaussian_square_roots
+from pyro_vgpds.likelihoods import NegativeBinomial
 
 __all__ = ["AHEAD", "IMPUTERS", "forecast_cases", "predict_hidden", "run"]
 
@@ -101,6 +103,7 @@ IMPUTERS: dict[str, Maker] = {
     "one GP for each district, square roots": lambda exposure: separate_gps,
     "negative-binomial factors, AR(1)": negative_binomial_factors,
     "Gaussian VGPDS of square roots": lambda exposure: gaussian_square_roots(RECIPE),
+    "negative-binomial VGPDS": lambda exposure: CountModel(NegativeBinomial, exposure=exposure).predict,
 }
 #: the same for weeks ahead, which the test sequence has in addition to those of the training sequence
 AHEAD: dict[str, Maker] = {
@@ -111,6 +114,7 @@ AHEAD: dict[str, Maker] = {
     "district x week": lambda exposure: district_by_week,
     "negative-binomial factors, AR(1)": negative_binomial_factors,
     "Gaussian VGPDS of square roots": lambda exposure: ahead_of_square_roots(RECIPE),
+    "negative-binomial VGPDS": lambda exposure: CountModel(NegativeBinomial, exposure=exposure).forecast,
 }
 
 

@@ -73,7 +73,7 @@ class StudentT(_WithScale):
     StudentT(scale=0.3, df=4 (fixed))
     """
 
-    def __init__(self, scale: ParameterLike | None = None, df: ParameterLike = 4.0) -> None:
+    def __init__(self, scale: ParameterLike | None = None, df: ParameterLike = 10.0) -> None:
         super().__init__()
         self.add_parameter("scale", scale, default=_SCALE)
         self.add_parameter("df", df)
