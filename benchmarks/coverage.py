@@ -86,7 +86,10 @@ def main() -> None:
             f"in {100 * p:.0f} %": [((u - 0.5).abs() <= 0.5 * p).double().mean().item() for u in each] for p in LEVELS
         }
         found = {key: [round(100.0 * np.mean(v), 2), round(100.0 * np.std(v), 2)] for key, v in row.items()}
-        print(json.dumps({"likelihood": name, "seeds": args.seeds, **found, "cpu_s": time.process_time() - start}), flush=True)
+        print(
+            json.dumps({"likelihood": name, "seeds": args.seeds, **found, "cpu_s": time.process_time() - start}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
