@@ -69,6 +69,7 @@ class HeldOut:
     variance: Tensor  #: (n,)
     output: Tensor  #: (n,), index of the output
     ahead: Tensor  #: (n,), number of frames since the last training frame of a forecast; 0 for other tasks
+    log_density: Tensor | None = None  #: (n,), the predictions' own; None if they are Gaussian
 
     def take(self, where: Tensor) -> HeldOut:
         """Some of the entries.
@@ -76,7 +77,8 @@ class HeldOut:
         :param where: a mask (n,) or indices.
         """
         where = where.to(self.truth.device)
-        return HeldOut(*(getattr(self, field.name)[where] for field in fields(self)))
+        parts = (getattr(self, field.name) for field in fields(self))
+        return HeldOut(*(None if part is None else part[where] for part in parts))  # type: ignore[arg-type]
 
     @classmethod
     def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
@@ -84,7 +86,8 @@ class HeldOut:
 
         :param parts: at least one.
         """
-        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        every = [[getattr(part, field.name) for part in parts] for field in fields(cls)]
+        return cls(*(None if any(p is None for p in column) else torch.cat(column) for column in every))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -127,20 +130,33 @@ class Split:
 
         :param predictor: a model of the training data.
         """
-        found = self.outputs(predictor)
-        return self.select(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
+        return self.held_out(self.outputs(predictor))
 
-    def select(self, mean: Tensor, variance: Tensor) -> HeldOut:
+    def held_out(self, found: Sequence[Predicted]) -> HeldOut:
+        """The hidden numbers and their predictions, with their own log-densities if they are not Gaussian.
+
+        :param found: predictions of all frames, as of :meth:`outputs`.
+        """
+        mean, variance = torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found])
+        density = None
+        if not all(getattr(part, "is_gaussian", True) for part in found):
+            truth = torch.cat(self.truth).split([len(part.mean) for part in found])
+            density = torch.cat([part.log_probs(y) for part, y in zip(found, truth, strict=True)])  # type: ignore[attr-defined]
+        return self.select(mean, variance, density)
+
+    def select(self, mean: Tensor, variance: Tensor, log_density: Tensor | None = None) -> HeldOut:
         """The hidden entries of predictions of all frames.
 
         :param mean: (T, D).
         :param variance: (T, D).
+        :param log_density: (T, D). Default: that of Gaussians.
         """
         truth = torch.cat(self.truth)
         at = truth.isfinite()
         frame = torch.cat([torch.arange(1, 1 + len(t)) for t in self.t]) * (self.task == "forecast")
         rows, columns = at.nonzero(as_tuple=True)
-        return HeldOut(truth[at], mean[at], variance[at], columns, frame.to(rows)[rows])
+        density = None if log_density is None else log_density[at]
+        return HeldOut(truth[at], mean[at], variance[at], columns, frame.to(rows)[rows], density)
 
 
 def check_task(task: str) -> None:

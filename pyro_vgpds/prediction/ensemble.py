@@ -145,6 +145,12 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
+        for member in self.members:
+            if (likelihood := getattr(member, "likelihood", None)) is not None:
+                raise ValueError(
+                    f"an Ensemble combines Gaussian outputs, but a member has {likelihood.likelihood}. Combine such "
+                    "models with PosteriorMixture."
+                )
         self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():

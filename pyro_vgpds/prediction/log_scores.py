@@ -23,7 +23,7 @@ _LEAST_VARIANCE = 1e-12
 def mixture_log_probs(
     outputs: LikelihoodValue, y: Tensor, mean: Tensor, variance: Tensor, num_nodes: Mapping[int, int]
 ) -> Tensor:
-    """log of the average of ∫ p(y given f) N(f; mean, variance) df over draws, (T, D); −∞ for what is not possible.
+    """Log of the average of ∫ p(y given f) N(f; mean, variance) df over draws, (T, D); −∞ for what is not possible.
 
     Gauss–Hermite quadrature, around the mode of the integrand where p(y given f) is narrow: a count of ten thousand
     tells f much better than the points of a broad distribution of f can resolve.
@@ -42,7 +42,9 @@ def mixture_log_probs(
     if count == 1:
         points = points.squeeze(-1)[:, None, None, None]
         variance = variance.clamp_min(_LEAST_VARIANCE)
-        mode, precision, is_narrow = _mode(outputs, torch.where(possible, y, outputs.moments(mean)[0][0].round()), mean, variance)
+        mode, precision, is_narrow = _mode(
+            outputs, torch.where(possible, y, outputs.moments(mean)[0][0].round()), mean, variance
+        )
         centre, spread = torch.where(is_narrow, mode, mean), torch.where(is_narrow, precision.rsqrt(), variance.sqrt())
         f = centre + spread * points
         correction = 0.5 * (points.square() - (f - mean).square() / variance) + (spread.square() / variance).log() / 2.0

@@ -16,9 +16,9 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
-from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
@@ -66,6 +66,16 @@ class OutputPrediction(Prediction):
     ) -> None:
         super().__init__(t, path, inducing, include_noise=include_noise, observed=observed, parts=parts)
         self.outputs = outputs
+
+    is_gaussian = False
+
+    @property
+    def is_whole(self) -> Tensor:
+        found = super().is_whole
+        for part in self.outputs.parts(len(found)) if self.include_noise else ():
+            index = slice(None) if part.outputs is None else part.outputs
+            found[index] = part.likelihood.is_discrete
+        return found
 
     @property
     def function(self) -> Prediction:
