@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyro
@@ -34,7 +34,7 @@ class CountModel:
     temporal: Callable[[], Kernel] | None = None  #: makes the temporal kernel. Default: that of the library
     static_dim: int | None = None
     num_steps: int = 60
-    solver: Solver = Solver(num_starts=1, num_steps=200, tolerance=1e-7)
+    solver: Solver = field(default_factory=lambda: Solver(num_starts=1, num_steps=200, tolerance=1e-7))
     seed: int = 0
     exposure: np.ndarray | None = None  #: (D,), of each output
 

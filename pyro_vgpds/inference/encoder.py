@@ -52,7 +52,7 @@ def middle_likelihood(likelihood: Likelihood) -> LikelihoodValue:
         for name in member.parameter_names:
             prior = member.prior(name)
             fn = prior(member) if callable(prior) and not hasattr(prior, "sample") else prior
-            found = None if fn is None else middle(fn)
+            found = None if fn is None else middle(fn)  # type: ignore[arg-type]
             if found is not None:
                 values[f"{place}.{name}".lstrip(".")] = found
     return LikelihoodValue(likelihood, SimpleNamespace(**values)).detached()

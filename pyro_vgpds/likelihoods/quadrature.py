@@ -38,7 +38,7 @@ def hermite_nodes(num_points: int, dim: int = 1) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=64)
 def normal_groups(num_groups: int) -> tuple[Tensor, Tensor]:
-    """Means (H,) and probabilities (H,) of intervals of the standard normal distribution, with equal widths but the ends.
+    """Means (H,) and probabilities (H,) of intervals of the standard normal distribution, of equal widths.
 
     For functions with steps, such as distribution functions, they are better than Gauss–Hermite points.
 

@@ -50,8 +50,8 @@ def plot_forecast(
 ) -> Axes:
     """Plot one output of a forecast: the mean, and central bands of the given probabilities.
 
-    Counts are drawn in steps, with bands that have the cells of the whole numbers in the interval, and the mean as their
-    rate. Outputs that are yes or no are dots at 0 and 1; line and bands are those of the probability.
+    Counts are drawn in steps, with bands that have the cells of the whole numbers in the interval, and the mean as
+    their rate. Outputs that are yes or no are dots at 0 and 1; line and bands are those of the probability.
 
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
     :param output: index or name of the output.

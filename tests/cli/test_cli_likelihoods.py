@@ -136,11 +136,11 @@ def test_arguments_that_do_not_fit(files, tmp_path, capsys, arguments, message):
 @pytest.mark.parametrize(
     ("likelihood", "value", "message"),
     [
-        ("poisson", -1.0, "has -1 in output 2 ('c'), frame 5 of sequence 0, but Poisson outputs must be a count: a whole"),
-        ("negative-binomial", 0.25, "has 0.25 in output 2 ('c'), frame 5 of sequence 0, but NegativeBinomial outputs mu"),
+        ("poisson", -1.0, "has -1 in output 2 ('c'), frame 5 of sequence 0, but Poisson outputs must be a count"),
+        ("negative-binomial", 0.25, "has 0.25 in output 2 ('c'), frame 5 of sequence 0, but NegativeBinomial outputs"),
         ("bernoulli", 2.0, "has 2 in output 2 ('c'), frame 5 of sequence 0, but Bernoulli outputs must be 0 or 1. NaN"),
-        ("binomial:3", 4.0, "has 4 in output 2 ('c'), frame 5 of sequence 0, but Binomial outputs must be a whole number "
-         "from 0 to 3. NaN"),
+        ("binomial:3", 4.0, "has 4 in output 2 ('c'), frame 5 of sequence 0, but Binomial outputs must be a whole "
+         "number from 0 to 3. NaN"),
     ],
 )  # fmt: skip
 def test_outputs_that_are_not_possible(files, tmp_path, capsys, likelihood, value, message):

@@ -255,7 +255,9 @@ def test_nested_likelihoods_that_cannot_be_saved():
     with pytest.raises(TypeError, match=re.escape("Groups.groups cannot be saved: StudentT(scale=0.3, df=4) is not a")):
         describe_likelihood(whole)
     for wrong in (object(), float("nan"), torch.tensor([1.0, torch.inf]), {1, 2}):
-        with pytest.raises(TypeError, match="Groups.level cannot be saved: an option must be a number, a string, None"):
+        with pytest.raises(
+            TypeError, match=r"Groups\.level cannot be saved: an option must be a number, a string, None"
+        ):
             describe_likelihood(Groups([], level=wrong))
 
 

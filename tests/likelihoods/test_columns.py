@@ -139,7 +139,7 @@ DATA = Sequences(T, np.eye(5, 2), columns=["a", "b"])
         (DATA, {"poisson": ["a", "c"]}, ValueError, r"has the column 'c', but the outputs do not: there are 'a', 'b'"),
         (Sequences(T, np.eye(5, 2)), {"poisson": ["a"]}, ValueError, "names of columns, but the outputs have none"),
         (DATA, ByColumn([(Poisson(), [0, 1, 2])]), ValueError, "ByColumn has 3 columns, but there are 2 outputs"),
-        (DATA, ByColumn([(StudentT([1.0, 2.0]), [0]), (Poisson(), [1])]), ValueError, r"of the outputs \[0\]: StudentT"),
+        (DATA, ByColumn([(StudentT([1.0, 2.0]), [0]), (Poisson(), [1])]), ValueError, r"outputs \[0\]: StudentT"),
         (DATA, StudentT([1.0, 2.0, 3.0]), ValueError, "StudentT.scale has 3 values, but there are 2 outputs"),
         (DATA, Binomial([1, 2, 3]), ValueError, "Binomial.total has 3 values, but there are 2 outputs"),
         (DATA, "poison", ValueError, "there is no likelihood 'poison'; there are bernoulli, gaussian"),
