@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-fast test-slow fuzz dist dist-test tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-slow test-matrix fuzz dist dist-test tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -33,6 +33,11 @@ test-fast: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
+
+# The quick tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX, each in an environment
+# of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
+test-matrix:
+	$(PYTHON) tests/matrix.py $(MATRIX)
 
 # Random problems, trained, predicted, saved and loaded; prints the seeds that fail. Then mutated files, and processes
 # that are killed while they write. `make test` has a short part of it.

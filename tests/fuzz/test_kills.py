@@ -51,7 +51,7 @@ def small():
 
 
 def killed(work: Callable[[], object], seconds: float) -> None:
-    """Run ``work`` in a forked process, again and again, and kill it after so many seconds."""
+    """Run ``work`` in a forked process, again and again, and kill it after this many seconds."""
     pid = os.fork()
     if not pid:
         try:
