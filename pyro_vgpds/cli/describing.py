@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["run_info"]
+
+_MOST = 4  # numbers of a parameter that are printed each
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?"
 
 
 def run_info(args: argparse.Namespace) -> int:
@@ -159,17 +163,14 @@ def _ensemble_lines(facts: dict[str, Any], dates: bool) -> list[str]:
 
 def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
     lines = [
-        f"temporal   {facts['temporal']}" + (", in seconds" if dates else ""),
-        *(
-            f"           {name} is {', '.join(map(format_duration, seconds))}"
-            for name, seconds in facts.get("durations", {}).items()
-        ),
-        f"mapping    {facts['mapping']}",
+        f"temporal   {_shortened(facts['temporal'])}" + (", in seconds" if dates else ""),
+        *(f"           {name} is {_durations(seconds)}" for name, seconds in facts.get("durations", {}).items()),
+        f"mapping    {_shortened(facts['mapping'])}",
         f"inducing   {facts['inducing']} points",
         f"noise sd   {numbers_text(np.array(facts['noise_sd']))}"
         if facts["likelihood"] is None
         else f"likelihood {facts['likelihood']['text']}",
-        *([f"residual   {facts['residual']}"] if facts["residual"] else []),
+        *([f"residual   {_shortened(facts['residual'])}"] if facts["residual"] else []),
         *([f"lags       {', '.join(f'{lag:+d}' for lag in facts['lags'])}"] if facts["lags"] else []),
         f"bound      {facts['bound']:,.6g} nats",
     ]
@@ -186,3 +187,19 @@ def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
         state = "active" if q in facts["active"] else "inactive"
         lines.append(f"           {q:3d}  {share:6.4f}  {'#' * round(30 * share):30}  {state}")
     return lines
+
+
+def _shortened(kernel: str) -> str:
+    """A kernel as text, with long lists of numbers by their count and range; ``--json`` has all of them."""
+
+    def shorten(found: re.Match[str]) -> str:
+        values = [float(text) for text in found[1].split(", ")]
+        return found[0] if len(values) <= _MOST else f"[{len(values)} values, {min(values):.4g} to {max(values):.4g}]"
+
+    return re.sub(rf"\[({_NUMBER}(?:, {_NUMBER})*)\]", shorten, kernel)
+
+
+def _durations(seconds: list[float]) -> str:
+    if len(seconds) <= _MOST:
+        return ", ".join(map(format_duration, seconds))
+    return f"{format_duration(min(seconds))} to {format_duration(max(seconds))}"

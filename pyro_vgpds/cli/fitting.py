@@ -31,6 +31,7 @@ from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_mapping
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
@@ -185,10 +186,26 @@ def _save_one(
         except ValueError as error:
             raise CommandError(f"--calibrate {args.calibrate}: {error}") from None
         save_posterior(args.output, found, about.pack())
+        say(args, _calibration(found, args.calibrate))
     elif _given(args, ("--noise-factor", "--residual")):
         save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
     else:
         save(args.output, model, guide, data, about.pack())
+
+
+def _calibration(found: Ensemble, task: str) -> str:
+    """What the calibration has chosen."""
+    member = found.members[0]
+    assert isinstance(member, Posterior)
+    noise, residual = member.origin.noise_variance, member.origin.residual
+    factor = found.combination(task).calibration.factor
+    return (
+        f"calibrated to {task}: noise sd "
+        + ("as trained" if noise is None else f"{float(noise.sqrt().mean()):.4g}")
+        + f", residuals {'white' if residual is None else residual}, standard deviations of predictions times "
+        + f"{float(factor.median()):.3g}"
+        + (f" ({float(factor.min()):.3g} to {float(factor.max()):.3g})" if len(factor) > 1 else "")
+    )
 
 
 def _check_dated(kernel: Kernel, data: Sequences) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_probability
+from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability
 from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
@@ -245,7 +245,7 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     lengths = [int(part.isfinite().any(1).nonzero()[-1:].sum()) + 1 for part in y]  # to the last observed frame
     if horizon is None:
         horizon = max(1, int(np.median(lengths)) // 8)
-    check_count("horizon", horizon)
+    check_horizon(horizon)
     check_count("skip", skip, 0)
     keep = [n - skip - horizon for n in lengths]
     if max(keep) < 3:

@@ -8,7 +8,7 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_horizon
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
@@ -109,7 +109,7 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     >>> backtest(post, horizon=3, num_origins=2).columns[:4]
     ['origin', 'ahead', 'rmse', 'nrmse']
     """
-    check_count("horizon", horizon)
+    check_horizon(horizon)
     check_count("num_origins", num_origins)
     data = posterior.data
     scale = data.output_scales[: data.num_base_outputs]

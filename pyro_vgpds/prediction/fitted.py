@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
+from torch.overrides import TorchFunctionMode
 
 from pyro_vgpds.checks import check_noise, is_whole, positive
 from pyro_vgpds.data.sequences import Sequences
@@ -34,6 +36,8 @@ from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_f
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
+
+F = TypeVar("F", bound="FittedModel")
 
 
 class Origin(NamedTuple):
@@ -109,6 +113,21 @@ class FittedModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
+
+    def __deepcopy__(self: F, memo: dict[int, Any]) -> F:
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        before = [(module, dict(vars(module))) for module in _autoguides(self.origin.guide)]
+        with _DetachedCopies():
+            try:
+                new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+            finally:  # Pyro's autoguides lose their model when they are copied
+                for module, state in before:
+                    vars(module).update(state)
+            for module, (_, state) in zip(_autoguides(new.origin.guide), before, strict=True):
+                lost = [name for name, value in vars(module).items() if value is None and state.get(name) is not None]
+                vars(module).update({name: copy.deepcopy(state[name], memo) for name in lost})
+        return new
 
     @property
     def q(self) -> PathPosterior:
@@ -224,6 +243,24 @@ def _check_plain(mapping: PseudoGP, **options: object) -> None:
             raise ValueError(
                 f"{name} needs Gaussian outputs, but the likelihood is {mapping.outputs.likelihood}; got {value!r:.80}."
             )
+
+
+def _autoguides(guide: object) -> list[AutoGuide]:
+    """Pyro's autoguides that a guide consists of."""
+    return [m for m in guide.modules() if isinstance(m, AutoGuide)] if isinstance(guide, torch.nn.Module) else []
+
+
+class _DetachedCopies(TorchFunctionMode):
+    """Within it, tensors that are results of others are copied, too, and need no gradient: the trace of the model that
+    Pyro's autoguides keep has such tensors, which torch refuses to copy.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:

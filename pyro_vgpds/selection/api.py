@@ -130,7 +130,8 @@ def auto(
         choice = choose([trial.found for trial in trials], entries, scale)
         used = (choice.weights > 0).any(1)
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
-        watch.final([trial.name for trial in kept])
+        if refit:
+            watch.final([trial.name for trial in kept])
         members = place.finals(kept) if refit else [trial.predictor for trial in kept]
     combination = Combination(choice.weights[used], choice.calibration)
     ensemble = Ensemble(cast("list[Member]", members), {task: combination}, [trial.name for trial in kept])

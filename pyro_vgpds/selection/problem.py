@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_horizon
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_task, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
@@ -80,7 +80,7 @@ class Problem:
             task, horizon, seed = (header["comparison"][name] for name in ("task", "horizon", "seed"))
             check_task(task)
             if horizon is not None:
-                check_count("horizon", horizon)
+                check_horizon(horizon)
             check_count("seed", seed, 0)
             return cls(build_data(header, tensors), task, horizon, seed)
         except BAD_CONTENT as error:

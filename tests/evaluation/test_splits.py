@@ -211,7 +211,8 @@ def test_lags_names_and_dates_are_kept():
             {"task": "impute", "pattern": "stripes"},
             "pattern must be 'entries', 'blocks', 'spans' or 'missing', but got 'stripes'",
         ),
-        ({"task": "forecast", "horizon": 0}, "horizon must be a whole number of at least 1, but got 0"),
+        ({"task": "forecast", "horizon": 0}, "horizon must be a number of frames, a whole number of at least 1, but"),
+        ({"task": "forecast", "horizon": "24h"}, "horizon must be a number of frames, a whole .* but got '24h'"),
         ({"task": "forecast", "skip": -1}, "skip must be a whole number of at least 0, but got -1"),
         (
             {"task": "forecast", "horizon": 6, "skip": 2},
