@@ -24,7 +24,9 @@ def test_random_problems_reach_in_float32_what_they_reach_in_float64(seed):
     for dtype in (torch.float64, torch.float32):
         data = Sequences([t for t, _ in parts], [y for _, y in parts], dtype=dtype)
         pyro.set_rng_seed(seed)
-        model = VGPDS.from_data(data, problem.latent_dim, problem.num_inducing, random_problem(seed, largest=30).temporal)
+        model = VGPDS.from_data(
+            data, problem.latent_dim, problem.num_inducing, random_problem(seed, largest=30).temporal
+        )
         reached.append(fit(model, AutoOpperArchambeau(model), data, num_steps=30).bound)
     assert reached[1] == pytest.approx(reached[0], rel=1e-3, abs=1e-3 * problem.data.num_observed)
 
