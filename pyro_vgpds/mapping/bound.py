@@ -31,9 +31,9 @@ from pyro_vgpds.mapping.psi import Psi
 
 __all__ = ["ceiling", "collapsed_bound", "site_bound", "strict_rounding", "whiten"]
 
-# nats per observation that rounding may add to the bound before it is an error
-_max_error = ContextVar("_max_error", default=0.1)
-_STRICT = 0.02  # the same for points that training accepts
+_MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
+_MARGIN = 4.0  # expected rounding errors between a point that training accepts and that limit
+_strict = ContextVar("_strict", default=False)
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 _TOO_HIGH = (
@@ -84,7 +84,8 @@ def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tens
     slack = psi.psi0 - _trace(A)
     with torch.no_grad():
         # the slack is a sum of weights: rounding may be a share of an observation each
-        if bool((-slack > _max_error.get() * (weight > 0).sum(0)).any()):
+        least = slack - _MARGIN * _trace_error(factor, psi.psi2) if _strict.get() else slack
+        if bool((-least > _MAX_ERROR * (weight > 0).sum(0)).any()):
             raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
     ones = torch.ones_like(slack).unsqueeze(-1)
     bound = _output_terms(A, v.mT.unsqueeze(-1), ones) - 0.5 * slack.clamp_min(0.0).sum(-1)
@@ -97,15 +98,16 @@ def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tens
 
 @contextmanager
 def strict_rounding() -> Iterator[None]:
-    """A context in which bounds tolerate less rounding error, so that points accepted in it are safe outside of it.
+    """A context in which bounds keep a distance from the limit of rounding errors, so that no lucky error passes.
 
     The same point in other parameters, after a file or in a posterior, has other rounding errors of the same size.
+    Training takes the best of many points, and so finds those whose errors are lucky.
     """
-    token = _max_error.set(_STRICT)
+    token = _strict.set(True)
     try:
         yield
     finally:
-        _max_error.reset(token)
+        _strict.reset(token)
 
 
 def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -177,12 +179,15 @@ class _Whitened(NamedTuple):
 def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> _Whitened:
     """The whitened statistics.
 
-    :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high.
+    :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high; in
+        :func:`strict_rounding` also if it could.
     """
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    if bool((-slack / noise.amin(-1, keepdim=True) > _max_error.get() * groups.rows).any()):
+    unit = noise.amin(-1, keepdim=True) * groups.rows
+    least = slack - _MARGIN * _trace_error(factor, psi.psi2) if _strict.get() else slack
+    if bool((-least > _MAX_ERROR * unit).any()):
         raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
     return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
@@ -217,6 +222,13 @@ def _low_pivots(factor: Tensor) -> Tensor:
 
 def _trace(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+@torch.no_grad()
+def _trace_error(factor: Tensor, psi2: Tensor) -> Tensor:
+    """The expected rounding error of tr A = Σ_ij (K_MM⁻¹)_ij Ψ2_ij, (..., C), from one of a unit in each last digit."""
+    terms = torch.cholesky_inverse(factor).unsqueeze(-3) * psi2
+    return torch.finfo(psi2.dtype).eps * torch.linalg.matrix_norm(terms)
 
 
 def _significant(A: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class Problem:
         self.random = guide.has_random_parameters
         self.best, self.best_bound = Values((), ()), -math.inf
         self._elbo, self._observed = Collapsed_ELBO(), data.num_observed
+        self._strict, self._begun = True, False
 
     def __enter__(self) -> Problem:
         if self.natural is not None:
@@ -118,10 +119,14 @@ class Problem:
 
         :raises NumericalError: if the bound or a gradient is not finite.
         """
-        for parameter in self._everything:
-            parameter.grad = None
-        with strict_rounding() if math.isfinite(self.best_bound) else nullcontext():
-            bound = -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
+        try:
+            bound = self._bound_and_gradients()
+        except NumericalError:
+            if self._begun:
+                raise
+            self._strict = False  # the start itself is close to the limit of rounding errors: so may be later points
+            bound = self._bound_and_gradients()
+        self._begun = True
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
@@ -131,6 +136,12 @@ class Problem:
         if bound > self.best_bound or self.random:
             self.best, self.best_bound = values, bound
         return bound, values
+
+    def _bound_and_gradients(self) -> float:
+        for parameter in self._everything:
+            parameter.grad = None
+        with strict_rounding() if self._strict else nullcontext():
+            return -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
 
     def small_change(self, bound: float, tolerance: float) -> float:
         """The change that is small for a bound, which may cross zero: so its size alone is no measure."""
