@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.rivals import Rival, make_rival
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
@@ -50,7 +50,7 @@ _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was trained on the first split's training data, and its predictions of all held-out entries."""
+    """A candidate that was trained on the first split's training data, and predictions of all held-out entries."""
 
     candidate: Candidate
     predictor: Predictor
@@ -75,7 +75,8 @@ def name_of(candidate: Candidate) -> str:
 def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
-    :param splits: held-out parts; the candidate is conditioned on the training data of the second and later ones.
+    :param splits: held-out parts. Other origins of a forecast need no training of their own: the first one knows
+        nothing of what they hide. For other tasks the candidate is trained again without each of them.
     :param seed: of the initial values.
     """
     start = process_time()
@@ -83,13 +84,25 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     if isinstance(candidate, str):
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
             rival = make_rival(candidate, train)
-            found = [split.predict(rival.condition(split.train)) for split in splits]
+            found = [split.predict(_for_split(rival, split)) for split in splits]
         return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
     ready = apply_settings(posterior, settings)
-    found = [first, *(split.predict(ready.condition(split.train, list(split.kept))) for split in splits[1:])]
+    found = [first]
+    for split in splits[1:]:
+        if split.task == "forecast":
+            found.append(split.predict(ready.condition(split.train, list(split.kept))))
+        else:
+            found.append(split.predict(apply_settings(_fit(candidate, split.train, seed), settings)))
     return Trial(candidate, posterior, settings, HeldOut.join(found), process_time() - start)
+
+
+def _for_split(rival: BaselinePosterior, split: Split) -> BaselinePosterior:
+    """A baseline for a split, trained again if it knows what the split hides."""
+    if split.task == "forecast" or split.train is rival.data:
+        return rival.condition(split.train)
+    return make_rival(cast("Rival", rival.imputer).name, split.train)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
