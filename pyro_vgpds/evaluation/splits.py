@@ -24,7 +24,7 @@ from pyro_vgpds.evaluation.gaps import (
 )
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "hold_out"]
+__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
 
 TASKS = ("impute", "reconstruct", "forecast")
 
@@ -170,6 +170,11 @@ def count_gaps(split: Split) -> float:
         if frames := sum(int(mask.any(1).sum()) for mask in masks):
             found.append(frames / mean_length(masks))
     return min(found, default=1.0)
+
+
+def gap_length(splits: Sequence[Split]) -> float:
+    """The mean length of hidden gaps in columns, each with the weight of its length."""
+    return mean_length([part.isfinite().cpu().numpy() for split in splits for part in split.truth])
 
 
 def hold_out(

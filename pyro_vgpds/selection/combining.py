@@ -62,14 +62,14 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
-    num_outputs, limit, fold = len(scale), _limit(entries), _folds(entries)
+    num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
     everything = [fold == k for k in fold.unique()]
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
         some = [member.take(known) for member in found]
-        weights = stack(some, num_outputs, scale, limit)
-        factor = calibrate_intervals(combine(some, weights), num_outputs).factor
+        weights = stack(some, num_outputs, scale, limit, gap_length=length)
+        factor = calibrate_intervals(combine(some, weights), num_outputs, gap_length=length).factor
         mixed = combine([member.take(tested) for member in found], weights)
         mean[tested] = mixed.mean
         variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
@@ -81,8 +81,8 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
         others = calibrate_intervals(part, num_outputs, part)
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
-    weights = stack(found, num_outputs, scale, limit)
-    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked)
+    weights = stack(found, num_outputs, scale, limit, gap_length=length)
+    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length)
     return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
 
 

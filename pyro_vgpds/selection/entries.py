@@ -23,6 +23,13 @@ class Entries:
     t: Tensor  #: (n,)
     split: Tensor  #: (n,), number of the split, such as the origin of a forecast
     lost: Tensor  #: (n,), whether nothing is observed in the frame
+    gap: Tensor  #: (n,), number of the gap of a column, whose entries have similar errors
+
+    @property
+    def gap_length(self) -> float:
+        """The mean length of gaps, each with the weight of its length."""
+        count = self.gap.unique(return_counts=True)[1].double()
+        return float(count.square().sum() / count.sum())
 
     def take(self, where: Tensor) -> Entries:
         """Some of the entries.
@@ -41,6 +48,24 @@ class Entries:
             rows = torch.cat(split.truth).isfinite().nonzero()[:, 0]
             sequence = torch.cat([torch.full((len(t),), s) for s, t in zip(belongs, split.t, strict=True)])
             lost = ~torch.cat(split.y).isfinite().any(1)
-            number_of = torch.full((len(rows),), number)
-            parts.append((sequence[rows.cpu()], torch.cat(split.t)[rows].cpu(), number_of, lost[rows].cpu()))
+            gap = _number_gaps([part.isfinite() for part in split.truth]) + sum(
+                int(part[4].max()) + 1 for part in parts
+            )
+            found = sequence, torch.cat(split.t), torch.full((len(sequence),), number), lost
+            parts.append((*(column.cpu()[rows.cpu()] for column in found), gap))
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _number_gaps(masks: Sequence[Tensor]) -> Tensor:
+    """For each True of masks (T, D), one after the other, the number of its run in a column."""
+    mask = torch.cat(list(masks)).cpu()
+    first = torch.cat([_starts(part.cpu()) for part in masks])
+    runs = first.mT.flatten().cumsum(0).unflatten(0, (mask.shape[1], mask.shape[0])).mT - 1
+    return runs[mask]
+
+
+def _starts(mask: Tensor) -> Tensor:
+    """The first entries of all runs in columns."""
+    first = mask.clone()
+    first[1:] &= ~mask[:-1]
+    return first

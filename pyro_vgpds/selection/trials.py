@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_vgpds.baselines import BaselinePosterior
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import HeldOut, Split
+from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.prediction.conditioning import continue_training
@@ -44,7 +44,7 @@ __all__ = [
 Candidate = str | Configuration  #: the name of a baseline, or a model
 Predictor = Posterior | BaselinePosterior
 
-_STEPS = 30  # of further training on all data
+_STEPS = 15  # of further training on all data
 _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two small operations of a baseline
 
 
@@ -85,7 +85,8 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
             rival = make_rival(candidate, train)
             found = [split.predict(_for_split(rival, split)) for split in splits]
-        return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
+        joined = _with_errors(HeldOut.join(found), rival, gap_length(splits))
+        return Trial(candidate, rival, TRAINED, joined, process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
     ready = apply_settings(posterior, settings)
@@ -111,7 +112,7 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     :param split: the one that the trial was trained on.
     """
     if isinstance(trial.candidate, str):
-        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs))
+        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs, gap_length([split])))
     if len(split.kept) < data.num_sequences:  # whole sequences are new: their paths need a start of their own
         posterior = _fit(trial.candidate, data, seed)
     else:
@@ -126,19 +127,19 @@ def _fit(candidate: Configuration, data: Sequences, seed: int) -> Posterior:
         return candidate.fit(data, seed)
 
 
-def _mean_squares(found: HeldOut, num_outputs: int) -> Tensor:
-    """Mean squared held-out error of each output (D,); that of all outputs counts for ten entries."""
-    square = (found.mean - found.truth).square()
+def _mean_squares(found: HeldOut, num_outputs: int, length: float) -> Tensor:
+    """Mean squared held-out error of each output (D,); that of all outputs counts for ten gaps of this length."""
+    square, pseudo = (found.mean - found.truth).square(), 10.0 * length
     total = torch.zeros(num_outputs, dtype=square.dtype, device=square.device).index_add_(0, found.output, square)
     count = torch.zeros_like(total).index_add_(0, found.output, torch.ones_like(square))
-    return (total + 10.0 * square.mean()) / (count + 10.0)
+    return (total + pseudo * square.mean()) / (count + pseudo)
 
 
-def _with_errors(found: HeldOut, rival: BaselinePosterior) -> HeldOut:
+def _with_errors(found: HeldOut, rival: BaselinePosterior, length: float) -> HeldOut:
     """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
     if not torch.equal(found.variance, rival.variance.to(found.variance)[found.output]):
         return found
-    return replace(found, variance=_mean_squares(found, rival.num_outputs)[found.output].clamp_min(1e-300))
+    return replace(found, variance=_mean_squares(found, rival.num_outputs, length)[found.output].clamp_min(1e-300))
 
 
 def save_trial(path: Path, trial: Trial) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_vgpds.evaluation import HeldOut
+from pyro_vgpds import Sequences
+from pyro_vgpds.evaluation import HeldOut, Split
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.combining import LEVELS, choose
@@ -21,7 +22,8 @@ SCALE = torch.ones(OUTPUTS)
 def make_entries(frames: int, origins: int = 1, lost: int = 0) -> Entries:
     """Frames one after the other, the last ones of which are lost."""
     t = torch.arange(frames).repeat_interleave(OUTPUTS).double()
-    return Entries(torch.zeros(len(t), dtype=torch.long), t, (t * origins / frames).long(), t >= frames - lost)
+    split, gap = (t * origins / frames).long(), torch.arange(len(t))
+    return Entries(torch.zeros_like(split), t, split, t >= frames - lost, gap)
 
 
 def make_members(frames: int, errors: list[float], claimed: float = 1.0) -> list[HeldOut]:
@@ -121,3 +123,43 @@ def test_few_lost_frames_share_the_weights_of_the_others():
     few, none = (choose(members, make_entries(200, lost=lost), SCALE) for lost in (5, 0))
     assert few.combination.lost is None
     torch.testing.assert_close(few.combination.weights, none.combination.weights)
+
+
+def test_entries_of_one_gap_count_as_one():
+    """The errors of an output in a long gap say little about it: its weights and factors are those of all outputs."""
+    frames = 200
+    members = make_members(frames, [0.5, 0.6])
+    large = members[0].output == 0
+    members = [replace(m, mean=torch.where(large, m.truth + 3.0 * (m.mean - m.truth), m.mean)) for m in members]
+    alone = make_entries(frames)
+    together = replace(alone, gap=(alone.t // 50).long() * OUTPUTS + members[0].output)
+    assert alone.gap_length == 1.0
+    assert together.gap_length == 50.0
+    ratio, difference = [], []
+    for entries in (alone, together):
+        combination = choose(members, entries, SCALE).combination
+        factor, weights = combination.calibration.factor, combination.weights
+        ratio.append(float(factor[0] / factor[1]))
+        difference.append(float((weights - weights.mean(1, keepdim=True)).abs().max()))
+    assert ratio[0] > 2.0
+    assert ratio[1] < 1.5
+    assert difference[1] < 0.5 * difference[0]
+
+
+def test_gaps_are_runs_of_columns():
+    data = Sequences([torch.arange(6.0), torch.arange(4.0)], [torch.randn(6, 2), torch.randn(4, 2)])
+    truth = [torch.full((6, 2), torch.nan), torch.full((4, 2), torch.nan)]
+    truth[0][1:3, 0] = truth[0][2:5, 1] = truth[0][5, 0] = truth[1][0, 0] = 1.0
+    split = Split(
+        "impute", data, [torch.arange(6.0), torch.arange(4.0)], [torch.zeros(6, 2)] * 2, truth, [0, 1], [0, 1]
+    )
+    split = replace(split, y=[torch.zeros(6, 2), torch.zeros(4, 2)])
+    entries = Entries.of([split, split], data)
+    rows = [(0, 1, 0), (0, 2, 0), (0, 2, 1), (0, 3, 1), (0, 4, 1), (0, 5, 0), (1, 0, 0)]  # sequence, time, column
+    assert list(zip(entries.sequence[:7].tolist(), entries.t[:7].tolist(), strict=True)) == [r[:2] for r in rows]
+    first = entries.gap[:7].tolist()
+    groups = [0, 0, 1, 1, 1, 2, 3]
+    assert len({*zip(first, groups, strict=True)}) == len(set(first)) == 4
+    assert not set(first) & set(entries.gap[7:].tolist())
+    assert entries.gap_length == (4 + 9 + 1 + 1) / 7
+    assert not entries.lost.any()

@@ -162,7 +162,7 @@ def test_there_are_several_parts_if_one_has_few_gaps():
     y[1:-1:3, 1] = torch.nan
     many = Sequences(data.times.t, y)
     parts = Problem(few, "impute", None, 0).splits
-    assert len(parts) == 3
+    assert len(parts) == 2
     hidden = [torch.cat(part.truth).isfinite() for part in parts]
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(hidden, 2))
     assert len(Problem(many, "impute", None, 0).splits) == 1
