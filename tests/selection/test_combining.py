@@ -128,7 +128,7 @@ def test_few_lost_frames_share_the_weights_of_the_others():
 def test_entries_of_one_gap_count_as_one():
     """The errors of an output in a long gap say little about it: its weights and factors are those of all outputs."""
     frames = 200
-    members = make_members(frames, [0.5, 0.6])
+    members = make_members(frames, [0.5, 0.52])
     large = members[0].output == 0
     members = [replace(m, mean=torch.where(large, m.truth + 3.0 * (m.mean - m.truth), m.mean)) for m in members]
     alone = make_entries(frames)
