@@ -54,9 +54,10 @@ def _is_default(period: float, data: Sequences) -> bool:
 
 
 def _cycle(period: float) -> str:
-    """A cycle that changes over several periods, and what changes within a period besides."""
+    """A cycle with two harmonics that changes over several periods, and what changes within a period besides."""
+    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={period / k!r})" for k in (1, 2, 3))
     return (
-        f"matern32(lengthscale={7.0 * period!r})*cosine(variance=1 fixed, period={period!r})"
+        f"matern32(variance=1 fixed, lengthscale={7.0 * period!r})*({waves})"
         f"+matern32(lengthscale={period!r})+white(variance=0.01)+bias(variance=0.1)"
     )
 
