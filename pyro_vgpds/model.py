@@ -202,8 +202,8 @@ class VGPDS(ParameterModule):
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
             lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and the cosine has the period of the cycle. Each latent dimension has parameters of its own. Variances
-            that are redundant with the weights of the mapping are fixed at 1.
+            added and there are three cosines, with the period of the cycle, a half and a third of it. Each latent
+            dimension has parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a

@@ -74,7 +74,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--one-noise", action="store_true", help="one noise variance for all outputs, not one for each")
     for old in ("--scale", "--noise-per-output"):  # now the default
         model.add_argument(old, action="store_true", help=argparse.SUPPRESS)
-    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 100")
+    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 60")
     model.add_argument("--method", choices=METHODS, help="optimiser. Default: natural")
     model.add_argument("--restarts", type=whole, metavar="N", help="further runs; the best run is kept. Default: 0")
     model.add_argument(

@@ -40,7 +40,7 @@ from pyro_vgpds.training.result import FitResult, Record
 
 __all__ = ["run_fit"]
 
-_STEPS, _METHOD = 100, "natural"  # as in fit
+_STEPS, _METHOD = 60, "natural"  # as in fit
 _SINGLE = (
     "--latent-dim", "--num-inducing", "--temporal", "--mapping", "--static-dim", "--hold", "--no-scale", "--one-noise",
     "--steps", "--method", "--restarts", "--checkpoint", "--resume", "--calibrate", "--noise-factor", "--residual",

@@ -14,10 +14,17 @@ from torch import Tensor
 from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability
 from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
+from pyro_vgpds.evaluation.gaps import (
+    choose_columns,
+    hide_blocks,
+    hide_entries,
+    hide_like_missing,
+    keep_enough,
+    mean_length,
+)
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "hold_out"]
+__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
 
 TASKS = ("impute", "reconstruct", "forecast")
 
@@ -162,6 +169,28 @@ class Split:
 def check_task(task: str) -> None:
     """:raises ValueError: if it is not one of the tasks."""
     check_choice("task", task, TASKS)
+
+
+def count_gaps(split: Split) -> float:
+    """About how many separate gaps are hidden, of the kind (lost frames, lost columns) that has fewer of them.
+
+    A new sequence counts as three.
+    """
+    if split.task == "reconstruct":
+        return 3.0 * len(split.t)
+    hidden = [part.isfinite().cpu().numpy() for part in split.truth]
+    lost = [~part.isfinite().any(1, keepdim=True).cpu().numpy() for part in split.y]
+    found = []
+    for kind in (lost, [~part for part in lost]):
+        masks = [part & rows for part, rows in zip(hidden, kind, strict=True)]
+        if frames := sum(int(mask.any(1).sum()) for mask in masks):
+            found.append(frames / mean_length(masks))
+    return min(found, default=1.0)
+
+
+def gap_length(splits: Sequence[Split]) -> float:
+    """The mean length of hidden gaps in columns, each with the weight of its length."""
+    return mean_length([part.isfinite().cpu().numpy() for split in splits for part in split.truth])
 
 
 def hold_out(

@@ -68,16 +68,16 @@ class Start:
 def default_temporal(start: Start) -> Kernel:
     """The temporal kernel for data.
 
-    A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle, which changes
-    over several periods, plus a path that changes within one; if not, and for several sequences, it is a noisy
-    oscillator for each dimension.
+    A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
+    harmonics, which changes over several periods, plus a path that changes within one; if not, and for several
+    sequences, it is a noisy oscillator for each dimension.
     """
     period = start.cycle
     if period is None:
         path: Kernel = Matern32().fix("variance") * Cosine().fix("variance")
     else:
-        cycle = Matern32(lengthscale=_CYCLES * period) * Cosine(period=period).fix("variance")
-        path = cycle + Matern32(lengthscale=period)
+        waves = Cosine(period=period) + Cosine(0.25, period / 2.0) + Cosine(1.0 / 9.0, period / 3.0)
+        path = Matern32(lengthscale=_CYCLES * period).fix("variance") * waves + Matern32(lengthscale=period)
     return path + White(1e-2) + Bias(0.1)
 
 

@@ -135,6 +135,7 @@ def _plain(combination: Combination) -> dict[str, object]:
     return {
         "weights": combination.weights,
         "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
+        "lost": None if combination.lost is None else _plain(combination.lost),
     }
 
 
@@ -148,7 +149,8 @@ def _combination(about: dict[str, Any], member: Member) -> Combination:
             raise ValueError(f"{field.name} of a calibration must be finite, {tuple(known.shape)}.")
     if not bool((weights >= 0.0).all()) or not torch.allclose(weights.sum(0), torch.ones_like(weights[0])):
         raise ValueError("weights must not be negative and have sum 1.")
-    return Combination(weights, Calibration(**given))
+    lost = about.get("lost")  # files of earlier versions do not have it
+    return Combination(weights, Calibration(**given), None if lost is None else _combination(lost, member))
 
 
 def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:
