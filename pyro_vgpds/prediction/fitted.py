@@ -175,7 +175,7 @@ class FittedModel:
             raise ValueError(f"{what} needs Gaussian outputs, but the likelihood is {self.likelihood.likelihood}.")
 
     def _likelihood_at(self, t: Tensor) -> LikelihoodValue | None:
-        """The likelihood of frames: those of training have their exposures, others the exposure 1, or one per output."""
+        """The likelihood of frames: those of training have their exposures, others 1, or one for each output."""
         outputs = self.likelihood
         if outputs is None or outputs.offset is None or outputs.offset.dim() == 1 or t is self.data.times.t:
             return outputs

@@ -18,6 +18,7 @@ _STEPS = 12  # of Newton's method
 _MOST_STEP = 1.5  # in units of f
 _NARROW = 1.0  # variance of f times the curvature of log p above which p is narrower than the distribution of f
 _LEAST_VARIANCE = 1e-12
+_REACH = 4.0  # standard deviations of f within which the mode is looked for first
 
 
 def mixture_log_probs(
@@ -60,7 +61,9 @@ def mixture_log_probs(
 
 def _mode(outputs: LikelihoodValue, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The mode of p(y given f) N(f; mean, variance), the precision there, and whether p is the narrower factor."""
-    f = mean.clone()
+    # from where the output is its own mean: far from it a heavy tail has no curvature to follow
+    own, reach = outputs.link(y), _REACH * variance.sqrt()
+    f = torch.where(torch.isfinite(own), own.clamp(mean - reach, mean + reach), mean)
     for _ in range(_STEPS):
         slope, curvature = _derivatives(outputs, y, f)
         precision = 1.0 / variance + curvature.clamp_min(0.0)

@@ -16,7 +16,7 @@ __all__ = ["Marginals"]
 
 
 class Marginals(ABC):
-    """Predicted numbers (T, D) at times ``t``. The distribution of each is a Gaussian unless a derived class has another.
+    """Predicted numbers (T, D) at times ``t``, each with a Gaussian distribution unless a derived class has another.
 
     :ivar is_gaussian: whether intervals, ``cdf`` and ``log_probs`` are those of Gaussians.
     """
