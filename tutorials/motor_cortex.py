@@ -3,16 +3,17 @@
 # # Motor cortex
 #
 # A monkey reaches to a target, and electrodes in its motor cortex record the spikes of 162 neurons. Single neurons are
-# noisy: in 20 milliseconds most of them fire once or not at all. But they share one computation, and a model of the whole
-# population can read it from a single trial. In this tutorial we find the latent path of each reach from spike counts,
-# predict neurons that were not recorded, and decode the velocity of the hand. Then we look at another kind of data that
-# is not Gaussian: motion tracking with jumps.
+# noisy: in 20 milliseconds most of them fire once or not at all. But they share one computation, and a model of the
+# whole population can read it from a single trial. In this tutorial we find the latent path of each reach from spike
+# counts, predict neurons that were not recorded, and decode the velocity of the hand. Then we look at another kind of
+# data that is not Gaussian: motion tracking with jumps.
 #
 # #### Summary
 #
-# - `likelihood=Poisson()` in `VGPDS.from_data` is all that changes for counts. Guide, `fit` and `Posterior` stay the same.
-# - The model is never told when the movement begins, where the targets are, or how the hand moves. It finds a clock that
-#   all trials share, and coordinates that tell the reaches apart.
+# - `likelihood=Poisson()` in `VGPDS.from_data` is all that changes for counts. Guide, `fit` and `Posterior` stay the
+#   same.
+# - The model is never told when the movement begins, where the targets are, or how the hand moves. It finds a clock
+#   that all trials share, and coordinates that tell the reaches apart.
 # - Hidden neurons of new trials are predicted better than by factor analysis, GPFA and Poisson regression.
 # - `likelihood=StudentT()` ignores outliers without any threshold.
 #
@@ -50,8 +51,8 @@ plt.rcParams["figure.dpi"] = 80
 # ## Spikes
 #
 # The data are 165 reaches of half a second, in bins of 20 ms (Churchland et al. 2012; MC_Maze of the Neural Latents
-# Benchmark, DANDI 000138, CC-BY-4.0). If they are not available, a population is simulated: each neuron prefers a direction
-# and a moment of the reach.
+# Benchmark, DANDI 000138, CC-BY-4.0). If they are not available, a population is simulated: each neuron prefers a
+# direction and a moment of the reach.
 
 
 # %%
@@ -97,7 +98,8 @@ for part, motion, c in zip(reaches.position, reaches.velocity, colour, strict=Tr
     speed.plot(reaches.t[0], np.hypot(*motion.T), color=c, lw=0.4)
 hand.set(title="the hand in all trials", xlabel="x (mm)", ylabel="y (mm)", aspect="equal")
 speed.set(xlabel="time (s)", ylabel="mm/s")
-plot_raster(Sequences(reaches.t[0], counts[0]), axes=[raster], outputs=by_peak.tolist())
+plot_raster(Sequences(reaches.t[0], counts[0]), axes=[raster], outputs=by_peak.tolist(), largest=3)
+raster.set_title("", loc="left")
 raster.set(title="spike counts of one trial", ylabel="neuron, sorted by the time of its peak", yticks=[])
 _ = raster.set_xlabel("time (s)")
 
@@ -108,14 +110,15 @@ _ = raster.set_xlabel("time (s)")
 # %% [markdown]
 # ## The model
 #
-# The latent path of each trial is a Gaussian process in time, a Gaussian process maps it to the log rates of all neurons,
-# and the counts are Poisson:
+# The latent path of each trial is a Gaussian process in time, a Gaussian process maps it to the log rates of all
+# neurons, and the counts are Poisson:
 #
 # $$x(t) \sim GP(0, k_x), \qquad f_d(x) \sim GP(0, k_f), \qquad y_{nd} \sim \mathrm{Poisson}(\exp f_d(x(t_n))).$$
 #
-# Factor analysis and GPFA of square roots assume Gaussian noise and a linear mapping; here neither is needed. Six of the
-# twelve latent dimensions start as constants of each trial (`static_dim`), because trials differ as a whole. The
-# lengthscale, 0.2 s, was chosen on held-out training trials. Every fifth trial is a test trial that the model does not see.
+# Factor analysis and GPFA of square roots assume Gaussian noise and a linear mapping; here neither is needed. Six of
+# the twelve latent dimensions start as constants of each trial (`static_dim`), because trials differ as a whole. The
+# lengthscale, 0.2 s, was chosen on held-out training trials. Every fifth trial is a test trial that the model does not
+# see.
 
 # %%
 training, test = reaches.training(fold=0), reaches.fold(0)[1]
@@ -132,8 +135,8 @@ posterior = Posterior(model, guide, training)
 # %% [markdown]
 # ## What the population computes
 #
-# A latent dimension can change within a trial, differ between trials, or both. For each dimension we compute the share of
-# its variance that is common to all trials (a clock), the share that is constant within a trial, and the rest.
+# A latent dimension can change within a trial, differ between trials, or both. For each dimension we compute the share
+# of its variance that is common to all trials (a clock), the share that is constant within a trial, and the rest.
 
 # %%
 path = posterior.q.mean.numpy().reshape(len(training.lengths), -1, model.latent_dim)  # (trials, bins, Q)
@@ -160,11 +163,11 @@ for q in standing:
 
 # %% [markdown]
 # Left: how much each latent dimension contributes to the log rates. Middle: the clock. All trials run through it alike,
-# whatever the direction. Right: the other two leading dimensions, one line for each trial and a dot at its end, coloured by
-# direction.
+# whatever the direction. Right: the other two leading dimensions, one line for each trial and a dot at its end,
+# coloured by direction.
 #
-# The rates of the neurons show the same in a picture that is more common: the principal components of the log rates, which
-# are loops whose orientation depends on the reach.
+# The rates of the neurons show the same in a picture that is more common: the principal components of the log rates,
+# which are loops whose orientation depends on the reach.
 
 # %%
 rates = posterior.impute(fill=False).mean.numpy()  # (trials * bins, neurons), expected counts
@@ -199,9 +202,10 @@ truth = reaches.truth(fold=0)
 print(f"{hidden.sum()} hidden neurons in {len(test)} trials: {int(np.nansum(truth))} spikes to predict")
 
 # %% [markdown]
-# The usual score is *bits per spike*: the Poisson log-likelihood of the predicted rates, relative to that of the mean rate of
-# each neuron. The baselines are the mean over trials at each time, ridge and Poisson regression on smoothed counts of the
-# seen neurons, and GPFA with a Poisson regression on its factors. Their penalties and widths are chosen on training trials.
+# The usual score is *bits per spike*: the Poisson log-likelihood of the predicted rates, relative to that of the mean
+# rate of each neuron. The baselines are the mean over trials at each time, ridge and Poisson regression on smoothed
+# counts of the seen neurons, and GPFA with a Poisson regression on its factors. Their penalties and widths are chosen
+# on training trials.
 
 # %%
 base = np.concatenate([reaches.y[i] for i in reaches.fold(0)[0]]).mean(0)
@@ -215,8 +219,7 @@ score = metrics.log_score(truth, new.log_probs(truth))
 print(f"log score of the predictive distribution: {score:.4f} nats per count")
 
 # %%
-best = np.flatnonzero(hidden)[np.argsort(-np.nan_to_num(np.nanvar(truth, 0)[hidden]))]  # hidden neurons that vary most
-neuron = int(best[0])
+neuron = int(np.flatnonzero(hidden)[np.argmax(truth[:, hidden].var(0))])  # the hidden neuron that varies most
 first = int(np.argmin(direction[test]))
 second = int(np.argmax(np.cos(direction[test] - direction[test][first] - np.pi)))  # the opposite direction
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained", width_ratios=(1, 1, 0.9))
@@ -232,16 +235,16 @@ axes[2].set(xlabel="bits per spike", title="hidden neurons")
 _ = axes[2].spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# One hidden neuron in two reaches of opposite directions: the predicted rate, 95 % intervals of the counts, and the true
-# counts. Right: bits per spike of all hidden neurons. One fold of five is shown here; `pyro-vgpds experiment spikes` runs all
-# of them, and more baselines.
+# One hidden neuron in two reaches of opposite directions: the predicted rate, 95 % intervals of the counts, and the
+# true counts. Right: bits per spike of all hidden neurons. One fold of five is shown here; `pyro-vgpds experiment
+# spikes` runs all of them, and more baselines.
 
 # %% [markdown]
 # ## Reading the velocity of the hand
 #
-# A linear map from latent positions to the velocity of the hand is trained on the training trials (ridge regression), and
-# applied to the test trials, whose latent paths were found without the hidden neurons. For comparison, the same regression
-# reads the velocity from the smoothed counts of the same neurons.
+# A linear map from latent positions to the velocity of the hand is trained on the training trials (ridge regression),
+# and applied to the test trials, whose latent paths were found without the hidden neurons. For comparison, the same
+# regression reads the velocity from the smoothed counts of the same neurons.
 
 
 # %%
@@ -261,9 +264,7 @@ def smooth(y, width=2.0):
 
 velocity, true_velocity = (np.concatenate([reaches.velocity[i] for i in some]) for some in reaches.fold(0))
 latent, new_latent = posterior.q.mean.numpy(), new.latent.mean.numpy()
-smoothed, new_smoothed = (
-    np.concatenate([smooth(reaches.y[i][:, ~hidden]) for i in some]) for some in reaches.fold(0)
-)
+smoothed, new_smoothed = (np.concatenate([smooth(reaches.y[i][:, ~hidden]) for i in some]) for some in reaches.fold(0))
 decoded = {
     "latent paths": ridge(latent, velocity, new_latent),
     "predicted rates": ridge(rates, velocity, new.mean.numpy()),
@@ -288,15 +289,17 @@ axes[1, 0].set_ylabel("y velocity (mm/s)")
 _ = axes[0, -1].legend(frameon=False, fontsize=8)
 
 # %% [markdown]
-# The velocity of the hand in six test trials (grey), and what the seen neurons say about it, in the colour of the direction.
+# The velocity of the hand in six test trials (grey), and what the seen neurons say about it, in the colour of the
+# direction.
 
 # %% [markdown]
 # ## Jumps in motion tracking
 #
-# Behaviour is tracked, too, and trackers make mistakes: a marker is lost or swapped, and an angle jumps for a frame. Gaussian
-# noise must then be large enough for the jumps. A Student-t distribution has heavy tails: a value far from all others has
-# little weight, without a threshold and without removing anything. Here one in twenty angles of a walking figure jumps by 20
-# to 60 degrees, and a fifth of all angles is missing. The mean and the truth are compared where they are missing.
+# Behaviour is tracked, too, and trackers make mistakes: a marker is lost or swapped, and an angle jumps for a frame.
+# Gaussian noise must then be large enough for the jumps. A Student-t distribution has heavy tails: a value far from all
+# others has little weight, without a threshold and without removing anything. Here one in twenty angles of a walking
+# figure jumps by 20 to 60 degrees, and a fifth of all angles is missing. The mean and the truth are compared where they
+# are missing.
 
 # %%
 walks = datasets.make_gait(num_sequences=3, length=(30, 35) if smoke_test else (60, 80), styles=("walk",), seed=1)
@@ -337,16 +340,17 @@ for ax, (name, prediction) in zip(axes, found.items(), strict=True):
     ax.legend(frameon=False, fontsize=8, ncols=2)
 
 # %% [markdown]
-# With Gaussian outputs, the jumps make the noise large, and the path follows them or ignores the knee. With Student-t outputs
-# the same model follows the tracked angles closely. Jumps stay in the data: they are simply improbable enough to be ignored.
+# With Gaussian outputs, the jumps make the noise large, and the path follows them or ignores the knee. With Student-t
+# outputs the same model follows the tracked angles closely. Jumps stay in the data: they are simply improbable enough
+# to be ignored.
 
 # %% [markdown]
 # ## What next
 #
-# - The page *Likelihoods* of the documentation (`docs/likelihoods.md`): yes/no, negative binomial counts, exposures, columns of
-#   different kinds, and how to write a likelihood of your own.
+# - The page *Likelihoods* of the documentation (`docs/likelihoods.md`): yes/no, negative binomial counts, exposures,
+#   columns of different kinds, and how to write a likelihood of your own.
 # - [Your own priors and guides](priors_and_guides.ipynb): hyperpriors, guides, NUTS.
 # - [Messy data](messy_data.ipynb): gaps, irregular times, and calibration.
 # - [Motion capture](motion_capture.ipynb): a body instead of a brain.
-# - [From a csv to a forecast](from_csv_to_forecast.ipynb): `pyro-vgpds fit counts.csv --likelihood negative-binomial` does the
-#   same from the command line.
+# - [From a csv to a forecast](from_csv_to_forecast.ipynb): `pyro-vgpds fit counts.csv --likelihood negative-binomial`
+#   does the same from the command line.
