@@ -23,7 +23,7 @@ def test_running_and_ended_processes():
     assert is_running(os.getpid())
 
 
-@pytest.mark.parametrize("pid", [0, -1, -os.getpid(), 2**31, 2**70])
+@pytest.mark.parametrize("pid", [0, -1, -os.getpid(), 2**31, 2**70], ids=["zero", "all", "own group", "large", "huge"])
 def test_numbers_that_no_process_has(pid):
     assert not is_running(pid)
 

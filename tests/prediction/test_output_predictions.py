@@ -85,9 +85,7 @@ def test_what_needs_gaussian_outputs(posts):
     post = posts[0]
     model, guide = post.origin.model, post.origin.guide
     for options in ({"noise_variance": 0.1}, {"output_scale": [1.0, 1.0, 1.0]}, {"residual": Bias() + White()}):
-        with pytest.raises(
-            ValueError, match=f"{next(iter(options))} needs Gaussian outputs, but"
-        ):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} needs Gaussian outputs, but"):
             Posterior(model, guide, post.data, **options)
     for name in ("calibrate", "residual_variance", "hidden_variance"):
         with pytest.raises(ValueError, match=f"{name} needs Gaussian outputs"):
