@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.types import Context
 
 __all__ = ["ceiling", "collapsed_bound", "site_bound", "strict_rounding", "whiten"]
 
@@ -254,7 +255,7 @@ class _CholeskyTerms(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor, factor: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, v: Tensor, beta: Tensor, factor: Tensor) -> Tensor:
         b = torch.cholesky_solve(v, factor)  # (..., C, M, 1)
         ctx.save_for_backward(v, beta, factor, b)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -262,7 +263,7 @@ class _CholeskyTerms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         v, beta, factor, b = ctx.saved_tensors
         inverse, rate, grad = torch.cholesky_inverse(factor), beta.unsqueeze(-1), grad[..., None, None, None]
         g_a = -0.5 * grad * rate * (rate.square() * b @ b.mT + inverse)
@@ -280,7 +281,7 @@ class _EigenTerms(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
         e, u = torch.linalg.eigh(a)
         e = e.clamp_min(0.0).unsqueeze(-1)  # (..., C, M, 1)
         rate = beta.unsqueeze(-2)
@@ -292,7 +293,7 @@ class _EigenTerms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         e, u, rate, shrink, p = ctx.saved_tensors
         grad = grad[..., None, None, None]
         b = shrink * p

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from pyro_vgpds.likelihoods.factors import Moments, Sites, filled
 from pyro_vgpds.likelihoods.site import SiteLikelihood, expected
 from pyro_vgpds.linalg import add_diagonal, cholesky
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.types import Context
 
 __all__ = ["Given", "correction", "path_draws", "randomised"]
 
@@ -158,6 +159,13 @@ def _expected(
     return _Expected.apply(log_prob, step, len(leaves), linear, weight, mean, variance, *leaves, *own)
 
 
+class _Pass(Context, Protocol):
+    """The context of ``_Expected``."""
+
+    wanted: list[int]  #: which of the other arguments need gradients
+    num_others: int  #: number of other arguments
+
+
 class _Expected(torch.autograd.Function):
     """Σ log p − log factor, averaged over draws, in blocks of frames, with gradients that the same pass computes.
 
@@ -167,8 +175,8 @@ class _Expected(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, log_prob: Callable[..., Tensor], step: int, count: int, linear: Tensor, weight: Tensor, mean: Tensor,
-        variance: Tensor, *others: Tensor,
+        ctx: _Pass, log_prob: Callable[..., Tensor], step: int, count: int, linear: Tensor, weight: Tensor,
+        mean: Tensor, variance: Tensor, *others: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         share, second = 1.0 / len(mean), mean.square() + variance
         factors = share * (linear * mean - 0.5 * weight * second).sum()
@@ -200,7 +208,7 @@ class _Expected(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         g_mean, g_variance, *found = ctx.saved_tensors
         others: list[Tensor | None] = [None] * ctx.num_others
         for i, g in zip(ctx.wanted, found, strict=True):
@@ -212,14 +220,14 @@ class _Inverse(torch.autograd.Function):
     """The inverse of symmetric matrices that are positive definite."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+    def forward(ctx: Context, matrix: Tensor) -> Tensor:
         inverse = torch.cholesky_inverse(cholesky(matrix, "B = I + L⁻¹ Ψ2 L⁻ᵀ"))
         ctx.save_for_backward(inverse)
         return inverse
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Context, grad: Tensor) -> Tensor:
         (inverse,) = ctx.saved_tensors
         return -inverse @ (0.5 * (grad + grad.mT)) @ inverse
 
@@ -237,7 +245,7 @@ class _QuadraticForms(torch.autograd.Function):
     """Products with the pairs a_i a_j, i ≤ j, in blocks of columns: half the cost of Σ (X a) ∘ a, in bounded memory."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, matrices: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, matrices: Tensor) -> Tensor:
         ctx.save_for_backward(a, matrices)
         i, j = torch.triu_indices(len(a), len(a), device=a.device)
         packed = matrices[:, i, j] * (1.0 + (i != j).to(a))  # (F, P)
@@ -245,7 +253,7 @@ class _QuadraticForms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, matrices = ctx.saved_tensors
         size = len(a)
         i, j = torch.triu_indices(size, size, device=a.device)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.mapping import native
+from pyro_vgpds.types import Context
 
 __all__ = [
     "MappingValue",
@@ -213,14 +213,14 @@ def _is_native(x: Tensor) -> bool:
 
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Context, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         inputs = [None if x is None else x.contiguous() for x in (log_scale, rate, mean, z, mask)]
         ctx.save_for_backward(*inputs)
         return native.forward(*inputs)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (*native.backward(grad, *ctx.saved_tensors), None)
 
 
@@ -245,7 +245,7 @@ class _ExpSum(torch.autograd.Function):
     #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right, Hᵀ left and g Eᵀ.
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Context, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             moments = left.new_zeros(left.shape[-1], len(right))
             for rows, e in _tiles(left, right):
@@ -260,7 +260,7 @@ class _ExpSum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         left, right, moments, mask = ctx.saved_tensors
         grad_left = left.new_empty(left.shape[::-1]).mT if ctx.needs_input_grad[0] else None
         grad_right: Tensor | None

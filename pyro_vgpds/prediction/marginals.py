@@ -55,7 +55,7 @@ class Marginals(ABC):
         >>> bool((ahead.log_probs(ahead.mean) >= ahead.log_probs(ahead.mean + 1.0)).all())
         True
         """
-        value, variance = self._checked(y), self.variance
+        value, variance = self.checked(y), self.variance
         terms = (value - self.mean).square() / variance + variance.log() + math.log(2.0 * math.pi)
         return torch.where(variance > 0.0, -0.5 * terms, torch.nan)
 
@@ -69,13 +69,13 @@ class Marginals(ABC):
         >>> ahead.cdf(ahead.mean)[0, 0].item()
         0.5
         """
-        value = self._checked(y)
+        value = self.checked(y)
         found = torch.special.ndtr((value - self.mean) / self.variance.sqrt().clamp_min(torch.finfo(value.dtype).tiny))
         return torch.where(
             self.variance > 0.0, found, torch.where(value.isnan(), value, (value >= self.mean).to(value))
         )
 
-    def _checked(self, y: ArrayLike) -> Tensor:
+    def checked(self, y: ArrayLike) -> Tensor:
         try:
             value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
             if value.is_complex() or value.dtype == torch.bool:

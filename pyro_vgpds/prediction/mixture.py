@@ -124,7 +124,7 @@ class MixturePrediction(Outputs):
         :param y: (T, D).
         :raises ValueError: if ``y`` has another shape.
         """
-        value = self._checked(y)
+        value = self.checked(y)
         terms = torch.stack([part.log_prob(value) for part in self.components])
         return torch.logsumexp(terms + self.weights.log(), 0)
 

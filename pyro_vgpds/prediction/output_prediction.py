@@ -219,7 +219,7 @@ class OutputPrediction(Prediction):
         """
         if not self.include_noise:
             raise ValueError("log_prob needs a prediction of the outputs, with include_noise=True.")
-        value = self._checked(y).double()
+        value = self.checked(y).double()
         if self.observed is not None:
             value = torch.where(torch.isfinite(self.observed), torch.nan, value)
         result = torch.full_like(value, torch.nan)
@@ -244,7 +244,7 @@ class OutputPrediction(Prediction):
 
         :param y: (T, D); NaN is ignored.
         """
-        value = self._checked(y).double()
+        value = self.checked(y).double()
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
             for rows, outputs, f, weight in self._nodes(has_steps=True):

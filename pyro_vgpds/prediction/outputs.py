@@ -279,7 +279,7 @@ class Selection(Outputs):
     def _full(self, y: ArrayLike) -> Tensor:
         """``y`` in the frames of the whole prediction, NaN in others."""
         full = torch.full(self.whole.shape, torch.nan, dtype=self.t.dtype, device=self.t.device)
-        full[self.rows] = self._checked(y)
+        full[self.rows] = self.checked(y)
         return full
 
     def log_prob(self, y: ArrayLike) -> Tensor:

@@ -241,7 +241,7 @@ class Prediction(Outputs):
         >>> bool(ahead.log_prob(ahead.mean) > ahead.log_prob(ahead.mean + 1.0))
         True
         """
-        value = self._checked(y)
+        value = self.checked(y)
         known = torch.isfinite(value)
         if self.observed is not None:
             known &= torch.isnan(self.observed)

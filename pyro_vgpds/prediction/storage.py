@@ -29,8 +29,8 @@ def save_posterior(
     :param posterior: a :class:`~pyro_vgpds.Posterior`, a :class:`~pyro_vgpds.PosteriorMixture`, or an
         :class:`~pyro_vgpds.Ensemble` with its report. Members that have the same data share them in the file.
     :param metadata: as in :func:`~pyro_vgpds.save`.
-    :raises TypeError: if a kernel or a likelihood is not registered, or a prior, a guide or a baseline is not one of those that files
-        can hold.
+    :raises TypeError: if a kernel or a likelihood is not registered, or a prior, a guide or a baseline is not one of
+        those that files can hold.
     :raises ValueError: if a model was changed after the posterior was made.
 
     >>> from pyro_vgpds import load_posterior, save_posterior
