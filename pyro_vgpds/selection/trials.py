@@ -103,7 +103,7 @@ def _for_split(rival: BaselinePosterior, split: Split) -> BaselinePosterior:
     """A baseline for a split, trained again if it knows what the split hides."""
     if split.task == "forecast" or split.train is rival.data:
         return rival.condition(split.train)
-    return make_rival(cast("Rival", rival.imputer).name, split.train)
+    return make_rival(cast("Rival", rival.imputer).name, split.train, rival.variance)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
