@@ -39,7 +39,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver,
 from pyro_vgpds.experiments.spikes import PREDICTORS
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.likelihoods import Poisson, StudentT
-from pyro_vgpds.plotting import plot_raster, plot_reconstruction, plot_relevance
+from pyro_vgpds.plotting import plot_raster, plot_relevance
 
 smoke_test = "CI" in os.environ
 assert pyro.__version__.startswith("1.9")
@@ -218,26 +218,37 @@ for name, value in bits.items():
 score = metrics.log_score(truth, new.log_probs(truth))
 print(f"log score of the predictive distribution: {score:.4f} nats per count")
 
+
 # %%
-neuron = int(np.flatnonzero(hidden)[np.argmax(truth[:, hidden].var(0))])  # the hidden neuron that varies most
-first = int(np.argmin(direction[test]))
-second = int(np.argmax(np.cos(direction[test] - direction[test][first] - np.pi)))  # the opposite direction
-fig, axes = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained", width_ratios=(1, 1, 0.9))
-rows = Sequences([reaches.t[i] for i in test]).times.slices()
-for ax, i in zip(axes, (first, second), strict=False):
-    plot_reconstruction(new.select(rows[i]), neuron, ax, truth=truth[rows[i]])
-    ax.set(title=f"hidden neuron {neuron}, trial {test[i]}", xlabel="time (s)", ylabel="spikes in 20 ms")
-axes[1].get_legend().remove()
-axes[1].sharey(axes[0])
+def smooth(y, width=2.0):
+    """Counts (n, D), smoothed over time."""
+    place = np.arange(len(y))
+    weight = np.exp(-0.5 * ((place[:, None] - place) / width) ** 2)
+    return (weight / weight.sum(1, keepdims=True)) @ y
+
+
+predicted = new.mean.numpy().reshape(len(test), -1, len(hidden)) / 0.02  # spikes per second
+observed = np.stack([smooth(reaches.y[i]) for i in test]) / 0.02
+sector = np.round(4 * direction[test] / np.pi).astype(int) % 8  # eight groups of directions
+neurons = np.flatnonzero(hidden)[np.argsort(-rates[:, hidden].var(0))[:3]]  # those that vary most in training trials
+
+fig, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained", width_ratios=(1, 1, 1, 0.8))
+for ax, neuron in zip(axes, neurons, strict=False):
+    for some in (sector == k for k in np.unique(sector) if (sector == k).sum() > (1 if smoke_test else 2)):
+        c = colour[test[some]].mean(0)
+        ax.plot(reaches.t[0], predicted[some, :, neuron].mean(0), color=c, lw=2)
+        ax.plot(reaches.t[0], observed[some, :, neuron].mean(0), ":", color=c, lw=1.5)
+    ax.set(title=f"hidden neuron {neuron}", xlabel="time (s)")
+axes[0].set_ylabel("spikes per second")
 names = sorted(bits, key=bits.get)
-axes[2].barh(names, [bits[name] for name in names], color=["#D55E00" if n == "this model" else "0.7" for n in names])
-axes[2].set(xlabel="bits per spike", title="hidden neurons")
-_ = axes[2].spines[["top", "right"]].set_visible(False)
+axes[3].barh(names, [bits[name] for name in names], color=["#D55E00" if n == "this model" else "0.7" for n in names])
+axes[3].set(xlabel="bits per spike", title="all hidden neurons")
+axes[3].spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# One hidden neuron in two reaches of opposite directions: the predicted rate, 95 % intervals of the counts, and the
-# true counts. Right: bits per spike of all hidden neurons. One fold of five is shown here; `pyro-vgpds experiment
-# spikes` runs all of them, and more baselines.
+# Three hidden neurons, averaged over the test trials of similar direction: predicted rates (lines) and smoothed spikes
+# (dotted). Right: bits per spike of all hidden neurons. One fold of five is shown here; `pyro-vgpds experiment spikes`
+# runs all of them, with more baselines.
 
 # %% [markdown]
 # ## Reading the velocity of the hand
@@ -255,13 +266,6 @@ def ridge(inputs, targets, new, penalty=10.0):
     return z @ np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ (targets - middle)) + middle
 
 
-def smooth(y, width=2.0):
-    """Counts (n, D), smoothed over time."""
-    place = np.arange(len(y))
-    weight = np.exp(-0.5 * ((place[:, None] - place) / width) ** 2)
-    return (weight / weight.sum(1, keepdims=True)) @ y
-
-
 velocity, true_velocity = (np.concatenate([reaches.velocity[i] for i in some]) for some in reaches.fold(0))
 latent, new_latent = posterior.q.mean.numpy(), new.latent.mean.numpy()
 smoothed, new_smoothed = (np.concatenate([smooth(reaches.y[i][:, ~hidden]) for i in some]) for some in reaches.fold(0))
@@ -277,6 +281,7 @@ for name, guess in decoded.items():
 # %%
 drawn = np.argsort(direction[test])[:: max(1, len(test) // 6)][:6]
 fig, axes = plt.subplots(2, len(drawn), figsize=(11, 3.6), layout="constrained", sharex=True, sharey=True)
+rows = Sequences([reaches.t[i] for i in test]).times.slices()
 for column, i in enumerate(drawn):
     for row, ax in enumerate(axes[:, column]):
         ax.plot(reaches.t[0], true_velocity[rows[i], row], color="0.6", lw=3, label="hand")
@@ -323,7 +328,7 @@ for name, likelihood in (("Gaussian", None), ("Student-t", StudentT())):
     lost = np.where(missing, angles, np.nan)[: len(walks.t[0])]
     error, inside = metrics.mse(lost, found[name].mean) ** 0.5, metrics.coverage(lost, *found[name].interval(0.95))
     print(f"{name:10s} error of missing angles {error:.2f} degrees, {100 * inside:.0f} % in the 95 % intervals")
-print(f"degrees of freedom: {float(tracker.output_likelihood.df):.1f}")
+print(f"degrees of freedom: {tracker.output_likelihood.df.item():.1f}")
 
 # %%
 joint = walks.columns.index("left_knee.rx")
