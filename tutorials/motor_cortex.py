@@ -156,7 +156,11 @@ for line, c in zip(path, trained, strict=True):
     axes[2].plot(line[:, standing[0]], line[:, standing[1]], color=c, lw=0.8)
     axes[2].plot(*line[-1, standing], ".", color=c, ms=5)
 axes[1].set(title=f"dimension {ticking}: a clock", xlabel="time (s)", ylabel=f"$x_{{{ticking}}}$")
-axes[2].set(title=f"dimensions {standing[0]} and {standing[1]}: a map of the reaches", xlabel=f"$x_{{{standing[0]}}}$", ylabel=f"$x_{{{standing[1]}}}$")
+axes[2].set(
+    title=f"dimensions {standing[0]} and {standing[1]}: a map of the reaches",
+    xlabel=f"$x_{{{standing[0]}}}$",
+    ylabel=f"$x_{{{standing[1]}}}$",
+)
 print(f"dimension {ticking}: {100 * clock[ticking]:.0f} % of the variance is the same in all trials")
 for q in standing:
     print(f"dimension {q}: {100 * constant[q]:.0f} % is constant within a trial, {100 * clock[q]:.0f} % is common")
@@ -172,21 +176,24 @@ for q in standing:
 
 # %%
 rates = posterior.impute(fill=False).mean.numpy()  # (trials * bins, neurons), expected counts
-log_rates = np.log(rates) - np.log(rates).mean(0)
-components = np.linalg.svd(log_rates, full_matrices=False)
-planes = (components[0] * components[1])[:, :6].reshape(*path.shape[:2], 6)
-different = planes - planes.mean(0)  # relative to the mean of all trials
 
-fig, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
-for ax, values, (i, j), title in (
-    (axes[0], planes, (0, 1), "log rates"),
-    (axes[1], planes, (1, 2), "log rates"),
-    (axes[2], different, (1, 2), "minus the mean of all trials"),
-):
-    for line, c in zip(values, trained, strict=True):
-        ax.plot(line[:, i], line[:, j], color=c, lw=0.6)
-        ax.plot(*line[0, [i, j]], "o", color=c, ms=2)
-    ax.set(title=title, xlabel=f"component {i + 1}", ylabel=f"component {j + 1}", xticks=[], yticks=[])
+# %%
+log_rates = np.log(rates) - np.log(rates).mean(0)
+left, size, _ = np.linalg.svd(log_rates, full_matrices=False)
+loops = (left * size)[:, :3].reshape(*path.shape[:2], 3)
+
+fig = plt.figure(figsize=(11, 3.9), layout="constrained")
+axes = [fig.add_subplot(1, 3, 1), fig.add_subplot(1, 3, 2), fig.add_subplot(1, 3, 3, projection="3d")]
+for ax, shown in zip(axes, ([0, 1], [1, 2], [0, 1, 2]), strict=True):
+    for line, c in zip(loops, trained, strict=True):
+        ax.plot(*line[:, shown].T, color=c, lw=0.6)
+        ax.plot(*line[:1, shown].T, "o", color=c, ms=2)
+    ax.set(xlabel=f"component {shown[0] + 1}", ylabel=f"component {shown[1] + 1}", xticks=[], yticks=[])
+axes[2].set(zlabel="component 3", zticks=[])
+axes[2].view_init(elev=20, azim=-60)
+
+# %% [markdown]
+# One line for each training trial, with a dot where it begins.
 
 # %% [markdown]
 # ## Neurons that were not recorded
