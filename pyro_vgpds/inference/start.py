@@ -68,8 +68,8 @@ class Start:
 def default_temporal(start: Start, is_gaussian: bool = True) -> Kernel:
     """The temporal kernel for data.
 
-    Functions of outputs that are not Gaussian have a plain Matérn path: noisy counts do not show rhythms, and on held-out
-    counts it was better.
+    Functions of outputs that are not Gaussian have a plain Matérn path: noisy counts do not show rhythms, and on
+    held-out counts it was better.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
     harmonics, which changes over several periods, plus a path that changes within one; if not, and for several
