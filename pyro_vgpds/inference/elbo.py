@@ -32,6 +32,8 @@ class IntegrateMessenger(Messenger):
     :class:`~pyro_vgpds.OpperArchambeau` is not sampled: its value is the mean of q, and its log-density is never
     computed, because its KL divergence is analytic. Without this messenger the mark has no effect.
 
+    :param meet: is called with the outputs that are integrated over their functions, before their log-probability is
+        computed. Default: nothing.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     >>> import pyro
@@ -42,8 +44,9 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meet: Callable[[CollapsedOutputs], object] = lambda outputs: None) -> None:
         super().__init__()
+        self._meet = meet
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
@@ -72,6 +75,9 @@ class IntegrateMessenger(Messenger):
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["is_observed"]:
+            if isinstance(outputs := msg["fn"], CollapsedOutputs):
+                outputs.share = _share(msg)
+                self._meet(outputs)
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
         posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
@@ -147,8 +153,22 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
     _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Minus the bound.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
+        self._met = ()
+        loss: float = super().loss(model, guide, *args, **kwargs)
+        return loss
+
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Minus the bound, whose gradients are left with the parameters. Arguments as in Pyro."""
+        """Minus the bound, whose gradients are left with the parameters.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
         self._met = ()
         loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
         self._step()
@@ -160,29 +180,30 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
                 sites.step()
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
-        """Minus the bound as a tensor. Arguments as in Pyro."""
+        """Minus the bound as a tensor.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
         self._met = ()
         return super().differentiable_loss(model, guide, *args, **kwargs)
 
     def _get_trace(
         self, model: Callable[..., object], guide: Callable[..., object], args: Any, kwargs: Any
     ) -> tuple[Trace, Trace]:
-        with pyro_lock(), IntegrateMessenger() as messenger:
+        with pyro_lock(), IntegrateMessenger(self._meet) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
-        for site in traces[0].nodes.values():
-            if isinstance(outputs := site.get("fn"), CollapsedOutputs):
-                outputs.share = _share(site)
-                self._meet(outputs.outputs.sites)
         return traces
 
-    def _meet(self, sites: OutputSites) -> None:
+    def _meet(self, outputs: CollapsedOutputs) -> None:
+        sites = outputs.outputs.sites
         if all(sites is not other for other in self._met):
-            sites.clear()  # evaluations whose gradients were not used
+            sites.clear()  # evaluations before this one whose gradients were not used
             self._met += (sites,)
 
 
-def _share(site: Mapping[str, Any]) -> float:
+def _share(site: Message) -> float:
     """What the gradients of a site's log-probability are multiplied by; 0 if it is masked."""
     scale, mask = site.get("scale", 1.0), site.get("mask")
     return float(scale) if mask is None or mask is True else 0.0
