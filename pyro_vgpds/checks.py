@@ -52,7 +52,7 @@ def check_device(device: torch.device | str | None) -> torch.device:
     try:
         found = torch.device("cpu" if device is None else device)
         torch.empty(1, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError, UnicodeDecodeError) as error:
         fault = str(error).splitlines()[0][:200]
         raise ValueError(f"device must be one that torch can use, such as 'cpu', but got {device!r}: {fault}") from None
     return found

@@ -153,7 +153,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
     _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+    def loss(self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any) -> float:
         """Minus the bound.
 
         :param model: the model.
@@ -163,7 +163,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         loss: float = super().loss(model, guide, *args, **kwargs)
         return loss
 
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+    def loss_and_grads(
+        self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> float:
         """Minus the bound, whose gradients are left with the parameters.
 
         :param model: the model.
@@ -179,7 +181,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             if not sites.is_held:
                 sites.step()
 
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
+    def differentiable_loss(
+        self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> Any:
         """Minus the bound as a tensor.
 
         :param model: the model.

@@ -141,7 +141,7 @@ def main_cycle(times: Times, x: Tensor) -> float | None:
 
 
 def _peak_at_half(frequencies: Tensor, power: Tensor, best: int, span: float) -> int | None:
-    """The index of the peak at half of the highest peak's frequency; None if there is none.
+    """The index of the peak at half of the highest peak's frequency; None if it has no peak.
 
     Days with two peaks, or steps of two legs, repeat after two of the strongest oscillations. A mapping can make
     oscillations of twice a path's frequency, but not of half of it. The power there must be a tenth of the highest and

@@ -32,7 +32,7 @@ class ByColumn(Likelihood):
 
     >>> from pyro_vgpds.likelihoods import ByColumn, Gaussian, Poisson
     >>> ByColumn([(Gaussian(), [0, 1]), (Poisson(), [2])])
-    ByColumn(Gaussian(scale=0.3): [0, 1], Poisson(): [2])
+    ByColumn(Gaussian(scale=0.1): [0, 1], Poisson(): [2])
     """
 
     option_names: ClassVar[tuple[str, ...]] = ("groups",)

@@ -38,11 +38,11 @@ class Gaussian(_WithScale):
     With other likelihoods in one model (:class:`~pyro_vgpds.likelihoods.ByColumn`) it has a noise of its own.
 
     :param scale: standard deviation of ε in the data's units, one for all outputs or (D,) (learned), or a prior.
-        Default: 0.3 standard deviations of each output.
+        Default: 0.1 standard deviations of each output.
 
     >>> from pyro_vgpds.likelihoods import Gaussian
     >>> Gaussian()
-    Gaussian(scale=0.3)
+    Gaussian(scale=0.1)
     """
 
     def __init__(self, scale: ParameterLike | None = None) -> None:
@@ -64,13 +64,13 @@ class Gaussian(_WithScale):
 class StudentT(_WithScale):
     r"""y = f + σ ε with ε from a Student-t distribution: outputs with outliers.
 
-    :param scale: σ in the data's units, one for all outputs or (D,) (learned), or a prior. Default: 0.3 standard
+    :param scale: σ in the data's units, one for all outputs or (D,) (learned), or a prior. Default: 0.1 standard
         deviations of each output.
     :param df: degrees of freedom ν, one for all outputs or (D,) (learned), or a prior.
 
     >>> from pyro_vgpds.likelihoods import StudentT
     >>> StudentT(df=4.0).fix("df")
-    StudentT(scale=0.3, df=4 (fixed))
+    StudentT(scale=0.1, df=4 (fixed))
     """
 
     def __init__(self, scale: ParameterLike | None = None, df: ParameterLike = 10.0) -> None:

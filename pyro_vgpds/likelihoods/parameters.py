@@ -73,7 +73,7 @@ class LikelihoodParameters(ParameterModule):
 
         >>> from pyro_vgpds.likelihoods import StudentT
         >>> StudentT(df=4.0).fix("df")
-        StudentT(scale=0.3, df=4 (fixed))
+        StudentT(scale=0.1, df=4 (fixed))
         """
         for name in names or self._names:
             if name not in self._names:

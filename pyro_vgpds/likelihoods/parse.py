@@ -36,7 +36,7 @@ def parse_likelihood(likelihood: object) -> Likelihood:
 
     >>> from pyro_vgpds.likelihoods import parse_likelihood
     >>> parse_likelihood({"Gaussian": [0, 1], "Poisson": [2]})
-    ByColumn(Gaussian(scale=0.3): [0, 1], Poisson(): [2])
+    ByColumn(Gaussian(scale=0.1): [0, 1], Poisson(): [2])
     """
     if isinstance(likelihood, Likelihood):
         return likelihood

@@ -10,6 +10,8 @@ full eq. 32):
 
 where L Lᵀ = K_MM, A = L⁻¹ Ψ2 L⁻ᵀ, B = I + β A = L_B L_Bᵀ and c = β L_B⁻¹ L⁻¹ Ψ1ᵀ Y. Groups add up. J is the Jacobian of
 the scaling: log J is the sum of log s_d over all observed entries.
+
+Longer than 300 lines because the bounds of all kinds of outputs have parts in common.
 """
 
 from __future__ import annotations
@@ -83,11 +85,7 @@ def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tens
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    with torch.no_grad():
-        # the slack is a sum of weights: rounding may be a share of an observation each
-        least = slack - _MARGIN * _trace_error(factor, psi.psi2) if _strict.get() else slack
-        if bool((-least > _MAX_ERROR * (weight > 0).sum(0)).any()):
-            raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
+    _check_slack(slack, factor, psi, (weight > 0).sum(0))
     ones = torch.ones_like(slack).unsqueeze(-1)
     bound = _output_terms(A, v.mT.unsqueeze(-1), ones) - 0.5 * slack.clamp_min(0.0).sum(-1)
     with torch.no_grad():
@@ -186,10 +184,7 @@ def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> 
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    unit = noise.amin(-1, keepdim=True) * groups.rows
-    least = slack - _MARGIN * _trace_error(factor, psi.psi2) if _strict.get() else slack
-    if bool((-least > _MAX_ERROR * unit).any()):
-        raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
+    _check_slack(slack, factor, psi, noise.amin(-1, keepdim=True) * groups.rows)
     return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
 
@@ -230,6 +225,15 @@ def _trace_error(factor: Tensor, psi2: Tensor) -> Tensor:
     """The expected rounding error of tr A = Σ_ij (K_MM⁻¹)_ij Ψ2_ij, (..., C), from one of a unit in each last digit."""
     terms = torch.cholesky_inverse(factor).unsqueeze(-3) * psi2
     return torch.finfo(psi2.dtype).eps * torch.linalg.matrix_norm(terms)
+
+
+@torch.no_grad()
+def _check_slack(slack: Tensor, factor: Tensor, psi: Psi, unit: Tensor) -> None:
+    """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
+    if _strict.get():
+        slack = slack - _MARGIN * _trace_error(factor, psi.psi2)
+    if bool((-slack > _MAX_ERROR * unit).any()):
+        raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
 
 
 def _significant(A: Tensor) -> Tensor:

@@ -66,6 +66,7 @@ class Marginals(ABC):
         :returns: NaN for what is ignored.
         :raises ValueError: if ``y`` has another shape.
 
+        >>> ahead = post.forecast([2.6, 2.7], sequence=0)
         >>> ahead.cdf(ahead.mean)[0, 0].item()
         0.5
         """
@@ -76,6 +77,12 @@ class Marginals(ABC):
         )
 
     def checked(self, y: ArrayLike) -> Tensor:
+        """``y`` as a tensor of the shape of the prediction.
+
+        :param y: (T, D), numbers or NaN.
+        :raises TypeError: if they are not numbers.
+        :raises ValueError: if ``y`` has another shape, or infinite numbers.
+        """
         try:
             value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
             if value.is_complex() or value.dtype == torch.bool:

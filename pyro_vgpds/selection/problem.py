@@ -53,7 +53,7 @@ class Problem:
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps; those of whole sequences differ in these sequences."""
         count, found = min(_PARTS, math.ceil(_GAPS / count_gaps(first))), [first]
-        for number in range(1, 2 * _PARTS):
+        for number in range(1, 10 * _PARTS):
             part = self._part(number) if len(found) < count else first
             whole = len(part.kept) < self.data.num_sequences
             if part is not first and not (whole and any(part.kept == other.kept for other in found)):

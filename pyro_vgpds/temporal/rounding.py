@@ -59,4 +59,4 @@ def check_divergence(kl: Tensor, *terms: Tensor) -> None:
     with torch.no_grad():
         error = default_jitter(kl.dtype) * sum((term.abs() for term in terms), torch.ones_like(kl))
         if not bool((kl >= -error).all() and torch.isfinite(kl).all()):
-            raise lost_digits(kl)
+            raise lost_digits(kl.detach())

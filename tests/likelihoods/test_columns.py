@@ -169,7 +169,7 @@ def test_functions_that_do_not_fit():
 
 def test_fix_and_parameters():
     fixed = ByColumn([(StudentT(), [0]), (NegativeBinomial(), [1])]).fix("df")
-    assert "df=4 (fixed)" in repr(fixed)
+    assert "df=10 (fixed)" in repr(fixed)
     assert len(list(fixed.parameters())) == 2
     assert not list(fixed.fix().parameters())
     with pytest.raises(ValueError, match="has a parameter 'noise'"):
