@@ -26,7 +26,7 @@ class Likelihood(LikelihoodParameters):
     """p(y given f) for each output: the distribution of an output given its latent function values.
 
     A class of one's own defines :meth:`distribution`, and :meth:`link` for a good start of training. It declares
-    parameters with :meth:`add_parameter`. The parameters reach the methods as ``p``, whose attributes are their values,
+    parameters with ``add_parameter``. The parameters reach the methods as ``p``, whose attributes are their values,
     so that parameters with priors are drawn once for each run of the model.
 
     >>> import pyro.distributions as dist
@@ -275,7 +275,7 @@ class LikelihoodValue:
     def distribution(self, f: Tensor) -> TorchDistribution:
         """The distribution of outputs given function values (..., N, F).
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.distribution`.
         """
         return self.likelihood.distribution(self._shaped(f), self.parameters)
 
@@ -286,21 +286,22 @@ class LikelihoodValue:
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs given function values (..., N, F).
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.moments`.
         """
         return self.likelihood.moments(self._shaped(f), self.parameters)
 
     def cdf(self, y: Tensor, f: Tensor) -> Tensor:
         """P(output ≤ y given f).
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.cdf`.
         """
         return self.likelihood.cdf(y, self._shaped(f), self.parameters)
 
     def log_prob_of(self, distribution: TorchDistribution, y: Tensor) -> Tensor:
         """The log-probability of outputs, minus infinity if they are not possible.
 
-        Parameters as in :class:`Likelihood`.
+        :param distribution: of the outputs given f, from :meth:`distribution`.
+        :param y: outputs (N, D).
         """
         possible = self.likelihood.is_valid(y, self.parameters)
         return torch.where(possible, distribution.log_prob(torch.where(possible, y, 0.0)), -torch.inf)
@@ -308,7 +309,8 @@ class LikelihoodValue:
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Log p(y given f) of each entry, (..., N, D), and 0 for entries that were not observed.
 
-        Parameters as in :class:`Likelihood`.
+        :param f: function values (..., N, F).
+        :param y: outputs (N, D), NaN if they were not observed.
         """
         seen = torch.isfinite(y)
         return torch.where(seen, self.distribution(f).log_prob(filled(y)), 0.0)
@@ -316,7 +318,7 @@ class LikelihoodValue:
     def link(self, mean: Tensor) -> Tensor:
         """F (..., F) at which the outputs with the exposure 1 have this mean (..., D).
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.link`.
         """
         f, count = self.likelihood.link(mean, self.parameters), self.likelihood.num_functions
         if f.dim() > mean.dim():
@@ -335,7 +337,7 @@ class LikelihoodValue:
     def initial(self, y: Tensor, f: Tensor) -> Tensor:
         """The first state of the sites, (2, N, F).
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.initial`.
         """
         return self.likelihood.initial(y, self.shifted(f), self.parameters)
 
@@ -353,7 +355,7 @@ class LikelihoodValue:
     def sites(self, y: Tensor, state: Tensor) -> Sites:
         """The Gaussian factors in a state.
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.sites`.
         """
         found = self.likelihood.sites(y, state, self.parameters)
         if self.offset is None:
@@ -365,7 +367,7 @@ class LikelihoodValue:
     def updated(self, y: Tensor, state: Tensor, moments: Moments, rate: float) -> Tensor:
         """The next state of the sites.
 
-        Parameters as in :class:`Likelihood`.
+        Parameters as in :meth:`Likelihood.updated`.
         """
         with torch.no_grad():
             if self.offset is not None:

@@ -101,7 +101,10 @@ class Outputs(Marginals):
         return None if self.data.columns is None else self.data.columns[: self.shape[1]]
 
     def kind_of(self, output: int) -> str:
-        """What output number ``output`` is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous."""
+        """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous.
+
+        :param output: its index.
+        """
         return "continuous"
 
     @property
