@@ -50,9 +50,9 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Array|Count|Data|Path|Progress|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments",
     ),
-    ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun|Values"),
+    ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
-    ("py:class", r"pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
+    ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
 ]
 
 
