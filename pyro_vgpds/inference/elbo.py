@@ -26,9 +26,9 @@ class IntegrateMessenger(Messenger):
     """Integrates observed sites over the guide's distribution of a latent site.
 
     An observed site marked ``infer={"integrate": name}`` gets its distribution replaced by ``fn.integrate(q)``, where
-    q is the guide's distribution of the latent site ``name``. A marked :class:`~pyro_vgpds.mapping.LatentGP` that the
-    guide does not have is integrated out, too: the site disappears, and outputs marked with its name are integrated
-    over it. A latent site whose q is an
+    q is the guide's distribution of the latent site ``name``. A marked
+    :class:`~pyro_vgpds.mapping.latent_gp.LatentGP` that the guide does not have is integrated out, too: the site
+    disappears, and outputs marked with its name are integrated over it. A latent site whose q is an
     :class:`~pyro_vgpds.OpperArchambeau` is not sampled: its value is the mean of q, and its log-density is never
     computed, because its KL divergence is analytic. Without this messenger the mark has no effect.
 
@@ -141,8 +141,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     Outputs that are not Gaussian have Gaussian factors, which ``loss_and_grads`` updates after the backward pass
-    (:class:`~pyro_vgpds.mapping.OutputSites`). ``loss`` leaves them as they are; after the backward pass of
-    ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
+    (:class:`~pyro_vgpds.mapping.output_sites.OutputSites`). ``loss`` leaves them as they are; after the backward pass
+    of ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
     that has a site ``f`` of its own, as Pyro's autoguides do, gets the ELBO with draws of f instead.
 
     >>> from pyro_vgpds import Collapsed_ELBO

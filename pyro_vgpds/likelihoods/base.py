@@ -26,7 +26,7 @@ class Likelihood(LikelihoodParameters):
     """p(y given f) for each output: the distribution of an output given its latent function values.
 
     A class of one's own defines :meth:`distribution`, and :meth:`link` for a good start of training. It declares
-    parameters with :meth:`add_parameter`. The parameters reach the methods as ``p``, whose attributes are their values,
+    parameters with ``add_parameter``. The parameters reach the methods as ``p``, whose attributes are their values,
     so that parameters with priors are drawn once for each run of the model.
 
     >>> import pyro.distributions as dist

@@ -21,7 +21,7 @@ class LikelihoodParameters(ParameterModule):
     def __init__(self) -> None:
         super().__init__()
         self._names: tuple[str, ...] = ()
-        #: parameters that were not given, which :meth:`~Likelihood.prepare` chooses
+        #: parameters that were not given, which ``prepare`` chooses
         self.unset: set[str] = set()
         #: parameters that are one number, or one for each output
         self.per_output: set[str] = set()
@@ -38,7 +38,7 @@ class LikelihoodParameters(ParameterModule):
 
         :param name: its name, which also becomes an attribute.
         :param value: a number or (D,) for each output (learned), or a prior. None: ``default``, until
-            :meth:`prepare` chooses a value.
+            ``prepare`` chooses a value.
         :param default: the initial value if ``value`` is None.
         :param constraint: of each of its values. Default: positive.
         :param per_output: whether a vector has a value for each output. If False, it may have any size.

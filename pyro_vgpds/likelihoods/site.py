@@ -30,7 +30,7 @@ _MOST_MOVE = 5.0  # of a factor's mean in one step, in its standard deviations
 
 
 class SiteLikelihood(Likelihood):
-    r"""A likelihood of any form. A class of one's own defines :meth:`distribution`, and :meth:`link` for a good start.
+    r"""A likelihood of any form. A class of one's own defines ``distribution``, and ``link`` for a good start.
 
     Training maximises
 
