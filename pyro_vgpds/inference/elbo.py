@@ -44,7 +44,7 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self, meet: Callable[[CollapsedOutputs], object] = lambda outputs: None) -> None:
+    def __init__(self, meet: Callable[..., object] = lambda outputs: None) -> None:
         super().__init__()
         self._meet = meet
         self._posteriors: dict[str, Any] = {}
