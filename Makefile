@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-fast test-slow fuzz dist dist-test tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-slow test-matrix fuzz dist dist-test tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -34,15 +34,24 @@ test-fast: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
 
-# Random problems, trained, predicted, saved and loaded; prints the seeds that fail. `make test` has a short part of it.
+# The quick tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX, each in an environment
+# of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
+test-matrix:
+	$(PYTHON) tests/matrix.py $(MATRIX)
+
+# Random problems, trained, predicted, saved and loaded; prints the seeds that fail. Then mutated files, and processes
+# that are killed while they write. `make test` has a short part of it.
 FUZZ_FIRST ?= 0
 FUZZ_COUNT ?= 2000
 # mutated files of each kind: 16 times as many in all
 FUZZ_FILES ?= 320
+# kills of each kind of writer: 5 times as many in all
+FUZZ_KILLS ?= 60
 FUZZ_SECONDS ?= 3600
 fuzz: install
 	$(BIN)/python tests/fuzz/fuzz_problems.py --first $(FUZZ_FIRST) --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
-	PYRO_VGPDS_FUZZ=$(FUZZ_FILES) $(BIN)/python -m pytest -n 2 tests/fuzz/test_files.py
+	PYRO_VGPDS_FUZZ=$(FUZZ_FILES) PYRO_VGPDS_KILLS=$(FUZZ_KILLS) $(BIN)/python -m pytest -n 2 tests/fuzz/test_files.py \
+	    tests/fuzz/test_kills.py
 
 # A source distribution, and a wheel that is built from it.
 dist: install

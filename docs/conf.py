@@ -45,13 +45,14 @@ python_use_unqualified_type_names = True
 # every reference must resolve, except those to other packages
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch)\..*"),
+    ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
         r"(Array|Count|Data|Path|Progress|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments",
     ),
     ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
+    ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
 ]
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 __all__ = [
-    "check_choice", "check_count", "check_device", "check_dtype", "check_lengths", "check_noise", "check_not_negative",
-    "check_number", "check_probability", "check_rate", "constrained", "finite", "is_real", "is_whole", "positive",
-    "undefined",
+    "check_choice", "check_count", "check_device", "check_dtype", "check_horizon", "check_lengths", "check_noise",
+    "check_not_negative", "check_number", "check_probability", "check_rate", "constrained", "finite", "is_real",
+    "is_whole", "positive", "undefined",
 ]  # fmt: skip
 
 _REAL = (
@@ -30,10 +30,18 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise a ValueError if ``value`` is not an integer of at least ``least``."""
+def check_count(name: str, value: object, least: int = 1, what: str = "a whole number") -> None:
+    """Raise a ValueError if ``value`` is not an integer of at least ``least``.
+
+    :param what: what is counted, for the error.
+    """
     if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
+        raise ValueError(f"{name} must be {what} of at least {least}, but got {value!r:.80}.")
+
+
+def check_horizon(horizon: object) -> None:
+    """Raise a ValueError if ``horizon`` is not a number of frames; a duration such as ``"24h"`` is not."""
+    check_count("horizon", horizon, what="a number of frames, a whole number")
 
 
 def check_device(device: torch.device | str | None) -> torch.device:
@@ -44,7 +52,7 @@ def check_device(device: torch.device | str | None) -> torch.device:
     try:
         found = torch.device("cpu" if device is None else device)
         torch.empty(1, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError, UnicodeDecodeError) as error:
         fault = str(error).splitlines()[0][:200]
         raise ValueError(f"device must be one that torch can use, such as 'cpu', but got {device!r}: {fault}") from None
     return found

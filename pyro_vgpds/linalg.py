@@ -11,7 +11,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["NumericalError", "add_diagonal", "cholesky", "default_jitter", "in_double", "matvec"]
+__all__ = [
+    "NumericalError",
+    "add_diagonal",
+    "cholesky",
+    "default_jitter",
+    "in_double",
+    "matvec",
+    "positive_part",
+]
 
 V = TypeVar("V")
 
@@ -100,6 +108,19 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
         f"{size} is not positive definite, even with jitter of {extra / 10:.0e} of its diagonal. Try a larger "
         "`jitter`, fewer or more widely spread inducing inputs, or float64."
     )
+
+
+def positive_part(matrix: Tensor) -> Tensor:
+    """``matrix`` (..., n, n), a covariance, without negative eigenvalues that rounding errors made.
+
+    A difference of large matrices, such as the posterior covariance under a prior of great variance, has rounding
+    errors that are large beside it. ``matrix`` itself if the jitter of :func:`default_jitter` exceeds its errors.
+    """
+    _, info = torch.linalg.cholesky_ex(jittered(matrix))
+    if not bool(info.any()) or not bool(torch.isfinite(matrix).all()):
+        return matrix
+    e, u = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
+    return (u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT
 
 
 def in_double(value: V) -> V:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generative model: a latent path with a temporal GP prior, mapped to the outputs by a sparse GP."""
+"""The generative model: a latent path with a temporal GP prior, mapped to the outputs by a sparse GP.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
@@ -15,13 +18,26 @@ from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.outputs_start import (
+    OutputStart,
+    check_exposure,
+    check_functions,
+    check_likelihood,
+    check_outputs,
+    default_mapping,
+    read_likelihood,
+    start_outputs,
+)
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
 from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
-from pyro_vgpds.kernels import ARDRBF, Kernel
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
+from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
@@ -31,7 +47,11 @@ from pyro_vgpds.temporal.structure import check_structure
 __all__ = ["VGPDS", "Relevance"]
 
 _LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would have an unbounded likelihood
-_INTEGRATE: Any = {"integrate": "x"}  # a mark for Collapsed_ELBO; every other algorithm ignores it
+
+
+def _marked(site: str) -> Any:
+    """A mark for Collapsed_ELBO: integrate over this site. Every other algorithm ignores it."""
+    return {"integrate": site}
 
 
 class VGPDS(ParameterModule):
@@ -48,10 +68,14 @@ class VGPDS(ParameterModule):
     :param temporal: k_x, a kernel of time.
     :param mapping: k_f, a kernel with analytic Ψ statistics.
     :param inducing: inducing inputs (M, Q); learned.
-    :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned.
+    :param noise: variance of ε: one number as in the paper, (D,) for one each, or a prior; learned. None with a
+        ``likelihood``.
     :param output_mean: m, (D,); fixed.
-    :param output_scale: s, (D,); fixed. ``noise`` and the variance of ``mapping`` are in units of the scaled outputs.
-        Default: ones.
+    :param likelihood: the distribution of outputs given f, if they are not Gaussian. The model then has the sites
+        ``x``, ``f`` (N, F) and ``y``, with f_d = m_d + s_d g_d(x) for a GP g_d. F is D, or D · P for a likelihood with
+        P functions for each output; ``output_mean`` and ``output_scale`` are then (F,). Default: Gaussian.
+    :param output_scale: s, (D,); fixed, but learned if ``likelihood.learns_scale``. ``noise`` and the variance of
+        ``mapping`` are in units of the scaled outputs. Default: ones.
     :param least_noise: added to ``noise``, which cannot become smaller than this. Fixed.
     :param jitter: added to the diagonal of K_MM as it is. Default: the rule of
         :func:`~pyro_vgpds.linalg.default_jitter`.
@@ -88,11 +112,14 @@ class VGPDS(ParameterModule):
         noise: Any,
         output_mean: Tensor,
         *,
+        likelihood: Likelihood | None = None,
         output_scale: Tensor | None = None,
         least_noise: float = 0.0,
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
+        check_likelihood(likelihood, noise)
+        likelihood = read_likelihood(likelihood)
         check_temporal(temporal)
         if structure is not None:
             check_structure(structure, temporal())
@@ -102,6 +129,8 @@ class VGPDS(ParameterModule):
             raise ValueError(f"inducing must be (M, Q), but its shape is {tuple(inducing.shape)}.")
         if output_mean.dim() != 1 or not len(output_mean):
             raise ValueError(f"output_mean must be (D,), but its shape is {tuple(output_mean.shape)}.")
+        if likelihood is not None:
+            check_functions(likelihood, len(output_mean))
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
@@ -117,9 +146,16 @@ class VGPDS(ParameterModule):
         self.temporal, self.mapping, self.jitter, self.structure = temporal, mapping, jitter, structure
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
-        self.register_buffer("output_scale", output_scale.to(output_mean))
-        self.least_noise = least_noise
-        self.set_noise(noise)
+        self.least_noise, self.output_likelihood = least_noise, likelihood
+        if likelihood is None:
+            self.register_buffer("output_scale", output_scale.to(output_mean))
+            self.set_noise(noise)
+        else:
+            if likelihood.learns_scale:
+                self.assign("output_scale", output_scale.to(output_mean))
+            else:
+                self.register_buffer("output_scale", output_scale.to(output_mean))
+            self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
 
@@ -133,6 +169,8 @@ class VGPDS(ParameterModule):
         >>> small.noise.shape
         torch.Size([3])
         """
+        if self.output_likelihood is not None:
+            raise ValueError(f"a model with {self.output_likelihood} has no noise; set the likelihood's parameters.")
         self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
@@ -144,6 +182,7 @@ class VGPDS(ParameterModule):
         temporal: Kernel | None = None,
         mapping: Kernel | None = None,
         *,
+        likelihood: Likelihood | str | Mapping[Any, Any] | None = None,
         static_dim: int | None = None,
         noise_per_output: bool = True,
         scale_outputs: bool = True,
@@ -163,9 +202,14 @@ class VGPDS(ParameterModule):
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
             lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and the cosine has the period of the cycle. Each latent dimension has parameters of its own. Variances
-            that are redundant with the weights of the mapping are fixed at 1.
+            added and there are three cosines, with the period of the cycle, a half and a third of it. Each latent
+            dimension has parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
+            With a ``likelihood``: ``Matern32() + White(1e-2) + Bias(0.1)``.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
+        :param likelihood: the distribution of the outputs given latent functions, from
+            :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a
+            dictionary of these with their columns, ``{"gaussian": ["hip", "knee"], "poisson": ["steps"]}``. Default:
+            Gaussian.
         :param static_dim: Number of latent dimensions initialised to one constant per sequence, for differences between
             sequences such as the style of a walk. The others start from the variation within sequences. Each dimension
             then has temporal parameters of its own. Default: a fifth of Q, less for few sequences, 0 for up to three.
@@ -191,14 +235,22 @@ class VGPDS(ParameterModule):
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
         if not scale_outputs:
             warn_of_spreads(data)
-        mean, scale = data.output_means, data.output_scales if scale_outputs else torch.ones_like(data.output_scales)
+        likelihood = read_likelihood(likelihood)
         with torch.no_grad():
-            start = find_start(data, latent_dim, static_dim, mean, scale)
+            if likelihood is None:
+                check_exposure(None, data)
+                outputs = OutputStart(data, data.output_means, data.output_scales)
+            else:
+                check_outputs(likelihood(), data)
+                outputs = start_outputs(likelihood, data)
+            mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
+            start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
         model = cls(
-            default_temporal(start) if temporal is None else temporal,
-            ARDRBF() if mapping is None else mapping,
+            default_temporal(start, likelihood is None) if temporal is None else temporal,
+            default_mapping(likelihood) if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
-            noise=1.0,
+            noise=1.0 if likelihood is None else None,
+            likelihood=likelihood,
             output_mean=mean,
             output_scale=scale,
             least_noise=_LEAST_NOISE if noise_per_output else 0.0,
@@ -207,7 +259,8 @@ class VGPDS(ParameterModule):
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
             model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
-            model.set_noise(start.noise(noise_per_output))
+            if likelihood is None:
+                model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
         model.start, model.warns_of_scales = start, False
         return model
@@ -225,7 +278,8 @@ class VGPDS(ParameterModule):
     @property
     def num_outputs(self) -> int:
         """D, the number of outputs."""
-        return len(self.output_mean)
+        functions = 1 if self.output_likelihood is None else self.output_likelihood.num_functions
+        return len(self.output_mean) // functions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
@@ -250,7 +304,22 @@ class VGPDS(ParameterModule):
             raise TypeError(f"data is {data.dtype}, but the model is {own}; convert one of them.")
         k_x, k_f = self.temporal(), self.mapping()
         x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
-        return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_INTEGRATE)
+        if self.output_likelihood is None:
+            return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_marked("x"))
+        outputs = self.output_likelihood().exposed(data.exposure)
+        f = pyro.sample("f", self.functions(x, k_f), infer=_marked("x"))
+        return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
+
+    def functions(self, x: Tensor, kernel: MappingValue | None = None) -> LatentGP:
+        """p(f given x) at the current parameters, for outputs that are not Gaussian.
+
+        :param x: latent points (..., N, Q).
+        :param kernel: the value of ``mapping``, if it was read before. Default: ``mapping()``.
+        """
+        return LatentGP(
+            x, self.mapping() if kernel is None else kernel, inducing=self.inducing, mean=self.output_mean,
+            scale=self.output_scale, jitter=self.jitter,
+        )  # fmt: skip
 
     def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
         """p(y given x) at the current parameters.
@@ -258,7 +327,10 @@ class VGPDS(ParameterModule):
         :param x: latent points (..., N, Q).
         :param data: the sequences of those N frames.
         :param kernel: the value of ``mapping``, if it was read before. Default: ``mapping()``.
+        :raises ValueError: if outputs are not Gaussian; see :meth:`functions`.
         """
+        if self.output_likelihood is not None:
+            raise ValueError(f"the outputs are {self.output_likelihood}: p(y given x) has no closed form.")
         kernel = self.mapping() if kernel is None else kernel
         inducing, noise = self.inducing, self.noise + self.least_noise
         return SparseGP(

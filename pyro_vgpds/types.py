@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ArrayLike", "DataLike", "PathLike", "Shape"]
+__all__ = ["ArrayLike", "Context", "DataLike", "PathLike", "Shape"]
 
 #: numbers or dates of one sequence: numpy, torch, pandas, or (nested) lists
 ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series | pandas.Index | Sequence[object]"
@@ -24,3 +24,14 @@ DataLike: TypeAlias = "ArrayLike | Sequence[ArrayLike]"
 PathLike: TypeAlias = "str | os.PathLike[str]"
 #: the shape of a tensor, such as the ``sample_shape`` of draws
 Shape: TypeAlias = "torch.Size | list[int] | tuple[int, ...]"
+
+
+class Context(Protocol):
+    """What torch gives to the forward and backward pass of a function of one's own."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...

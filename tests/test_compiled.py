@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C code under sanitizers and without AVX: the tests of the compiled loops, with libraries that are built here."""
+"""The C code under sanitizers, with each instruction set and without AVX, in libraries that are built here."""
 
 from __future__ import annotations
 
@@ -65,46 +65,96 @@ print("done")
 """
 
 
-def build(folder: Path) -> None:
-    """A copy of the package in ``folder``, with libraries for processors without AVX that check what they do."""
-    shutil.copytree(ROOT / "pyro_vgpds", folder / "pyro_vgpds", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    started = []
-    for source in SOURCES:
-        # the chains take minutes to compile with checks of every operation
-        checks = "address" if source.endswith("_chains") else "address,undefined"
-        command = [
-            "gcc", "-w", "-shared", "-fPIC", "-O1", f"-fsanitize={checks}", "-fno-sanitize-recover=all",
-            "-DPy_LIMITED_API=0x030A0000", "-DPYRO_VGPDS_GENERIC", f"-I{sysconfig.get_path('include')}",
-            f"{source}.c", "-o", f"{source}.abi3.so", "-lm",
-        ]  # fmt: skip
-        started.append(subprocess.Popen(command, cwd=folder / "pyro_vgpds", stderr=subprocess.PIPE))
-    errors = "".join(process.communicate(timeout=500)[1].decode() for process in started)
+#: name ↦ options of the compiler, and the instructions that the processor must have
+BUILDS = {
+    "generic": (["-DPYRO_VGPDS_GENERIC"], []),
+    "avx2": (["-D__builtin_cpu_supports(name)=(name[3] != '5')"], ["avx2", "fma"]),
+    "avx512": ([], ["avx512f"]),  # of the sums; the chains and the tiles have none
+}
+
+
+def flags() -> set[str]:
+    """The instruction sets of this processor."""
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def compiler(source: Path, target: Path, options: list[str]) -> subprocess.Popen:
+    """Compile a library that checks every operation. Optimised code would take a minute or more to compile."""
+    command = [
+        "gcc", "-w", "-Wno-psabi", "-shared", "-fPIC", "-O0", "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all", "-DPy_LIMITED_API=0x030A0000", *options, f"-I{sysconfig.get_path('include')}",
+        source.name, "-o", str(target), "-lm",
+    ]  # fmt: skip
+    return subprocess.Popen(command, cwd=source.parent, stderr=subprocess.PIPE, text=True)
+
+
+def build(folder: Path) -> dict[str, Path]:
+    """Copies of the package with libraries for each instruction set of this processor."""
+    started, found = [], {}
+    for name, (options, needed) in BUILDS.items():
+        if not set(needed) <= flags():
+            continue
+        found[name] = folder / name
+        package = found[name] / "pyro_vgpds"
+        shutil.copytree(ROOT / "pyro_vgpds", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        for source in SOURCES if name != "avx512" else SOURCES[:1]:
+            started.append(compiler(package / f"{source}.c", package / f"{source}.abi3.so", options))
+    errors = "".join(process.communicate(timeout=900)[1] for process in started)
     if re.search("cannot find .*(asan|ubsan)|Python.h", errors):
         pytest.skip("no sanitizers or no headers of Python here")
     assert not any(process.returncode for process in started), errors
+    if "avx512" in found:
+        for source in SOURCES[1:]:
+            path = f"pyro_vgpds/{source}.abi3.so"
+            shutil.copy(found["avx2"] / path, found["avx512"] / path)
+    return found
 
 
-def test_sanitizers_find_nothing_in_a_build_without_avx(tmp_path):
+def run(driver: str, argument: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a driver with the address sanitizer, which must be loaded first."""
     found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     library = found.stdout.strip()
     if not os.path.isabs(library):
         pytest.skip("gcc has no address sanitizer here")
-    build(tmp_path)
-    for source in SOURCES:
-        code = (tmp_path / "pyro_vgpds" / f"{source}.abi3.so").read_bytes()
-        assert b"_avx2" not in code
-        assert b"_avx512" not in code
     environment = {
-        **os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "PYRO_VGPDS_NATIVE": "1",
+        **os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYRO_VGPDS_NATIVE": "1",
         "LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0",
     }  # fmt: skip
-    command = [sys.executable, "-c", DRIVER, "12"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.strip() == "done"
-    assert "runtime error" not in done.stderr
+    return subprocess.run(
+        [sys.executable, "-c", driver, argument], cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=500, check=False,
+    )  # fmt: skip
+
+
+#: the sums into memory that is too short by one number
+WRONG = """
+import ctypes, sys
+function = ctypes.CDLL(sys.argv[1]).midpoint_forward
+numbers = lambda count: ctypes.byref(ctypes.create_string_buffer(8 * count))
+libc, long = ctypes.CDLL(None), ctypes.c_long
+libc.malloc.restype = ctypes.c_void_p
+short = ctypes.c_void_p(libc.malloc(8 * (4 * 4 - 1)))
+function(long(4), long(4), long(1), long(1), *(numbers(4) for _ in range(4)), None, long(0), long(4), short)
+"""
+
+
+def test_sanitizers_find_nothing(tmp_path):
+    """One test, because the builds take long."""
+    for name, folder in build(tmp_path).items():
+        for source in SOURCES:
+            code = (folder / "pyro_vgpds" / f"{source}.abi3.so").read_bytes()
+            assert b"__ubsan_handle" in code
+            assert b"__asan_report" in code
+            assert (b"_avx2" in code) == (name != "generic")
+            assert b"_avx512" not in code or name != "generic"
+        done = run(WRONG, str(folder / "pyro_vgpds" / f"{SOURCES[0]}.abi3.so"), folder)
+        assert done.returncode != 0
+        assert "heap-buffer-overflow" in done.stderr  # they do find what is wrong
+        done = run(DRIVER, "12", folder)
+        assert done.returncode == 0, f"{name}: {done.stderr[-4000:]}"
+        assert done.stdout.strip() == "done"
+        assert "runtime error" not in done.stderr
 
 
 def test_sizes_are_computed_in_64_bits():

@@ -43,6 +43,7 @@ PUBLIC = (
     "pyro_vgpds.files",
     "pyro_vgpds.inference",
     "pyro_vgpds.kernels",
+    "pyro_vgpds.likelihoods",
     "pyro_vgpds.mapping",
     "pyro_vgpds.metrics",
     "pyro_vgpds.model",
@@ -68,7 +69,9 @@ def as_a_reader(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/mathematics.md", "docs/usage.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/extending.md", "docs/likelihoods.md", "docs/mathematics.md", "docs/usage.md"]
+)
 def test_code_blocks(page, capsys, as_a_reader):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(blocks) >= 3

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
+from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter, positive_part
 
 
 def test_the_rule():
@@ -43,3 +43,16 @@ def test_a_batch_with_one_bad_member():
     with pytest.warns(RuntimeWarning, match="jitter raised"):
         factor = cholesky(torch.stack([good, bad - 1e-12 * torch.eye(2)]), "batch")
     torch.testing.assert_close(factor @ factor.mT, torch.stack([good, bad]), rtol=1e-6, atol=1e-6)
+
+
+def test_only_negative_eigenvalues_are_removed():
+    root = torch.randn(3, 5, 2).double()
+    singular = root @ root.mT
+    assert positive_part(singular) is singular
+    unit = torch.linalg.qr(torch.randn(5, 5).double()).Q
+    values = torch.tensor([-0.1, 0.0, 0.2, 1.0, 3.0]).double()
+    bad = (unit * values) @ unit.mT
+    found = positive_part(torch.stack([bad, singular[0]]))
+    torch.testing.assert_close(found[0], (unit * values.clamp_min(0.0)) @ unit.mT)
+    torch.testing.assert_close(found[1], singular[0])
+    assert positive_part(torch.full((2, 2), torch.nan)).isnan().all()

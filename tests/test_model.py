@@ -112,11 +112,13 @@ def test_a_single_sequence_with_a_clear_cycle_has_its_period():
     t = torch.arange(120) / 10.0
     y = torch.sin(2.0 * torch.pi * t.unsqueeze(-1) / 1.5 + torch.arange(6.0)) + 0.1 * torch.randn(120, 6)
     model = VGPDS.from_data(Sequences(t, y), 3)
-    (slow, turning), path, white, bias = model.temporal
-    assert turning.is_fixed("variance")
-    torch.testing.assert_close(turning.period.detach(), torch.full((3,), 1.5), rtol=0.02, atol=0.0)
+    (slow, waves), path, white, bias = model.temporal
+    assert slow.is_fixed("variance")
+    for number, turning in enumerate(waves, 1):  # the cycle and two harmonics
+        torch.testing.assert_close(turning.period.detach(), torch.full((3,), 1.5 / number), rtol=0.02, atol=0.0)
+        assert turning.variance.shape == (3,)
     assert (slow.lengthscale > path.lengthscale).all()
-    for value in (slow.variance, path.variance, white.variance, bias.variance):
+    for value in (path.variance, white.variance, bias.variance):
         assert value.shape == (3,)
     assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 3  # several sequences have no common cycle
 

@@ -71,6 +71,7 @@ def test_notebook_has_its_figures_and_nothing_else(script):
         text = output.get("text", "") or output.get("data", {}).get("text/plain", "")
         assert output.get("name") != "stderr", text  # warnings, progress bars
         assert not re.search(r"/(home|root|tmp|work|Users|var|opt)/|[Ww]arning", text), text
+        assert "are used instead" not in text  # synthetic data
 
 
 @pytest.mark.parametrize("name", ["motion_capture", "video"])

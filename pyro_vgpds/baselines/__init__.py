@@ -6,11 +6,15 @@ Imputers are functions ``f(t, y)`` of times t (N,) and outputs y (N, D), of list
 unchanged. A forecast is an imputation of rows that are all NaN.
 :func:`nearest_neighbour` and :func:`kernel_ridge` do not use times: they are ``f(train, test)`` and return ``test``
 without NaN. :class:`LinearDynamicalSystem` keeps what it learnt and can fill other sequences.
+:class:`GPFA`, :class:`GLM` and :class:`NegativeBinomialFactors` are for counts and yes/no outputs.
 :class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
+from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
+from pyro_vgpds.baselines.glm import GLM
 from pyro_vgpds.baselines.gp import gp_interpolation
+from pyro_vgpds.baselines.gpfa import GPFA
 from pyro_vgpds.baselines.kernel_ridge import kernel_ridge
 from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_system
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
@@ -22,9 +26,12 @@ from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpol
 from pyro_vgpds.baselines.spline import cubic_spline
 
 __all__ = [
+    "GLM",
+    "GPFA",
     "BaselinePosterior",
     "LinearDynamicalSystem",
     "MapGPLVM",
+    "NegativeBinomialFactors",
     "column_mean",
     "cubic_spline",
     "estimate_period",

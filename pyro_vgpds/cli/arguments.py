@@ -62,7 +62,7 @@ def add_answer(parser: argparse.ArgumentParser, interval: float | None) -> None:
     parser.add_argument(
         "--no-noise",
         action="store_true",
-        help="predict the noise-free function instead of noisy outputs; of single models only",
+        help="predict the noise-free function instead of noisy outputs, for counts their rate; of single models only",
     )
     parser.add_argument(
         "--fps", type=positive, metavar="RATE", help="video: frames per second. Default: as in training, else 12"

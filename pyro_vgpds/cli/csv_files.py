@@ -15,6 +15,7 @@ from pyro_vgpds.cli.dates import has_zone, parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
 from pyro_vgpds.data.stamps import OutOfRangeError
+from pyro_vgpds.formatting import is_number
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
@@ -39,13 +40,17 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         among = [header[i] for i in outputs]
         outputs = [outputs[i] for i in select(layout.columns, among, len(among), f"{path}: --columns")]
     columns = list(zip(*rows, strict=True))
+    ignored: tuple[str, ...] = ()
+    if layout.columns is None and layout.known is not None:
+        text = [i for i in outputs if header[i] not in layout.known and not all(map(_is_number, columns[i]))]
+        outputs, ignored = [i for i in outputs if i not in text] or outputs, tuple(header[i] for i in text)
     # times first: if the wrong column was taken for them, its error is the helpful one
     t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
     y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
     names = [header[i] for i in outputs]
     zoned = time is not None and any(map(has_zone, columns[time]))
     if sequence is None:
-        return InputTable(path, [t], [y], names, zoned=zoned)
+        return InputTable(path, [t], [y], names, zoned=zoned, ignored=ignored)
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(columns[sequence]):
         if not name:
@@ -57,7 +62,10 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         t = np.concatenate([np.arange(len(part), dtype=float) for part in groups.values()])
         t = t[np.argsort(np.concatenate(list(groups.values())))]
     parts = groups.values()
-    return InputTable(path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups), zoned=zoned)
+    return InputTable(
+        path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups), zoned=zoned,
+        ignored=ignored,
+    )  # fmt: skip
 
 
 # spreadsheets in some languages write decimal commas and separate cells by semicolons
@@ -122,6 +130,10 @@ def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argumen
         return header.index(wanted)
     lower = [name.lower() for name in header]
     return next((lower.index(name) for name in usual if name in lower), None)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lower() in _MISSING or is_number(cell)
 
 
 def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
 
 from pyro_vgpds.cli.errors import OK
+from pyro_vgpds.cli.likelihoods import likelihood_facts, numbers_text
 from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
 from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
@@ -20,6 +22,9 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["run_info"]
+
+_MOST = 4  # numbers of a parameter that are printed each
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?"
 
 
 def run_info(args: argparse.Namespace) -> int:
@@ -51,7 +56,9 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
             "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
             "video": about.shape,
-            "scaled": any(bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()),
+            "scaled": any(
+                m.likelihood is None and bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()
+            ),
         },
     }
     if isinstance(trained.posterior, PosteriorMixture):
@@ -90,12 +97,13 @@ def _describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _describe(posterior: Posterior) -> dict[str, Any]:
-    model, residual = model_of(posterior), posterior.origin.residual
+    model, residual, outputs = model_of(posterior), posterior.origin.residual, posterior.likelihood
     facts: dict[str, Any] = {
         "temporal": repr(model.temporal),
         "mapping": repr(model.mapping),
         "inducing": model.num_inducing,
-        "noise_sd": posterior.noise_variance.sqrt().tolist(),
+        "likelihood": None if outputs is None else likelihood_facts(outputs),
+        "noise_sd": posterior.noise_variance.sqrt().tolist() if outputs is None else None,
         "residual": None if residual is None else repr(residual),
         "lags": list(posterior.data.lags),
         "bound": posterior.bound,
@@ -155,15 +163,14 @@ def _ensemble_lines(facts: dict[str, Any], dates: bool) -> list[str]:
 
 def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
     lines = [
-        f"temporal   {facts['temporal']}" + (", in seconds" if dates else ""),
-        *(
-            f"           {name} is {', '.join(map(format_duration, seconds))}"
-            for name, seconds in facts.get("durations", {}).items()
-        ),
-        f"mapping    {facts['mapping']}",
+        f"temporal   {_shortened(facts['temporal'])}" + (", in seconds" if dates else ""),
+        *(f"           {name} is {_durations(seconds)}" for name, seconds in facts.get("durations", {}).items()),
+        f"mapping    {_shortened(facts['mapping'])}",
         f"inducing   {facts['inducing']} points",
-        f"noise sd   {_numbers(np.array(facts['noise_sd']))}",
-        *([f"residual   {facts['residual']}"] if facts["residual"] else []),
+        f"noise sd   {numbers_text(np.array(facts['noise_sd']))}"
+        if facts["likelihood"] is None
+        else f"likelihood {facts['likelihood']['text']}",
+        *([f"residual   {_shortened(facts['residual'])}"] if facts["residual"] else []),
         *([f"lags       {', '.join(f'{lag:+d}' for lag in facts['lags'])}"] if facts["lags"] else []),
         f"bound      {facts['bound']:,.6g} nats",
     ]
@@ -182,9 +189,17 @@ def _model_lines(facts: dict[str, Any], dates: bool) -> list[str]:
     return lines
 
 
-def _numbers(values: np.ndarray) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.4g}"
-    if len(values) <= 6:
-        return ", ".join(f"{value:.4g}" for value in values)
-    return f"{values.min():.4g} to {values.max():.4g}, median {np.median(values):.4g}, one per output"
+def _shortened(kernel: str) -> str:
+    """A kernel as text, with long lists of numbers by their count and range; ``--json`` has all of them."""
+
+    def shorten(found: re.Match[str]) -> str:
+        values = [float(text) for text in found[1].split(", ")]
+        return found[0] if len(values) <= _MOST else f"[{len(values)} values, {min(values):.4g} to {max(values):.4g}]"
+
+    return re.sub(rf"\[({_NUMBER}(?:, {_NUMBER})*)\]", shorten, kernel)
+
+
+def _durations(seconds: list[float]) -> str:
+    if len(seconds) <= _MOST:
+        return ", ".join(map(format_duration, seconds))
+    return f"{format_duration(min(seconds))} to {format_duration(max(seconds))}"

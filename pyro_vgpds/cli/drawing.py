@@ -27,6 +27,7 @@ from pyro_vgpds.plotting import (
     plot_frames,
     plot_latent,
     plot_plane,
+    plot_raster,
     plot_reconstruction,
     plot_relevance,
     plot_training,
@@ -149,6 +150,11 @@ def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     return figure
 
 
+def _raster(trained: ModelFile, args: argparse.Namespace) -> Figure:
+    chosen = None if args.outputs is None else _outputs(trained, args)
+    return _figure(plot_raster(trained.data, trained.posterior.impute(fill=False), outputs=chosen)[0])
+
+
 def _figure(ax: Axes) -> Figure:
     figure = ax.figure
     assert isinstance(figure, Figure)
@@ -198,4 +204,5 @@ FIGURES: dict[str, Callable[[ModelFile, argparse.Namespace], Figure]] = {
     "plane": _plane,
     "fit": _fit,
     "forecast": _forecast,
+    "raster": _raster,
 }

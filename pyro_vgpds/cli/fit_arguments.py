@@ -9,6 +9,7 @@ from pathlib import Path
 from pyro_vgpds.cli.arguments import add_layout, add_machine, count, positive, seed, whole
 from pyro_vgpds.cli.options import add_options
 from pyro_vgpds.evaluation.splits import TASKS
+from pyro_vgpds.likelihoods.parse import TEXTS
 from pyro_vgpds.training.settings import METHODS
 
 __all__ = ["add_evaluate", "add_fit"]
@@ -21,6 +22,13 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     _add_choice(parser, page=True)
     model = parser.add_argument_group("a single model instead", "Each of these arguments implies --quick.")
     model.add_argument("--quick", action="store_true", help="train one model, without a comparison on held-out data")
+    model.add_argument(
+        "--likelihood",
+        metavar="NAME",
+        help=f"distribution of the outputs: {', '.join(TEXTS)}. Counts: negative-binomial or poisson; "
+        "0 and 1: bernoulli; successes of TOTAL trials: binomial:TOTAL; numbers with outliers: student-t. "
+        "The comparison is of Gaussian models only. Default: gaussian",
+    )
     model.add_argument(
         "--latent-dim",
         type=count,
@@ -66,7 +74,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--one-noise", action="store_true", help="one noise variance for all outputs, not one for each")
     for old in ("--scale", "--noise-per-output"):  # now the default
         model.add_argument(old, action="store_true", help=argparse.SUPPRESS)
-    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 100")
+    model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 60")
     model.add_argument("--method", choices=METHODS, help="optimiser. Default: natural")
     model.add_argument("--restarts", type=whole, metavar="N", help="further runs; the best run is kept. Default: 0")
     model.add_argument(

@@ -18,6 +18,7 @@ from pyro_vgpds.cli import lazy
 from pyro_vgpds.cli.choosing import check_choice, choose, report_of
 from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
+from pyro_vgpds.cli.likelihoods import likelihood_text, read_likelihood
 from pyro_vgpds.cli.options import read_kernel, with_posterior_options
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
@@ -28,7 +29,9 @@ from pyro_vgpds.formatting import counted, on_terminal
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_mapping
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.model import VGPDS, Relevance
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.storage import save_posterior
 from pyro_vgpds.training.api import fit
@@ -37,7 +40,7 @@ from pyro_vgpds.training.result import FitResult, Record
 
 __all__ = ["run_fit"]
 
-_STEPS, _METHOD = 100, "natural"  # as in fit
+_STEPS, _METHOD = 60, "natural"  # as in fit
 _SINGLE = (
     "--latent-dim", "--num-inducing", "--temporal", "--mapping", "--static-dim", "--hold", "--no-scale", "--one-noise",
     "--steps", "--method", "--restarts", "--checkpoint", "--resume", "--calibrate", "--noise-factor", "--residual",
@@ -47,7 +50,10 @@ _CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "-
 
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, inputs=(args.file,))
+    likelihood = read_likelihood(args)
     single, choice = _given(args, _SINGLE), _given(args, _CHOICE)
+    if likelihood is not None:
+        single.insert(0, "--likelihood")
     if args.calibrate == "forecast" and "--horizon" in choice:  # of the calibration
         choice.remove("--horizon")
     if choice and (args.quick or single):
@@ -58,8 +64,9 @@ def run_fit(args: argparse.Namespace) -> int:
     if args.quick or single:
         if not args.quick:
             words = "belongs" if len(single) == 1 else "belong"
-            say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick")
-        return _fit_one(args)
+            also = "" if likelihood is None else "; the comparison is of Gaussian models only"
+            say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick{also}")
+        return _fit_one(args, likelihood)
     return _fit_best(args)
 
 
@@ -89,7 +96,7 @@ def _fit_best(args: argparse.Namespace) -> int:
     return OK
 
 
-def _fit_one(args: argparse.Namespace) -> int:
+def _fit_one(args: argparse.Namespace, likelihood: Likelihood | None) -> int:
     if args.resume and args.checkpoint is None:
         raise UsageError("--resume requires --checkpoint FILE, the file to continue from.")
     if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
@@ -114,7 +121,8 @@ def _fit_one(args: argparse.Namespace) -> int:
     try:
         with working(args, "choosing initial values ...", PATIENCE):
             model = VGPDS.from_data(
-                data, args.latent_dim, args.num_inducing, kernel, mapping, static_dim=args.static_dim,
+                data, args.latent_dim, args.num_inducing, kernel, mapping, likelihood=likelihood,
+                static_dim=args.static_dim,
                 noise_per_output=not args.one_noise, scale_outputs=not args.no_scale,
             )  # fmt: skip
     except ValueError as error:
@@ -178,10 +186,26 @@ def _save_one(
         except ValueError as error:
             raise CommandError(f"--calibrate {args.calibrate}: {error}") from None
         save_posterior(args.output, found, about.pack())
+        say(args, _calibration(found, args.calibrate))
     elif _given(args, ("--noise-factor", "--residual")):
         save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
     else:
         save(args.output, model, guide, data, about.pack())
+
+
+def _calibration(found: Ensemble, task: str) -> str:
+    """What the calibration has chosen."""
+    member = found.members[0]
+    assert isinstance(member, Posterior)
+    noise, residual = member.origin.noise_variance, member.origin.residual
+    factor = found.combination(task).calibration.factor
+    return (
+        f"calibrated to {task}: noise sd "
+        + ("as trained" if noise is None else f"{float(noise.sqrt().mean()):.4g}")
+        + f", residuals {'white' if residual is None else residual}, standard deviations of predictions times "
+        + f"{float(factor.median()):.3g}"
+        + (f" ({float(factor.min()):.3g} to {float(factor.max()):.3g})" if len(factor) > 1 else "")
+    )
 
 
 def _check_dated(kernel: Kernel, data: Sequences) -> None:
@@ -222,11 +246,14 @@ def _summary(model: VGPDS, relevance: Relevance, result: FitResult) -> str:
         "stuck": "no further step raised the bound",
     }[result.stopped]
     active, latent = int(relevance.active.sum()), model.latent_dim
-    noise = float(model.noise.detach().sqrt().mean())
-    of = " of each output's standard deviation" if bool((model.output_scale != 1.0).any()) else ""
+    if model.output_likelihood is not None:
+        outputs = likelihood_text(model.output_likelihood())
+    else:
+        of = " of each output's standard deviation" if bool((model.output_scale != 1.0).any()) else ""
+        outputs = f"noise sd {float(model.noise.detach().sqrt().mean()):.4g}{of}"
     more = "\nall latent dimensions are active: a larger --latent-dim may give a better model"
     return (
         f"bound {result.bound:,.6g} after {counted(result.num_steps, 'step')} in {result.seconds:.1f} s; {stopped}\n"
-        f"{active} of {latent} latent dimensions are active; noise sd {noise:.4g}{of}"
+        f"{active} of {latent} latent dimensions are active; {outputs}"
         f"{more if active == latent < model.num_outputs else ''}"
     )

@@ -24,6 +24,7 @@ class Layout:
     columns: str | None = None  #: names or numbers of the outputs, separated by commas
     no_time: bool = False  #: the file has no times: number the rows
     shrink: int = 1  #: of videos: N x N pixels become one
+    known: tuple[str, ...] | None = None  #: the outputs of a model: other columns may have text, which is ignored
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Layout:
@@ -42,6 +43,7 @@ class InputTable:
     shape: tuple[int, int] | None = None  #: (H, W) of the frames of a video
     fps: float | None = None
     zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
+    ignored: tuple[str, ...] = ()  #: columns of text
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

@@ -20,7 +20,7 @@ from pyro_vgpds.selection.report import Report
 __all__ = ["FIGURES", "PAGES", "run_demo", "run_evaluate", "run_experiment", "run_plot", "write_comparison"]
 
 #: choices of ``plot --what``
-FIGURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast")
+FIGURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast", "raster")
 #: suffixes of reports
 PAGES = (".html", ".htm")
 

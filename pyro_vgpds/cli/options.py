@@ -84,6 +84,9 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
     residual = read_kernel(args.residual, "--residual")
     if args.noise_factor is None and residual is None:
         return posterior
+    if posterior.likelihood is not None:
+        given = "--noise-factor" if residual is None else "--residual"
+        raise UsageError(f"{given} needs Gaussian outputs, but the likelihood is {posterior.likelihood.likelihood}.")
     origin = posterior.origin
     noise = origin.noise_variance if args.noise_factor is None else args.noise_factor * posterior.noise_variance
     try:

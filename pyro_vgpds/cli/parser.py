@@ -150,7 +150,8 @@ def _plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs",
         metavar="NAMES",
-        help="fit and forecast: outputs, by name or number (3, 10:20). Default: the four that vary most",
+        help="fit, forecast and raster: outputs, by name or number (3, 10:20). Default: the four that vary most, and "
+        "all for raster",
     )
     parser.add_argument("--dpi", type=count, default=110, metavar="N", help="dots per inch. Default: 110")
     add_when(parser, "fit: training sequence. Default: the first. forecast: the same, or new. Default: the only one")

@@ -150,7 +150,16 @@ def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
 def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:
     """The data file. By default frames are shrunk as in training, if that gives frames of the model's size."""
     layout, about = Layout.of(args), trained.metadata
+    layout = replace(layout, known=None if trained.columns is None else tuple(trained.columns))
     table = read_table(args.file, layout)
+    if table.ignored:
+        names = ", ".join(map(repr, table.ignored))
+        what = (
+            "is ignored: it has text and is no output"
+            if len(table.ignored) == 1
+            else ("are ignored: they have text and are no outputs")
+        )
+        say(args, f"note: {args.file}: column{'s' * (len(table.ignored) > 1)} {names} {what} of {args.model}")
     if args.shrink is not None or table.shape is None or table.shape == about.shape:
         return table
     shrunk = tuple(size // about.shrink for size in table.shape)

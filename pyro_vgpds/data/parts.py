@@ -46,11 +46,13 @@ def make_like(
     y: Sequence[Tensor],
     lags: Sequence[int] | None = None,
     names: Sequence[str] | None = None,
+    exposure: Tensor | None = None,
 ) -> Sequences:
     """Other times and outputs with the columns, dates, dtype and device of ``data``.
 
     :param lags: Default: those of ``data``.
     :param names: of the sequences. Default: those of ``data``, if there are as many.
+    :param exposure: Default: those of ``data``, if they are the same in all frames or sequences are as long as there.
     """
     columns = None if data.columns is None else data.columns[: data.num_base_outputs]
     if names is None and len(t) == data.num_sequences:
@@ -60,6 +62,10 @@ def make_like(
         device=data.device,
     )  # fmt: skip
     new.time_origin, new.time_zone = data.time_origin, data.time_zone
+    own = data.exposure
+    new.exposure = (
+        own if exposure is None and own is not None and (own.dim() == 1 or new.lengths == data.lengths) else exposure
+    )
     lags = data.lags if lags is None else lags
     return new.lagged(lags) if lags else new
 
@@ -82,7 +88,10 @@ def take_frames(data: Sequences, rows: Sequence[Tensor | slice]) -> Sequences:
     parts = [(t[r], y[r]) for t, y, r in zip(*split_outputs(data), rows, strict=True)]
     kept = [i for i, (t, _) in enumerate(parts) if len(t)]
     names = None if data.names is None else [data.names[i] for i in kept]
-    return make_like(data, [parts[i][0] for i in kept], [parts[i][1] for i in kept], names=names)
+    exposure = data.exposure
+    if exposure is not None and exposure.dim() > 1:
+        exposure = torch.cat([e[r] for e, r in zip(exposure.split(data.lengths), rows, strict=True)])
+    return make_like(data, [parts[i][0] for i in kept], [parts[i][1] for i in kept], names=names, exposure=exposure)
 
 
 def check_zone(zone: str | None, data: Sequences, name: str, dated: bool = True) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype
+from pyro_vgpds.data.exposures import join_exposures, read_exposure
 from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups
 from pyro_vgpds.data.lags import lagged
@@ -38,6 +39,8 @@ class Sequences:
         blocks and never copied whole. Default: times only, as for a draw from the prior.
     :param columns: names of the outputs. Default: those of a DataFrame, if ``y`` is one.
     :param names: names of the sequences, which predictions take in place of their indices.
+    :param exposure: of counts: the population, time or effort by which their rates are multiplied, (D,), (N, D) or a
+        list. ``Poisson`` and ``NegativeBinomial`` outputs use it; also an attribute, (D,), (N, D) or None.
     :param dtype: of the numbers in memory, the parameters and the predictions. The bound is computed in float64.
     :param device: of all computations.
     :raises ValueError: if shapes disagree, times repeat, decrease or are not finite, outputs are infinite, a
@@ -70,6 +73,7 @@ class Sequences:
         *,
         columns: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
+        exposure: DataLike | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
@@ -88,6 +92,7 @@ class Sequences:
         self.columns = list(columns) if columns is not None else own
         if self.columns is not None and self.columns and len(self.columns) != self.num_outputs:
             raise ValueError(f"columns has {len(self.columns)} names, but y has {self.num_outputs} columns.")
+        self.exposure = read_exposure(exposure, self.lengths, self.num_outputs, is_list(t), self.device)
         self.lags: tuple[int, ...] = ()
         self._groups: dict[bool, tuple[list[Tensor | None], list[int], ColumnGroups]] = {}
         if self._arrays:
@@ -134,6 +139,9 @@ class Sequences:
         new = copy.copy(self)
         new.times = Times(torch.cat([self.times.t, other.times.t]), self.lengths + other.lengths)
         new._arrays, new._groups = self._arrays + other._arrays, {}
+        new.exposure = join_exposures(
+            [(self.exposure, self.num_frames), (other.exposure, other.num_frames)], self.num_outputs
+        )
         new.names = None if self.names is None or other.names is None else [*self.names, *other.names]
         if new._arrays:
             new._summarise()

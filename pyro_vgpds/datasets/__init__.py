@@ -6,6 +6,7 @@ from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.bvh import load_bvh, read_bvh
 from pyro_vgpds.datasets.cache import data_folder, find_file
 from pyro_vgpds.datasets.cmu35 import CMU35, channels_from_features, features_from_channels, load_cmu35
+from pyro_vgpds.datasets.discrete import CaseCounts, Chorales, Reaches, load_flu, load_jsb, load_mc_maze
 from pyro_vgpds.datasets.gait import make_gait, stick_figure
 from pyro_vgpds.datasets.mocap import Motion, load_cmu_mocap
 from pyro_vgpds.datasets.sensors import make_sensors
@@ -16,8 +17,11 @@ from pyro_vgpds.datasets.video import Video, load_clip, load_missa, load_video
 
 __all__ = [
     "CMU35",
+    "CaseCounts",
+    "Chorales",
     "Dataset",
     "Motion",
+    "Reaches",
     "Skeleton",
     "Video",
     "channels_from_features",
@@ -28,7 +32,10 @@ __all__ = [
     "load_clip",
     "load_cmu35",
     "load_cmu_mocap",
+    "load_flu",
     "load_french",
+    "load_jsb",
+    "load_mc_maze",
     "load_missa",
     "load_robot_wireless",
     "load_spellman",

@@ -124,6 +124,22 @@ SOURCES: dict[str, Source] = {
         "d4f214832285a9cec003c0f45a65a83eb6b94f33119619cad3d3b6fdc79609a9",
         obstacle=_NO_LICENCE,
     ),
+    "mc_maze/reaches.npz": Source(
+        "github.com/yididiyan/ccgpfa at f1bfed8, datasets/MC_Maze_L/, upstream DANDI 000138",
+        "119b01102a8721e5912a0e6ba15bee4e72696d7bc17314f4f64bccaaefe0b408",
+        obstacle="it was assembled from pickle files there, which this library does not read because they can run code",
+    ),
+    "jsb/chorales.npz": Source(
+        "github.com/czhuang/JSB-Chorales-dataset at 9a7f733ddb4ed91f48da64ac7f0f621c34aadd4d, "
+        "jsb-chorales-quarter.json",
+        "9f6aa98efd7aaa7efd7414863caecaa252e74569167b8037c6e9b7d437d375ca",
+        obstacle="its owner states no licence, and it was converted from lists of notes",
+    ),
+    "flu/weekly_counts.npz": Source(
+        "github.com/cran/surveillance at 75d7e2a, data/fluBYBW.RData",
+        "42c978a0d5409dc2a90a3307b65c5dd95c1229bdee17e2e06a8e2a645e33d182",
+        obstacle="it was converted from a file of R",
+    ),
 }
 
 

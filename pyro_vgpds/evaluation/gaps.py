@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-__all__ = ["hide_blocks", "hide_entries", "hide_like_missing", "keep_enough"]
+__all__ = ["hide_blocks", "hide_entries", "hide_like_missing", "keep_enough", "mean_length"]
 
 _LEAST = 3  # observed entries of a column that are never hidden
+_TRIES = 8  # places of which the best one for a gap is taken
 
 
 def hide_entries(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -41,10 +44,13 @@ def choose_columns(outputs: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def hide_like_missing(masks: list[np.ndarray], share: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """More missing entries of the kind that the sequences have, up to a share of the observed ones.
+    """More missing entries of the kind that the sequences have, about a share of the observed ones.
 
-    Gaps inside a sequence are moved in time, and come from another sequence if there are several. Gaps at an end are
-    extended by their own length, because a value outside the observed times is harder to predict than one between them.
+    A gap is some consecutive frames of some columns. Gaps inside a sequence are repeated at other times, with their
+    lengths and columns. Lost frames, in which nothing is observed, are another kind of gap than lost columns, since
+    nothing but the time tells their values: if the data have both, each kind has at least a third of what is hidden.
+    Gaps at an end are extended by their own length, because a value outside the observed times is harder to predict
+    than one between them.
 
     :param masks: which entries are observed, (n, D) for each sequence.
     """
@@ -57,31 +63,73 @@ def hide_like_missing(masks: list[np.ndarray], share: float, rng: np.random.Gene
         chance = max(allowed / total, 1e-3)
         hidden = [part & (rng.random(part.shape[1]) < chance) for part in hidden]
         total = sum(int(part.sum()) for part in hidden)
-    gaps = [~seen & ~_at_ends(seen) for seen in masks]
-    sources = [gap for gap in gaps if gap.any()]
-    if not sources:
-        return hidden
-    windows = []
-    for i, seen in enumerate(masks):
-        own = gaps[i].any() and (len(sources) == 1 or rng.random() < 0.5)
-        source = gaps[i] if own else sources[rng.integers(len(sources))]
-        moved = _moved(source, len(seen), rng) & seen & ~hidden[i]
-        width = max(4, 2 * _typical_length(source))
-        windows += [(i, start, moved[start : start + width]) for start in range(0, len(seen), width)]
-    for at in rng.permutation(len(windows)):
-        if total >= wanted:
-            break
-        i, start, part = windows[at]
-        hidden[i][start : start + len(part)] |= part
-        total += int(part.sum())
+    frames = [gap for seen in masks for gap in _lost_frames(seen)]
+    columns = [gap for seen in masks for gap in _lost_columns(seen)]
+    size = [sum(gap.length * len(gap.columns) for gap in kind) for kind in (frames, columns)]
+    part = size[0] / max(1, sum(size))
+    if frames and columns:
+        part = min(max(part, 1.0 / 3.0), 2.0 / 3.0)
+    for gaps, amount in ((frames, part), (columns, 1.0 - part)):
+        if gaps:
+            _repeat(gaps, masks, hidden, amount * (wanted - total), rng)
     return hidden
 
 
-def _moved(gap: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
-    """The gaps of a sequence, moved in time to a sequence of another length."""
-    repeats = -(-length // len(gap))
-    moved: np.ndarray = np.roll(np.tile(gap, (repeats, 1))[:length], rng.integers(1, max(2, length)), axis=0)
-    return moved
+@dataclass(frozen=True)
+class _Gap:
+    """Consecutive frames of some columns."""
+
+    length: int
+    columns: np.ndarray
+    whole: bool  #: whether nothing is observed in these frames
+
+
+def _lost_frames(seen: np.ndarray) -> list[_Gap]:
+    """Runs of frames without an observed entry, between frames with some."""
+    some = seen.any(1).reshape(-1, 1)
+    starts, stops, _ = _runs(~some & ~_at_ends(some))
+    every = np.arange(seen.shape[1])
+    return [_Gap(int(stop - start), every, True) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _lost_columns(seen: np.ndarray) -> list[_Gap]:
+    """Runs of missing entries inside columns that are not runs of lost frames; those of the same frames together."""
+    starts, stops, columns = _runs(~seen & ~_at_ends(seen))
+    observed = np.append(0, seen.any(1).cumsum())
+    some = observed[stops] > observed[starts]  # of these frames
+    keys = (starts * (len(seen) + 1) + stops)[some]
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    groups = [group for group in np.split(order, cuts) if len(group)]
+    lengths, columns = (stops - starts)[some], columns[some]
+    return [_Gap(int(lengths[group[0]]), columns[group], False) for group in groups]
+
+
+def _repeat(
+    gaps: list[_Gap], masks: list[np.ndarray], hidden: list[np.ndarray], wanted: float, rng: np.random.Generator
+) -> None:
+    """Hide gaps like these until about as many entries are hidden as wanted."""
+    chance = np.array([len(seen) for seen in masks], dtype=float)
+    chance /= chance.sum()
+    total = 0
+    for _ in range(10 * sum(len(seen) for seen in masks)):
+        if total >= wanted:
+            break
+        gap, i = gaps[rng.integers(len(gaps))], rng.choice(len(masks), p=chance)
+        free = masks[i] & ~hidden[i]
+        length = min(gap.length, len(free) - 2)
+        if length < 1:
+            continue
+        starts = rng.integers(1, len(free) - length, size=_TRIES)
+        start = max(starts, key=lambda start: _fit(free[start - 1 : start + length + 1], gap))
+        block = np.ix_(np.arange(start, start + length), gap.columns)
+        hidden[i][block] |= free[block]
+        total += int(free[block].sum())
+
+
+def _fit(free: np.ndarray, gap: _Gap) -> int:
+    """How many columns of a gap would have its length here: they are observed in all frames and in those beside."""
+    return int(free.any(1).all() if gap.whole else free[:, gap.columns].all(0).sum())
 
 
 def _count_gaps(seen: np.ndarray) -> int:
@@ -94,12 +142,18 @@ def _count_ends(seen: np.ndarray) -> int:
     return int((~seen[0] & seen.any(0)).sum() + (~seen[-1] & seen.any(0)).sum())
 
 
-def _typical_length(gap: np.ndarray) -> int:
-    """The median length of runs of missing entries in a column."""
-    padded = np.pad(gap, ((1, 1), (0, 0))).astype(np.int8)
-    steps = np.diff(padded, axis=0).T
-    starts, ends = (np.nonzero(steps == sign)[1] for sign in (1, -1))
-    return int(np.median(ends - starts)) if len(starts) else 1
+def _runs(gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First frames, frames after the last, and columns of all runs of a mask (n, D) in columns."""
+    steps = np.diff(np.pad(gap, ((1, 1), (0, 0))).astype(np.int8), axis=0).T
+    columns, starts = np.nonzero(steps == 1)
+    return starts, np.nonzero(steps == -1)[1], columns
+
+
+def mean_length(masks: list[np.ndarray]) -> float:
+    """The mean length of runs in columns, each run with the weight of its length."""
+    runs = [_runs(mask) for mask in masks]
+    lengths = np.concatenate([stops - starts for starts, stops, _ in runs]).astype(float)
+    return float((lengths**2).sum() / lengths.sum()) if len(lengths) else 1.0
 
 
 def _at_ends(seen: np.ndarray) -> np.ndarray:

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.evaluation.splits import HeldOut, Predictor, Split
+from pyro_vgpds.evaluation.splits import HeldOut, Predicted, Predictor, Split
 from pyro_vgpds.evaluation.table import Value
 
-__all__ = ["relative_error", "score", "score_predictor"]
+__all__ = ["inside_intervals", "relative_error", "score", "score_predictor"]
 
 _LEVELS = (0.80, 0.95)
 
@@ -22,7 +23,10 @@ def relative_error(held_out: HeldOut, scale: Tensor) -> float:
 
 
 def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
-    """Errors, the mean negative log-density of Gaussians, and the percentages inside central intervals.
+    """Errors, the mean negative log-density, and the percentages inside central intervals.
+
+    Log-densities are those of the predictions if they have their own, as counts have, else those of Gaussians.
+    Intervals are those of Gaussians; :func:`score_predictor` has the predictions' own.
 
     :param held_out: hidden numbers and their predictions.
     :param scale: standard deviations of the outputs, (D,), the units of ``nrmse``.
@@ -35,6 +39,7 @@ def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
     error = held_out.mean - held_out.truth
     z = error.abs() / held_out.variance.sqrt()
     density = 0.5 * (z.square() + held_out.variance.log() + math.log(2.0 * math.pi))
+    density = density if held_out.log_density is None else -held_out.log_density
     inside = {
         f"in {100 * level:.0f} %": 100.0 * float((torch.special.erf(z / math.sqrt(2.0)) <= level).double().mean())
         for level in _LEVELS
@@ -61,12 +66,22 @@ def score_predictor(predictor: Predictor, split: Split, scale: Tensor) -> dict[s
     True
     """
     found = split.outputs(predictor)
-    mean, variance = (torch.cat([getattr(part, name) for part in found]) for name in ("mean", "variance"))
-    scores = score(split.select(mean, variance), scale)
+    scores = score(split.held_out(found), scale)
+    for name, hit in inside_intervals(found, split).items():
+        scores[name] = 100.0 * float(hit.double().mean())
+    return scores
+
+
+def inside_intervals(found: Sequence[Predicted], split: Split) -> dict[str, Tensor]:
+    """Whether the hidden numbers are inside the predictions' own central intervals, (n,) for each column of a table.
+
+    :param found: predictions of all frames of the split.
+    :param split: what is held out.
+    """
     truth = torch.cat(split.truth)
-    known = truth.isfinite()
+    result = {}
     for level in _LEVELS:
         ends = [part.interval(level) for part in found]
         lower, upper = (torch.cat([end[side] for end in ends]) for side in (0, 1))
-        scores[f"in {100 * level:.0f} %"] = 100.0 * float(((lower <= truth) & (truth <= upper))[known].double().mean())
-    return scores
+        result[f"in {100 * level:.0f} %"] = ((lower <= truth) & (truth <= upper))[truth.isfinite()]
+    return result

@@ -4,87 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_probability
+from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability
 from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
-from pyro_vgpds.types import ArrayLike, DataLike
+from pyro_vgpds.evaluation.gaps import (
+    choose_columns,
+    hide_blocks,
+    hide_entries,
+    hide_like_missing,
+    keep_enough,
+    mean_length,
+)
+from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
 
-__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "hold_out"]
+__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
 
 TASKS = ("impute", "reconstruct", "forecast")
-
-
-class Predicted(Protocol):
-    """The part of :class:`~pyro_vgpds.prediction.Outputs` that scores need."""
-
-    @property
-    def mean(self) -> Tensor: ...
-
-    @property
-    def variance(self) -> Tensor: ...
-
-    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]: ...
-
-
-class Predictor(Protocol):
-    """Everything that predicts: :class:`~pyro_vgpds.Posterior`, mixtures, ensembles, and baselines.
-
-    >>> from pyro_vgpds.evaluation import Predictor
-    >>> predictor: Predictor = post
-    >>> predictor.forecast([2.6, 2.7], 0).mean.shape
-    torch.Size([2, 5])
-    """
-
-    def impute(self, *, fill: bool = True) -> Predicted:
-        """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
-
-    def forecast(self, t: ArrayLike, sequence: int | None = None) -> Predicted:
-        """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
-
-    def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Predicted:
-        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Hidden numbers and their predictions, one entry each.
-
-    >>> from pyro_vgpds.evaluation import hold_out
-    >>> split = hold_out(data, "forecast", horizon=2)
-    >>> found = split.predict(post.condition(split.train))
-    >>> found.ahead.unique().tolist(), found.output.unique().tolist()
-    ([1, 2], [0, 1, 2, 3, 4])
-    """
-
-    truth: Tensor  #: (n,)
-    mean: Tensor  #: (n,)
-    variance: Tensor  #: (n,)
-    output: Tensor  #: (n,), index of the output
-    ahead: Tensor  #: (n,), number of frames since the last training frame of a forecast; 0 for other tasks
-
-    def take(self, where: Tensor) -> HeldOut:
-        """Some of the entries.
-
-        :param where: a mask (n,) or indices.
-        """
-        where = where.to(self.truth.device)
-        return HeldOut(*(getattr(self, field.name)[where] for field in fields(self)))
-
-    @classmethod
-    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
-        """The entries of several, one after the other.
-
-        :param parts: at least one.
-        """
-        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -127,25 +68,60 @@ class Split:
 
         :param predictor: a model of the training data.
         """
-        found = self.outputs(predictor)
-        return self.select(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
+        return self.held_out(self.outputs(predictor))
 
-    def select(self, mean: Tensor, variance: Tensor) -> HeldOut:
+    def held_out(self, found: Sequence[Predicted]) -> HeldOut:
+        """The hidden numbers and their predictions, with their own log-densities if they are not Gaussian.
+
+        :param found: predictions of all frames, as of :meth:`outputs`.
+        """
+        mean, variance = torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found])
+        density = None
+        if not all(getattr(part, "is_gaussian", True) for part in found):
+            truth = torch.cat(self.truth).split([len(part.mean) for part in found])
+            density = torch.cat([part.log_probs(y) for part, y in zip(found, truth, strict=True)])  # type: ignore[attr-defined]
+        return self.select(mean, variance, density)
+
+    def select(self, mean: Tensor, variance: Tensor, log_density: Tensor | None = None) -> HeldOut:
         """The hidden entries of predictions of all frames.
 
         :param mean: (T, D).
         :param variance: (T, D).
+        :param log_density: (T, D). Default: that of Gaussians.
         """
         truth = torch.cat(self.truth)
         at = truth.isfinite()
         frame = torch.cat([torch.arange(1, 1 + len(t)) for t in self.t]) * (self.task == "forecast")
         rows, columns = at.nonzero(as_tuple=True)
-        return HeldOut(truth[at], mean[at], variance[at], columns, frame.to(rows)[rows])
+        density = None if log_density is None else log_density[at]
+        return HeldOut(truth[at], mean[at], variance[at], columns, frame.to(rows)[rows], density)
 
 
 def check_task(task: str) -> None:
     """:raises ValueError: if it is not one of the tasks."""
     check_choice("task", task, TASKS)
+
+
+def count_gaps(split: Split) -> float:
+    """About how many separate gaps are hidden, of the kind (lost frames, lost columns) that has fewer of them.
+
+    A new sequence counts as three.
+    """
+    if split.task == "reconstruct":
+        return 3.0 * len(split.t)
+    hidden = [part.isfinite().cpu().numpy() for part in split.truth]
+    lost = [~part.isfinite().any(1, keepdim=True).cpu().numpy() for part in split.y]
+    found = []
+    for kind in (lost, [~part for part in lost]):
+        masks = [part & rows for part, rows in zip(hidden, kind, strict=True)]
+        if frames := sum(int(mask.any(1).sum()) for mask in masks):
+            found.append(frames / mean_length(masks))
+    return min(found, default=1.0)
+
+
+def gap_length(splits: Sequence[Split]) -> float:
+    """The mean length of hidden gaps in columns, each with the weight of its length."""
+    return mean_length([part.isfinite().cpu().numpy() for split in splits for part in split.truth])
 
 
 def hold_out(
@@ -229,7 +205,7 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     lengths = [int(part.isfinite().any(1).nonzero()[-1:].sum()) + 1 for part in y]  # to the last observed frame
     if horizon is None:
         horizon = max(1, int(np.median(lengths)) // 8)
-    check_count("horizon", horizon)
+    check_horizon(horizon)
     check_count("skip", skip, 0)
     keep = [n - skip - horizon for n in lengths]
     if max(keep) < 3:

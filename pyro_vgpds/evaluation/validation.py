@@ -8,9 +8,9 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_horizon
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.scores import score, score_predictor
+from pyro_vgpds.evaluation.scores import inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
 from pyro_vgpds.evaluation.table import Table, Value
 from pyro_vgpds.training.processes import in_processes
@@ -109,7 +109,7 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     >>> backtest(post, horizon=3, num_origins=2).columns[:4]
     ['origin', 'ahead', 'rmse', 'nrmse']
     """
-    check_count("horizon", horizon)
+    check_horizon(horizon)
     check_count("num_origins", num_origins)
     data = posterior.data
     scale = data.output_scales[: data.num_base_outputs]
@@ -118,8 +118,10 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     rows: list[dict[str, Value]] = []
     for origin in reversed(range(num_origins)):
         split = hold_out(data, "forecast", horizon=horizon, skip=origin * step)
-        found = split.predict(posterior.condition(split.train))
+        predicted = split.outputs(posterior.condition(split.train))
+        found, inside = split.held_out(predicted), inside_intervals(predicted, split)
         for ahead in range(1, horizon + 1):
-            part = found.take(found.ahead == ahead)
-            rows.append({"origin": -origin * step - horizon, "ahead": ahead, **score(part, scale)})
+            at = found.ahead == ahead
+            own = {name: 100.0 * float(hit[at].double().mean()) for name, hit in inside.items()}
+            rows.append({"origin": -origin * step - horizon, "ahead": ahead, **score(found.take(at), scale), **own})
     return Table(rows)

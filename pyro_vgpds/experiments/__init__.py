@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's experiments, and three more: ``pyro-vgpds experiment NAME``.
+"""The paper's experiments, and six more: ``pyro-vgpds experiment NAME``.
 
 Each prints a markdown table with the paper's results for comparison, and writes the table, the numbers (JSON), figures
 and a trained model. The output folder keeps finished parts, and a second run reuses them.
@@ -23,6 +23,9 @@ _MODULES = {
     "periodic_video": "periodic_video",
     "yeast": "imputation",
     "robot": "imputation",
+    "spikes": "spikes",
+    "chorales": "chorales",
+    "flu": "flu",
 }
 #: names of the experiments
 NAMES = tuple(_MODULES)
@@ -53,7 +56,7 @@ def run(
     >>> run("yeast", "results", seeds=1, quick=True)  # doctest: +SKIP
     >>> run("bees", "results")
     Traceback (most recent call last):
-    ValueError: name must be one of cmu35, cmu07, missa, ocean, periodic_video, yeast, robot, but got 'bees'.
+    ValueError: name must be one of cmu35, cmu07, ..., flu, but got 'bees'.
     """
     if name not in _MODULES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, but got {name!r}.")

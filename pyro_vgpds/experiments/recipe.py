@@ -43,13 +43,15 @@ class Recipe:
     per_dimension: bool = False  #: each latent dimension has its own temporal parameters
     period: float | None = None  #: initial period
     lags: tuple[int, ...] = ()  #: neighbouring frames whose outputs are also outputs of a frame
+    lengthscale: float | None = None  #: fixed lengthscale of time. Default: learned
 
     def kernel(self) -> Kernel:
         if self.temporal == "periodic":
             assert self.period is not None, "a periodic kernel requires an initial period"
             slow = RBF(1.0, 5.0 * self.period).fix("variance")
             return Periodic(1.0, 1.0, self.period).fix("variance") * slow + White(1e-2) + Bias(0.1)
-        return _SMOOTH[self.temporal]().fix("variance") + White(1e-2) + Bias(0.1)
+        smooth = _SMOOTH[self.temporal](lengthscale=self.lengthscale).fix("variance")
+        return (smooth if self.lengthscale is None else smooth.fix("lengthscale")) + White(1e-2) + Bias(0.1)
 
     def train(
         self, t: Sequence[ArrayLike], y: Sequence[np.ndarray], seed: int, progress: bool | None = None

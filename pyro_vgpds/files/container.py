@@ -25,7 +25,7 @@ from pyro_vgpds.files.places import placed
 from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 
-__all__ = ["FileFormatError", "pack", "read_file", "unpack", "write_file"]
+__all__ = ["FileFormatError", "UnknownNameError", "pack", "read_file", "unpack", "write_file"]
 
 FORMAT = 1
 _KEY = "pyro_vgpds"
@@ -41,6 +41,10 @@ class FileFormatError(ValueError):
     Traceback (most recent call last):
     pyro_vgpds.files.container.FileFormatError: notes.txt ...
     """
+
+
+class UnknownNameError(FileFormatError):
+    """A file has a kernel or a likelihood that is not registered."""
 
 
 def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:

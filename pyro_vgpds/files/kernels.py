@@ -12,7 +12,7 @@ from pyro.nn import PyroParam, PyroSample
 from torch import Tensor
 from torch.distributions import transform_to
 
-from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.kernels import Kernel, Product, Sum
 from pyro_vgpds.kernels.registry import check_storable, kernel_name, registered_kernel, registered_names
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
@@ -54,7 +54,7 @@ _CONSTRAINTS: dict[str, tuple[str, ...]] = {
 _POSITIVE = {"constraint": "greater_than", "lower_bound": 0.0}
 
 
-class UnknownKernelError(FileFormatError):
+class UnknownKernelError(UnknownNameError):
     """A file has a kernel that is not registered."""
 
 

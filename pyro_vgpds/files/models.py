@@ -3,25 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-import numpy as np
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.zones import read_zone
-from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.files.kernels import (
-    Json,
-    UnknownKernelError,
-    build_kernel,
-    build_parameter,
-    describe_kernel,
-    describe_parameter,
-)
+from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
+from pyro_vgpds.files.data import Tensors, build_data, describe_data
+from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
+from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -30,12 +21,10 @@ from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_data", "build_model", "check_place", "convert_names", "convert_scale",
-    "describe_data", "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_model", "check_place", "convert_names", "convert_scale", "describe_model",
+    "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
-Tensors: TypeAlias = dict[str, Tensor]
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: what reading a header or tensors of unexpected content raises
 BAD_CONTENT = (LookupError, AttributeError, TypeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
 
@@ -56,8 +45,9 @@ def save(
     :param data: their training data.
     :param metadata: additional information, such as units and names: any nesting of numbers, strings, lists,
         dictionaries and tensors. :func:`load_metadata` reads it.
-    :raises TypeError: if a kernel is not registered with :func:`~pyro_vgpds.kernels.register_kernel`, or a prior is not
-        one of a fixed list. Save ``state_dict()`` of those.
+    :raises TypeError: if a kernel is not registered with :func:`~pyro_vgpds.kernels.register_kernel`, or a likelihood
+        with :func:`~pyro_vgpds.likelihoods.register_likelihood`, or a prior is not one of a fixed list. Save
+        ``state_dict()`` of those.
     :raises ValueError: if guide, model and data do not belong together.
 
     >>> from pyro_vgpds import load, load_metadata, save
@@ -97,7 +87,7 @@ def load(
     :param device: Default: the CPU.
     :param dtype: Default: the dtype at saving.
     :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
-        that is not registered.
+        or a likelihood that is not registered.
     :raises FileNotFoundError: if there is no such file.
     :raises ValueError: if torch cannot use the device.
 
@@ -117,7 +107,7 @@ def load(
         convert_names(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
-    except UnknownKernelError as error:
+    except UnknownNameError as error:
         raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
@@ -169,13 +159,13 @@ def describe_model(
         "model": {
             "temporal": describe_kernel(model.temporal),
             "mapping": describe_kernel(model.mapping),
-            "noise": describe_parameter(model, "noise"),
             "jitter": model.jitter,
             "least_noise": model.least_noise,
             "structure": model.structure,
             "latent_dim": model.latent_dim,
             "num_inducing": model.num_inducing,
             "num_outputs": model.num_outputs,
+            **describe_outputs(model),
         },
     }
     if amortised:
@@ -188,21 +178,24 @@ def describe_model(
 def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS, OpperArchambeauGuide]:
     """The model and the guide that :func:`describe_model` described, in the dtype and on the device of the data."""
     about, state, guide_state = header["model"], strip(tensors, "model."), strip(tensors, "guide.")
-    state.setdefault("output_scale", torch.ones_like(state["output_mean"]))  # not in older files
+    outputs = read_outputs(about, state, data)
     model = VGPDS(
         build_kernel(about["temporal"], state, data.dtype, "temporal."),
         build_kernel(about["mapping"], state, data.dtype, "mapping."),
         inducing=state["inducing_unconstrained"],
-        noise=build_parameter(about["noise"], state, data.dtype, "noise"),
+        noise=outputs.noise,
+        likelihood=outputs.likelihood,
         output_mean=state["output_mean"],
-        output_scale=state["output_scale"],
+        output_scale=outputs.scale,
         jitter=about["jitter"],
         least_noise=about.get("least_noise", 0.0),
         structure=about.get("structure"),  # not in older files
     )
+    outputs.finish(model)
     model.load_state_dict(state)
     model.warns_of_scales = False  # training chose the values
     _move(model, data)
+    check_sites(model, data, state["output_mean"].dtype)
     guide: OpperArchambeauGuide
     if header.get("guide", {}).get("kind") == "AmortizedOpperArchambeau":
         guide = AmortizedOpperArchambeau(model, num_hidden=len(guide_state["network.inner.bias"]))
@@ -216,40 +209,6 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     guide.load_state_dict(guide_state)
     _move(guide, data)
     return model, guide
-
-
-def describe_data(data: Sequences) -> tuple[Json, Tensors]:
-    """Header and tensors of the data. Lagged copies of outputs are not stored, but made again."""
-    base = data.num_base_outputs
-    header: Json = {
-        "data": {
-            "lengths": list(data.lengths),
-            "columns": None if data.columns is None else data.columns[:base],
-            "time_origin": None if data.time_origin is None else str(data.time_origin),
-            "time_zone": data.time_zone,
-            "lags": list(data.lags),
-            "names": data.names,
-        },
-        "dtype": str(data.dtype).removeprefix("torch."),
-    }
-    return header, {"data.t": data.times.t, "data.y": data.read(0, base)}
-
-
-def build_data(
-    header: Json, tensors: Tensors, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> Sequences:
-    """The data that :func:`describe_data` described."""
-    about = header["data"]
-    ends = torch.tensor(about["lengths"]).cumsum(0)[:-1]
-    t, y = (list(torch.tensor_split(tensors[f"data.{name}"], ends)) for name in ("t", "y"))
-    dtype = _DTYPES[header["dtype"]] if dtype is None else dtype
-    names = about.get("names")  # not in older files
-    data = Sequences(t, y, columns=about["columns"], names=names, dtype=dtype, device=device)
-    data.time_origin = None if about["time_origin"] is None else np.datetime64(about["time_origin"])
-    data.time_zone = about.get("time_zone")  # not in older files
-    if data.time_zone is not None:
-        read_zone(data.time_zone)
-    return data.lagged(about["lags"]) if about.get("lags") else data  # older files have none
 
 
 def pack_metadata(metadata: dict[str, object] | None, tensors: Tensors) -> Json:
@@ -268,7 +227,7 @@ def _unpack_metadata(header: Json, tensors: Tensors) -> dict[str, object]:
 
 def convert_scale(header: Json, tensors: Tensors) -> None:
     """Older files of scaled models hold divided data, and the scale as metadata: put the data's units back."""
-    if "model.output_scale" in tensors:
+    if not {"model.output_scale", "model.output_scale_unconstrained"}.isdisjoint(tensors):
         return
     metadata, mean = _unpack_metadata(header, tensors), tensors["model.output_mean"]
     scale = metadata.get("scale") if {"training", "lags"} & metadata.keys() else None  # written by our own commands

@@ -15,11 +15,12 @@ import os
 import platform
 import re
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from pyro_vgpds.processes import is_running
 
 __all__ = ["beside", "destination", "placed"]
 
@@ -85,19 +86,15 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _is_abandoned(entry: os.DirEntry[str], machine: str, pid: int, start: int) -> bool:
-    if machine == _machine(os.getpid()) and sys.platform != "win32":  # os.kill is something else there
+    if machine == _machine(os.getpid()):
         return not _is_alive(pid, start)
     return time.time() - entry.stat(follow_symlinks=False).st_mtime > _WEEK
 
 
 def _is_alive(pid: int, start: int) -> bool:
     """Whether a process of this machine is running; another one may have got its number."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+    if not is_running(pid):
         return False
-    except PermissionError:  # it is that of another user
-        pass
     now = _start(pid)
     return now is None or not start or now == start
 

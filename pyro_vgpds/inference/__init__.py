@@ -6,12 +6,15 @@ from pyro_vgpds.inference.elbo import Collapsed_ELBO, IntegrateMessenger
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.inference.natural import NaturalGradient
+from pyro_vgpds.inference.spread import BoundEstimate, bound_with_spread
 
 __all__ = [
     "AmortizedOpperArchambeau",
     "AutoOpperArchambeau",
+    "BoundEstimate",
     "Collapsed_ELBO",
     "IntegrateMessenger",
     "NaturalGradient",
     "TimeScaleWarning",
+    "bound_with_spread",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
+from pyro_vgpds.inference.encoder import Encoder, encoder_inputs, function_inputs, middle_likelihood
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.point import Point, read_point
 from pyro_vgpds.inference.refinement import Refined, refine_sites
@@ -38,7 +38,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     The network reads 2D numbers of each frame: the centred and scaled outputs, with 0 for missing ones, and then 1 for
     each observed output and 0 for each missing one. It returns 2Q numbers, a and b. A network of your own gets the
     frames of one sequence in each call, in the order of time, so that it can also read their neighbours, as a
-    ``torch.nn.GRU`` does. It does not get the times.
+    ``torch.nn.GRU`` does. It does not get the times. Of outputs that are not Gaussian the network reads functions that
+    explain each of them alone, such as the logarithms of counts, centred and scaled.
 
     Train it with Pyro's ``SVI`` and :class:`~pyro_vgpds.Collapsed_ELBO`, or with :func:`~pyro_vgpds.fit`, whose
     default is then Adam over all parameters. Latent hyperparameters get the mean-field Normals of
@@ -65,6 +66,8 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
     """
 
     network: nn.Module
+    input_mean: Tensor
+    input_scale: Tensor
 
     def __init__(
         self,
@@ -84,6 +87,16 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         num_hidden = 64 if num_hidden is None else num_hidden
         check_count("num_hidden", num_hidden)
         super().__init__(model, **options)
+        if getattr(model, "output_likelihood", None) is not None:
+            # of the start: the network would have to follow parameters that are learned
+            outputs, scale = middle_likelihood(model.output_likelihood), model.output_scale.detach().clone()
+            self.register_buffer("input_mean", outputs.moments(model.output_mean.unsqueeze(0))[0][0].clone())
+            self.register_buffer("input_scale", torch.ones_like(scale) if outputs.likelihood.is_discrete else scale)
+            if data is not None:
+                self._check(data)
+                f, seen = self._inputs(data).chunk(2, -1)
+                spread = (f.square().sum(0) / seen.sum(0).clamp_min(1.0)).sqrt()
+                self.input_scale *= torch.where(spread > 0.0, spread, 1.0)
         if network is None:
             network = Encoder(2 * len(model.output_mean), num_hidden, model.latent_dim)
             start = getattr(model, "start", None)
@@ -114,7 +127,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         parts = [inputs] if isinstance(network, Encoder) else inputs.split(data.lengths)
         result = torch.cat([_call(network, part, 2 * latent) for part in parts])
         place, log_precision = result.split(latent, -1)
-        seen = inputs[:, data.num_outputs :].any(-1, keepdim=True)  # a frame without outputs tells nothing
+        seen = inputs[:, inputs.shape[1] // 2 :].any(-1, keepdim=True)  # a frame without outputs tells nothing
         log_precision = torch.where(seen, log_precision, -_LOG_PRECISION)
         lam = log_precision.clamp(-_LOG_PRECISION, _LOG_PRECISION).exp()
         return lam * place, lam
@@ -180,15 +193,17 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
 
     def _inputs(self, data: Sequences) -> Tensor:
         model: Any = self.model
-        return encoder_inputs(data, model.output_mean, model.output_scale)
+        if getattr(model, "output_likelihood", None) is None:
+            return encoder_inputs(data, model.output_mean, model.output_scale)
+        with torch.no_grad():
+            return function_inputs(data, middle_likelihood(model.output_likelihood), self.input_mean, self.input_scale)
 
     def _check(self, data: object) -> Any:
         """The model; raise a ValueError if ``data`` does not have its outputs."""
         model: Any = self.model
-        if not isinstance(data, Sequences) or data.num_outputs != len(model.output_mean):
+        if not isinstance(data, Sequences) or data.num_outputs != model.num_outputs:
             raise ValueError(
-                f"data must be Sequences(t, y) with the {len(model.output_mean)} outputs of the model, but got "
-                f"{data!r:.80}."
+                f"data must be Sequences(t, y) with the {model.num_outputs} outputs of the model, but got {data!r:.80}."
             )
         return model
 

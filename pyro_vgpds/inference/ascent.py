@@ -6,16 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError
 
-__all__ = ["Ascent", "Damping", "lbfgs", "lbfgs_steps"]
+__all__ = ["Ascent", "Damping", "lbfgs", "lbfgs_continued", "lbfgs_steps"]
 
 P = TypeVar("P")
+
+_SHORT = 1e-3  # below this length, steps grow and shrink faster: the right length may be far away
+_EARLY = 10  # successful steps after which an ascent has left its start
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,21 @@ class Ascent(Generic[P]):
     length: float = 1.0  #: length of the next step, relative to a full one
     quiet: int = 0  #: consecutive steps that changed the bound very little
     num_undone: int = 0  #: steps that were undone
+    settled: bool = False  #: whether a step of an ordinary length succeeded
 
-    def grown(self) -> Ascent[P]:
+    @property
+    def is_early(self) -> bool:
+        """Whether hardly any step from the start succeeded yet."""
+        return self.step - self.num_undone < _EARLY
+
+    def grown(self, factor: float = 1.2) -> Ascent[P]:
         """The same with a longer next step."""
-        return replace(self, length=min(1.0, 1.2 * self.length))
+        return replace(self, length=min(1.0, factor * self.length))
 
     def undone(self) -> Ascent[P]:
-        """The same point after a step from it that failed: the next one has half the length."""
-        return replace(self, step=self.step + 1, length=0.5 * self.length, num_undone=self.num_undone + 1)
+        """The same point after a step from it that failed: the next one has half the length, or less."""
+        length = (0.5 if self.length >= _SHORT else 0.1) * self.length
+        return replace(self, step=self.step + 1, length=length, num_undone=self.num_undone + 1)
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Damping:
     small: Callable[[float], float]  #: the change that counts as small, given the new bound
     patience: float  #: consecutive steps with such a change that end the ascent
     least: float  #: an ascent that needs shorter steps than this is stuck
+    early: float = math.inf  #: the same before it has left its start, if it is less: a bad start has huge gradients
 
     def step(
         self,
@@ -67,11 +78,14 @@ class Damping:
         if bound < state.bound - self.drop:
             return undo(state)
         quiet = state.quiet + 1 if abs(bound - state.bound) <= self.small(bound) else 0
-        return replace(state.grown(), point=point, bound=bound, step=state.step + 1, quiet=quiet)
+        longer = state.grown() if state.length >= _SHORT else state.grown(3.0)
+        settled = state.settled or state.length >= self.least
+        return replace(longer, point=point, bound=bound, step=state.step + 1, quiet=quiet, settled=settled)
 
     def stopped(self, state: Ascent[P]) -> str | None:
         """Why the ascent ends here: "stuck" or "converged"; None if it continues."""
-        if state.length < self.least:
+        left = state.settled and not state.is_early
+        if state.length < (self.least if left else min(self.least, self.early)):
             return "stuck"
         return "converged" if state.quiet >= self.patience else None
 
@@ -81,6 +95,26 @@ def lbfgs(parameters: Sequence[Tensor], rate: float = 1.0) -> torch.optim.LBFGS:
     return torch.optim.LBFGS(
         parameters, lr=rate, history_size=20, line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0
     )
+
+
+def lbfgs_continued(optimiser: torch.optim.LBFGS, state: dict[str, Any]) -> None:
+    """Give ``optimiser`` the state that ``state_dict`` returned.
+
+    ``load_state_dict`` alone would convert all vectors to the dtype of the first parameter. They have that of all
+    parameters together, which is float64 for a float32 model with the sites of q(X).
+    """
+    optimiser.load_state_dict(state)
+    for parameter, kept in zip(optimiser.param_groups[0]["params"], state["state"].values(), strict=False):
+        optimiser.state[parameter] = _on_device(kept, parameter.device)
+
+
+def _on_device(value: Any, device: torch.device) -> Any:
+    """A copy of a state, dictionaries and lists of tensors included, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device, copy=True)
+    if isinstance(value, dict):
+        return {key: _on_device(part, device) for key, part in value.items()}
+    return [_on_device(part, device) for part in value] if isinstance(value, list) else value
 
 
 def lbfgs_steps(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -14,20 +14,26 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau
 
-__all__ = ["Collapsed_ELBO", "IntegrateMessenger"]
+__all__ = ["Collapsed_ELBO", "IntegrateMessenger", "sites_of"]
 
 
 class IntegrateMessenger(Messenger):
     """Integrates observed sites over the guide's distribution of a latent site.
 
     An observed site marked ``infer={"integrate": name}`` gets its distribution replaced by ``fn.integrate(q)``, where
-    q is the guide's distribution of the latent site ``name``. A latent site whose q is an
+    q is the guide's distribution of the latent site ``name``. A marked
+    :class:`~pyro_vgpds.mapping.latent_gp.LatentGP` that the guide does not have is integrated out, too: the site
+    disappears, and outputs marked with its name are integrated over it. A latent site whose q is an
     :class:`~pyro_vgpds.OpperArchambeau` is not sampled: its value is the mean of q, and its log-density is never
     computed, because its KL divergence is analytic. Without this messenger the mark has no effect.
 
+    :param meet: is called with the outputs that are integrated over their functions, before their log-probability is
+        computed. Default: nothing.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     >>> import pyro
@@ -38,25 +44,43 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meet: Callable[..., object] = lambda outputs: None) -> None:
         super().__init__()
-        self._posteriors: dict[str, TorchDistribution] = {}
+        self._meet = meet
+        self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
     def _pyro_sample(self, msg: Message) -> None:
-        if not msg["is_observed"]:
+        name = _mark(msg)
+        if isinstance(msg["fn"], LatentGP) and msg["name"] not in self._posteriors and name in self._posteriors:
+            self._collapse(msg, msg["fn"], name)
+        elif not msg["is_observed"]:
             if msg["value"] is None and isinstance(msg["fn"], OpperArchambeau):
                 msg["value"], msg["done"] = msg["fn"].mean, True
-        elif (name := _mark(msg)) in self._posteriors:
+        elif name in self._posteriors:
+            posterior, likelihood = self._posteriors[name], cast("Any", msg["fn"])
+            if isinstance(likelihood, GivenLatent):
+                if isinstance(posterior, CollapsedLatent):  # otherwise the guide has the functions, which are drawn
+                    msg["fn"] = likelihood.integrate(posterior)
+                return
             self._integrated.add(name)
-            likelihood: Any = msg["fn"]  # Pyro's messages do not tell what a distribution offers
-            msg["fn"] = likelihood.integrate(_with_moments(self._posteriors[name], name, msg["name"]))
+            msg["fn"] = likelihood.integrate(_with_moments(posterior, name, msg["name"]))
+
+    def _collapse(self, msg: Any, gp: LatentGP, name: str) -> None:
+        """Take the functions of a site out of the traces: the outputs are integrated over them."""
+        self._integrated.add(name)
+        self._posteriors[msg["name"]] = gp.integrate(_with_moments(self._posteriors[name], name, msg["name"]))
+        msg["value"], msg["done"] = gp.output_mean.new_zeros(()).expand(gp.shape()), True
+        msg["infer"].update(is_auxiliary=True, _do_not_trace=True)
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["is_observed"]:
+            if isinstance(outputs := msg["fn"], CollapsedOutputs):
+                outputs.share = _share(msg)
+                self._meet(outputs)
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
-        posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])  # type: ignore[arg-type]
+        posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
         if isinstance(posterior, OpperArchambeau):
             _skip_log_prob(msg)
 
@@ -71,6 +95,13 @@ class IntegrateMessenger(Messenger):
                     f"the guide's site {name!r} is an OpperArchambeau, but no observed site of the model is marked "
                     f"infer={{'integrate': {name!r}}}. Mark the site of the outputs, or use Trace_ELBO."
                 )
+
+
+def sites_of(model: object) -> OutputSites | None:
+    """The Gaussian factors of a model's outputs; None if these are Gaussian."""
+    if not isinstance(model, torch.nn.Module):
+        return None
+    return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
 def _mark(msg: Message) -> str:
@@ -109,16 +140,74 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     :raises ValueError: if the guide has an ``OpperArchambeau`` site that no observed site is integrated over.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
+    Outputs that are not Gaussian have Gaussian factors, which ``loss_and_grads`` updates after the backward pass
+    (:class:`~pyro_vgpds.mapping.output_sites.OutputSites`). ``loss`` leaves them as they are; after the backward pass
+    of ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
+    that has a site ``f`` of its own, as Pyro's autoguides do, gets the ELBO with draws of f instead.
+
     >>> from pyro_vgpds import Collapsed_ELBO
     >>> loss = Collapsed_ELBO().loss(model, guide, data)
     >>> abs(loss + result.bound) < 1e-6  # the bound that training reached
     True
     """
 
+    _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
+
+    def loss(self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any) -> float:
+        """Minus the bound.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
+        self._met = ()
+        loss: float = super().loss(model, guide, *args, **kwargs)
+        return loss
+
+    def loss_and_grads(
+        self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> float:
+        """Minus the bound, whose gradients are left with the parameters.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
+        self._met = ()
+        loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
+        self._step()
+        return loss
+
+    def _step(self) -> None:
+        for sites in self._met:
+            if not sites.is_held:
+                sites.step()
+
+    def differentiable_loss(
+        self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Minus the bound as a tensor.
+
+        :param model: the model.
+        :param guide: its guide.
+        """
+        self._met = ()
+        return super().differentiable_loss(model, guide, *args, **kwargs)
+
     def _get_trace(
         self, model: Callable[..., object], guide: Callable[..., object], args: Any, kwargs: Any
     ) -> tuple[Trace, Trace]:
-        with pyro_lock(), IntegrateMessenger() as messenger:
+        with pyro_lock(), IntegrateMessenger(self._meet) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         return traces
+
+    def _meet(self, outputs: CollapsedOutputs) -> None:
+        sites = outputs.outputs.sites
+        if all(sites is not other for other in self._met):
+            sites.clear()  # evaluations before this one whose gradients were not used
+            self._met += (sites,)
+
+
+def _share(site: Message) -> float:
+    """What the gradients of a site's log-probability are multiplied by; 0 if it is masked."""
+    scale, mask = site.get("scale", 1.0), site.get("mask")
+    return float(scale) if mask is None or mask is True else 0.0

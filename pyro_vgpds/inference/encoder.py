@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.moments import middle
+from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.columns import ByColumn
 
-__all__ = ["Encoder", "encoder_inputs"]
+__all__ = ["Encoder", "encoder_inputs", "function_inputs", "middle_likelihood"]
 
 _PRECISION = 10.0  # initial λ, as that of AutoOpperArchambeau for a model made from data
 _RIDGE = 1e-2  # of the regression that the network starts from, relative to the mean variance of its inputs
@@ -21,6 +25,37 @@ def encoder_inputs(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor:
     y = data.read()
     seen = torch.isfinite(y)
     return torch.cat([torch.where(seen, (y - mean) / scale, 0.0), seen.to(y.dtype)], -1)
+
+
+def function_inputs(data: Sequences, likelihood: LikelihoodValue, mean: Tensor, scale: Tensor) -> Tensor:
+    """The same for outputs that are not Gaussian, (N, 2F): scaled functions that explain each output alone.
+
+    An output is averaged with its mean first, because a count of 0 alone has no finite logarithm.
+
+    :param data: sequences with outputs.
+    :param likelihood: the likelihood at its parameters.
+    :param mean: means of the outputs, (D,).
+    :param scale: of the functions, (F,).
+    """
+    y = data.read()
+    seen = torch.isfinite(y)
+    f = likelihood.link(torch.where(seen, 0.5 * (y + mean), mean)) - likelihood.link(mean)
+    seen = seen.repeat_interleave(likelihood.likelihood.num_functions, -1)
+    return torch.cat([torch.where(seen, f / scale, 0.0), seen.to(y.dtype)], -1)
+
+
+def middle_likelihood(likelihood: Likelihood) -> LikelihoodValue:
+    """A likelihood at its current parameters; those with priors are at the medians of these."""
+    members = enumerate(likelihood.likelihoods) if isinstance(likelihood, ByColumn) else [("", likelihood)]
+    values = vars(likelihood().parameters)
+    for place, member in members:
+        for name in member.parameter_names:
+            prior = member.prior(name)
+            fn = prior(member) if callable(prior) and not hasattr(prior, "sample") else prior
+            found = None if fn is None else middle(fn)  # type: ignore[arg-type]
+            if found is not None:
+                values[f"{place}.{name}".lstrip(".")] = found
+    return LikelihoodValue(likelihood, SimpleNamespace(**values)).detached()
 
 
 class Encoder(nn.Module):

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -70,6 +71,8 @@ class OpperArchambeauGuide(AutoNormalMessenger):
     def get_posterior(self, name: str, prior: Any) -> Any:
         if name == "y":  # the data have no outputs: draw them from the model, and create no parameters
             return prior
+        if isinstance(prior, LatentGP):  # Collapsed_ELBO integrates over the functions
+            return prior.mean if self._computing_median else prior
         if not isinstance(prior, TemporalGP):
             return super().get_posterior(name, prior)
         q = self.make_posterior(prior)

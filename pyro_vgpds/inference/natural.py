@@ -157,7 +157,7 @@ class _Tracked(OpperArchambeau):
     def _track(self) -> None:
         if self.tracked_mean is None:
             moments = self.moments
-            self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s)
+            self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s.clamp_min(0.0))
 
     @property
     def mean(self) -> Tensor:

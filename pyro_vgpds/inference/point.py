@@ -25,6 +25,8 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.moments import Moments, middle, moments_of, pick_moments
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, GivenLatent, LatentGP
+from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -61,8 +63,10 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
         else:
             trace = _run_model(model, data, found.values)
         prior, likelihood = _distributions(trace)
-        values = {name: value.clone() for name, value in found.values.items() if name != "x"}
-        return Point(_posterior(found, prior), likelihood, values)
+        values = {name: value.clone() for name, value in found.values.items() if name not in ("x", "f")}
+        q = _posterior(found, prior)
+        # the training of other guides need not have updated the factors of the outputs
+        return Point(q, likelihood.settled(q) if isinstance(likelihood, PseudoGP) else likelihood, values)
 
 
 def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
@@ -71,12 +75,15 @@ def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
         trace = guide.get_traces()[0]
         prior, likelihood = _distributions(trace)
         q = guide.posterior_of(data, prior)
-    values = {name: site["value"].clone() for name, site in _latent_sites(trace).items() if name != "x"}
+    own = _latent_sites(trace).items()
+    values = {name: site["value"].clone() for name, site in own if name not in ("x", "f")}
     return Point(OpperArchambeau(prior, q.mean_bar.clone(), q.lam.clone()), likelihood, values)
 
 
 def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
-    prior, likelihood = (trace.nodes[site]["fn"] if site in trace.nodes else None for site in ("x", "y"))
+    prior, functions, likelihood = (trace.nodes[s]["fn"] if s in trace.nodes else None for s in ("x", "f", "y"))
+    if isinstance(prior, TemporalGP) and isinstance(functions, LatentGP) and isinstance(likelihood, GivenLatent):
+        return prior, _pseudo(functions, likelihood)
     if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
         raise TypeError(
             "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
@@ -85,6 +92,18 @@ def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
     likelihood = copy.copy(likelihood)
     likelihood.inducing, likelihood.noise = likelihood.inducing.clone(), likelihood.noise.clone()
     return prior, likelihood
+
+
+def _pseudo(gp: LatentGP, outputs: GivenLatent) -> PseudoGP:
+    """The mapping with the factors of the outputs, of which the model has the state."""
+    latent, value = CollapsedLatent(gp), outputs.likelihood.detached()
+    assert outputs.data.y is not None
+    y, state = outputs.sites.read(outputs.data, outputs.data.y, value, latent.bound)
+    frozen = LatentGP(
+        gp.x.clone(), gp.kernel, inducing=gp.inducing.clone(), mean=gp.output_mean.clone(),
+        scale=gp.output_scale.clone(), jitter=gp.jitter,
+    )  # fmt: skip
+    return PseudoGP(frozen, value, y, state.clone())
 
 
 class _Found(NamedTuple):
@@ -120,6 +139,8 @@ class _Given(Messenger):
         name = str(msg["name"])
         if name in self.values:
             value: Tensor | None = self.values[name]
+        elif isinstance(msg["fn"], LatentGP):  # the functions are integrated out
+            value = msg["fn"].mean
         elif self.others:
             fn: Any = msg["fn"]
             value = middle(fn)

@@ -19,6 +19,8 @@ _NOISE = 0.05  # white noise of the points, as a share of their variance
 _FAR = 20.0  # a period of this many spans is no oscillation within the data
 _LEAST_FRAMES, _CYCLE_FRAMES = 24, 2000  # in which a clear cycle is looked for
 _CLEAR_CYCLES, _CLEAR = 3.0, 0.2  # cycles and share of the variance of a clear one
+# power at twice the strongest period: relative to the strongest, to that around it, and cycles that must be seen
+_HALF, _STANDS_OUT, _HALF_CYCLES = 0.1, 8.0, 5.0
 _CYCLES = 2.0  # cycles of an oscillation within the longest sequence, at the least: a smooth path resembles part of one
 
 
@@ -129,10 +131,30 @@ def main_cycle(times: Times, x: Tensor) -> float | None:
     step, span = _range(head)
     frequencies, power = _periodogram(head, points, step, span)
     power = torch.where(frequencies * span >= _CLEAR_CYCLES, power, 0.0)
-    best = power.argmax()
+    best = int(power.argmax())
     rows = head.slices()[0]
     total = (points[rows] - points[rows].mean(0)).square().sum()
-    return float(1.0 / frequencies[best]) if bool(power[best] > _CLEAR * total) else None
+    if not bool(power[best] > _CLEAR * total):
+        return None
+    below = _peak_at_half(frequencies, power, best, span)
+    return float(1.0 / frequencies[best if below is None else below])
+
+
+def _peak_at_half(frequencies: Tensor, power: Tensor, best: int, span: float) -> int | None:
+    """The index of the peak at half of the highest peak's frequency; None if it has no peak.
+
+    Days with two peaks, or steps of two legs, repeat after two of the strongest oscillations. A mapping can make
+    oscillations of twice a path's frequency, but not of half of it. The power there must be a tenth of the highest and
+    stand out from frequencies around it, since slow changes without a cycle have power at all low frequencies.
+    """
+    half, width = 0.5 * frequencies[best], 1.0 / span  # about the width of a peak
+    distance = (frequencies - half).abs()
+    near, around = distance <= 0.5 * width, (distance > width) & (distance <= half / 3.0)
+    if half * span < _HALF_CYCLES or not bool(near.any()) or not bool(around.any()):
+        return None
+    found = int(torch.where(near, power, -1.0).argmax())
+    enough = power[found] > _HALF * power[best] and power[found] > _STANDS_OUT * power[around].median()
+    return found if bool(enough) else None
 
 
 def _periodogram(times: Times, x: Tensor, step: float, span: float) -> tuple[Tensor, Tensor]:

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TypeVar, overload
 
 from pyro_vgpds.kernels.base import Kernel, Product, Sum
+from pyro_vgpds.registry import Registry, check_arguments
 
 __all__ = ["check_storable", "kernel_name", "register_kernel", "registered_kernel", "registered_names"]
 
 K = TypeVar("K", bound=Kernel)
 
-_CLASSES: dict[str, type[Kernel]] = {}
-_NAMES: dict[type[Kernel], str] = {}
+_REGISTRY = Registry(Kernel, "register_kernel", {"Sum": Sum, "Product": Product})
 
 
 @overload
@@ -56,55 +55,28 @@ def register_kernel(
 
 
 def _register(kernel: type[K], name: str | None) -> type[K]:
-    if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
-        raise TypeError(f"register_kernel needs a class that derives from Kernel, but got {kernel!r:.80}.")
-    name = kernel.__name__ if name is None else name
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
-    other = _CLASSES.get(name, Sum if name == "Sum" else Product if name == "Product" else kernel)
-    # a class that is defined again, in a notebook or by a reload, replaces the old one
-    if (other.__module__, other.__qualname__) != (kernel.__module__, kernel.__qualname__):
-        raise ValueError(
-            f"the name {name!r} belongs to {other.__module__}.{other.__qualname__} already. Choose another one: "
-            f"register_kernel(name='mylab.{name}')."
-        )
-    _CLASSES[name] = kernel
-    _NAMES[kernel] = name
+    _REGISTRY.register(kernel, name)
     return kernel
 
 
 def kernel_name(kernel: type[Kernel]) -> str | None:
     """The name of a class in files; None if it is not registered."""
-    return _NAMES.get(kernel)
+    return _REGISTRY.name_of(kernel)
 
 
 def registered_kernel(name: str) -> type[Kernel] | None:
     """The class of a name, or None."""
-    return _CLASSES.get(name)
+    return _REGISTRY.find(name)
 
 
 def registered_names() -> list[str]:
     """All names."""
-    return sorted(_CLASSES)
+    return _REGISTRY.names()
 
 
 def check_storable(kernel: Kernel) -> None:
     """Raise a TypeError if the kernel could not be made again from its parameters and options."""
-    wanted = (*kernel.parameter_names, *kernel.option_names)
-    arguments = inspect.signature(type(kernel)).parameters.values()
-    takes_all = any(a.kind is inspect.Parameter.VAR_KEYWORD for a in arguments)
-    known = {a.name for a in arguments if a.kind in (a.POSITIONAL_OR_KEYWORD, a.KEYWORD_ONLY)}
-    needed = {a.name for a in arguments if a.default is a.empty and a.name in known}
-    if unknown := [name for name in wanted if name not in known and not takes_all]:
-        raise TypeError(
-            f"{type(kernel).__name__} cannot be saved: its constructor must take its parameters and options by name, "
-            f"but it does not take {', '.join(unknown)}."
-        )
-    if extra := sorted(needed - set(wanted)):
-        raise TypeError(
-            f"{type(kernel).__name__} cannot be saved: its constructor needs {', '.join(extra)}, which is neither a "
-            "parameter nor one of option_names."
-        )
+    check_arguments(type(kernel), (*kernel.parameter_names, *kernel.option_names))
     for name in kernel.option_names:
         value = getattr(kernel, name)
         if not (value is None or isinstance(value, (bool, int, float, str))):

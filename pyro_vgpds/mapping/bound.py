@@ -10,6 +10,8 @@ full eq. 32):
 
 where L Lᵀ = K_MM, A = L⁻¹ Ψ2 L⁻ᵀ, B = I + β A = L_B L_Bᵀ and c = β L_B⁻¹ L⁻¹ Ψ1ᵀ Y. Groups add up. J is the Jacobian of
 the scaling: log J is the sum of log s_d over all observed entries.
+
+Longer than 300 lines because the bounds of all kinds of outputs have parts in common.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +30,23 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.types import Context
 
-__all__ = ["ceiling", "collapsed_bound", "strict_rounding", "whiten"]
+__all__ = ["ceiling", "collapsed_bound", "site_bound", "strict_rounding", "whiten"]
 
-# nats per observation that rounding may add to the bound before it is an error
-_max_error = ContextVar("_max_error", default=0.1)
-_STRICT = 0.02  # the same for points that training accepts
+_MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
+_MARGIN = 4.0  # expected rounding errors between a point that training accepts and that limit
+_strict = ContextVar("_strict", default=False)
 _PIVOT_ERROR = 1e-3  # rounding error in the pivots of B above which inducing directions of pure rounding are removed
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
+_TOO_HIGH = (
+    "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by rounding "
+    "error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
+)
+_ILL_CONDITIONED = (
+    "K_MM ({0} x {0}) is so ill-conditioned that the bound is dominated by rounding error. Try a larger `jitter`, "
+    "fewer or better spread inducing inputs, or a smaller learning rate."
+)
 
 
 def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -55,24 +66,47 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     with torch.no_grad():
         error = default_jitter(bound.dtype) * (groups.rows * groups.columns + groups.square / noise.amin(-1, True))
         if bool((bound > ceiling(noise, groups) + error.sum(-1)).any()):
-            raise NumericalError(
-                "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by "
-                "rounding error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
-            )
+            raise NumericalError(_TOO_HIGH)
+    return bound
+
+
+def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tensor:
+    r"""The same for outputs with a Gaussian factor exp(linear f − ½ weight f²) for each entry, (...):
+
+    .. math:: \sum_d \tfrac12 v_d^\top B_d^{-1} v_d - \tfrac12 \log|B_d| - \tfrac12 (\psi_{0d} - \mathrm{tr}\,A_d),
+              \qquad B_d = I + A_d, \quad v_d = L^{-1} \Psi_1^\top \mathrm{linear}_d.
+
+    :param psi: the statistics with ``weight`` (transposed) in place of the mask, and ``linear`` in place of Y.
+    :param factor: L, the Cholesky factor of K_MM.
+    :param weight: (N, D).
+    :param linear: (N, D).
+    :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
+    """
+    A = whiten(factor.unsqueeze(-3), psi.psi2)
+    v = solve_triangular(factor, psi.psi1_y, upper=False)
+    slack = psi.psi0 - _trace(A)
+    _check_slack(slack, factor, psi, (weight > 0).sum(0))
+    ones = torch.ones_like(slack).unsqueeze(-1)
+    bound = _output_terms(A, v.mT.unsqueeze(-1), ones) - 0.5 * slack.clamp_min(0.0).sum(-1)
+    with torch.no_grad():
+        most = torch.where(weight > 0, 0.5 * linear.square() / weight.clamp_min(1e-300), 0.0).sum()
+        if bool((bound > most + default_jitter(bound.dtype) * (weight.numel() + most)).any()):
+            raise NumericalError(_TOO_HIGH)
     return bound
 
 
 @contextmanager
 def strict_rounding() -> Iterator[None]:
-    """A context in which bounds tolerate less rounding error, so that points accepted in it are safe outside of it.
+    """A context in which bounds keep a distance from the limit of rounding errors, so that no lucky error passes.
 
     The same point in other parameters, after a file or in a posterior, has other rounding errors of the same size.
+    Training takes the best of many points, and so finds those whose errors are lucky.
     """
-    token = _max_error.set(_STRICT)
+    token = _strict.set(True)
     try:
         yield
     finally:
-        _max_error.reset(token)
+        _strict.reset(token)
 
 
 def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
@@ -144,16 +178,13 @@ class _Whitened(NamedTuple):
 def _whitened(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroups) -> _Whitened:
     """The whitened statistics.
 
-    :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high.
+    :raises NumericalError: if rounding alone makes the slack clearly negative, and so the bound too high; in
+        :func:`strict_rounding` also if it could.
     """
     A = whiten(factor.unsqueeze(-3), psi.psi2)
     v = solve_triangular(factor, psi.psi1_y, upper=False)
     slack = psi.psi0 - _trace(A)
-    if bool((-slack / noise.amin(-1, keepdim=True) > _max_error.get() * groups.rows).any()):
-        raise NumericalError(
-            f"K_MM ({factor.shape[-1]} x {factor.shape[-1]}) is so ill-conditioned that the bound is dominated by "
-            "rounding error. Try a larger `jitter`, fewer or better spread inducing inputs, or a smaller learning rate."
-        )
+    _check_slack(slack, factor, psi, noise.amin(-1, keepdim=True) * groups.rows)
     return _Whitened(A, v, slack.clamp_min(0.0))  # or training would exploit the rounding
 
 
@@ -189,6 +220,22 @@ def _trace(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
+@torch.no_grad()
+def _trace_error(factor: Tensor, psi2: Tensor) -> Tensor:
+    """The expected rounding error of tr A = Σ_ij (K_MM⁻¹)_ij Ψ2_ij, (..., C), from one of a unit in each last digit."""
+    terms = torch.cholesky_inverse(factor).unsqueeze(-3) * psi2
+    return torch.finfo(psi2.dtype).eps * torch.linalg.matrix_norm(terms)
+
+
+@torch.no_grad()
+def _check_slack(slack: Tensor, factor: Tensor, psi: Psi, unit: Tensor) -> None:
+    """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
+    if _strict.get():
+        slack = slack - _MARGIN * _trace_error(factor, psi.psi2)
+    if bool((-slack > _MAX_ERROR * unit).any()):
+        raise NumericalError(_ILL_CONDITIONED.format(factor.shape[-1]))
+
+
 def _significant(A: Tensor) -> Tensor:
     """The projection on the eigenvectors of A, (..., M, M), that exceed its rounding errors.
 
@@ -212,7 +259,7 @@ class _CholeskyTerms(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor, factor: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, v: Tensor, beta: Tensor, factor: Tensor) -> Tensor:
         b = torch.cholesky_solve(v, factor)  # (..., C, M, 1)
         ctx.save_for_backward(v, beta, factor, b)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -220,7 +267,7 @@ class _CholeskyTerms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         v, beta, factor, b = ctx.saved_tensors
         inverse, rate, grad = torch.cholesky_inverse(factor), beta.unsqueeze(-1), grad[..., None, None, None]
         g_a = -0.5 * grad * rate * (rate.square() * b @ b.mT + inverse)
@@ -238,7 +285,7 @@ class _EigenTerms(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, v: Tensor, beta: Tensor) -> Tensor:
         e, u = torch.linalg.eigh(a)
         e = e.clamp_min(0.0).unsqueeze(-1)  # (..., C, M, 1)
         rate = beta.unsqueeze(-2)
@@ -250,7 +297,7 @@ class _EigenTerms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         e, u, rate, shrink, p = ctx.saved_tensors
         grad = grad[..., None, None, None]
         b = shrink * p

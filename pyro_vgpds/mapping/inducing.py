@@ -77,12 +77,14 @@ class InducingPosterior:
     :param variance: of the latent points, (N, Q).
     :param data: the outputs at those points.
     :param weight: (N,): the noise variance of a frame is that of ``likelihood`` divided by its weight. Default: ones.
+    :ivar num_outputs: the number of outputs that are predicted: the data's own, without lagged copies.
     """
 
     def __init__(
         self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
     ) -> None:
         self.kernel, self.inducing, self.data = likelihood.kernel, likelihood.inducing, data
+        self._likelihood, self.num_outputs = likelihood, likelihood.num_functions(data)
         self.output_mean, self.output_scale = likelihood.output_mean, likelihood.output_scale
         self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
         self.factor = likelihood.inducing_factor()
@@ -97,11 +99,6 @@ class InducingPosterior:
         self._k, self._weight = self.whitened(mean, variance), weight
         small = len(self.inducing) * self.num_outputs <= _CACHED
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
-
-    @property
-    def num_outputs(self) -> int:
-        """The number of outputs that are predicted: the data's own, without lagged copies."""
-        return self.data.num_base_outputs
 
     def noise_of(self, index: Tensor) -> Tensor:
         """Noise variances of some outputs in the data's units, (d,)."""
@@ -120,8 +117,7 @@ class InducingPosterior:
             yield from self._make_columns(start, min(start + step, self.num_outputs))
 
     def _make_columns(self, start: int, stop: int) -> Iterator[OutputWeights]:
-        centred = self.data.read(start, stop).double().sub_(self.output_mean[start:stop])
-        y = torch.nan_to_num(centred.div_(self.output_scale[start:stop]), nan=0.0)
+        y = self._likelihood.targets(self.data, start, stop)
         y = y if self._weight is None else y * self._weight.unsqueeze(-1)
         v, of_column = self._k.mT @ y, self.of_column[start:stop]
         order = of_column.argsort(stable=True)
@@ -232,7 +228,8 @@ class PosteriorGP(Expandable):
         u = self.inducing
         return solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
 
-    def _moments(self) -> tuple[Tensor, Tensor]:
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, (..., T, D) each."""
         u, k = self.inducing, self._whitened(self.x)
         mean, variance = (self.x.new_empty(self._extended_shape()) for _ in range(2))
         rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
@@ -244,11 +241,11 @@ class PosteriorGP(Expandable):
 
     @property
     def mean(self) -> Tensor:
-        return self._moments()[0]
+        return self.moments()[0]
 
     @property
     def variance(self) -> Tensor:
-        return self._moments()[1]
+        return self.moments()[1]
 
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         with torch.no_grad():

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.mapping import native
+from pyro_vgpds.types import Context
 
 __all__ = [
     "MappingValue",
@@ -58,7 +58,8 @@ class MappingValue:
     :param z: points (..., m, Q); the inducing inputs (..., M, Q) in the Ψ statistics.
     :param mean: means (..., N, Q) of the latent points.
     :param variance: their variances (..., N, Q).
-    :param mask: (C, N) of 0 and 1, the rows of each group; None for one group that has every row.
+    :param mask: (C, N) of 0 and 1, the rows of each group; None for one group that has every row. Outputs that are not
+        Gaussian have weights in its place, with respect to which the sums must be differentiable.
 
     >>> import torch
     >>> from pyro_vgpds.kernels import ARDRBF
@@ -191,7 +192,8 @@ def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask:
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
     plain = max(log_scale.dim() - 1, rate.dim() - 2, mean.dim() - 2, z.dim() - 2) == 0
-    if plain and _is_native(mean) and (mask is None or 0 < len(mask) <= _NATIVE_GROUPS):
+    few = mask is None or (0 < len(mask) <= _NATIVE_GROUPS and not mask.requires_grad)
+    if plain and few and _is_native(mean):
         return _MidpointSum.apply(log_scale, rate, mean, z, mask)
     m = z.shape[-2]
     rows, columns = torch.triu_indices(m, m, device=z.device)  # symmetric, so only the pairs m <= m'
@@ -211,21 +213,21 @@ def _is_native(x: Tensor) -> bool:
 
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
-        inputs = [x.contiguous() for x in (log_scale, rate, mean, z)]
-        ctx.save_for_backward(*inputs, mask)
-        return native.forward(inputs[0], inputs[1], inputs[2], inputs[3], mask)
+    def forward(ctx: Context, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
+        inputs = [None if x is None else x.contiguous() for x in (log_scale, rate, mean, z, mask)]
+        ctx.save_for_backward(*inputs)
+        return native.forward(*inputs)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (*native.backward(grad, *ctx.saved_tensors), None)
 
 
 def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
 
-    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any constant (C, N). The
+    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any numbers (C, N). The
     exponentials are computed in tiles that stay in cache, and computed again in the backward pass.
     """
     batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -240,10 +242,10 @@ class _ExpSum(torch.autograd.Function):
     # With E = exp(left rightᵀ) and g the gradient of the result:
     #   one group:   Eᵀ left has the sums themselves in its last column (where left is 1) and, scaled by g, is the
     #                gradient of right; so the forward pass has all of it, and the backward pass only E (g ∘ right);
-    #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right and Hᵀ left.
+    #   C groups:    the sums are mask E, and with H = E ∘ (maskᵀ g) the gradients are H right, Hᵀ left and g Eᵀ.
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Context, left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             moments = left.new_zeros(left.shape[-1], len(right))
             for rows, e in _tiles(left, right):
@@ -258,7 +260,7 @@ class _ExpSum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         left, right, moments, mask = ctx.saved_tensors
         grad_left = left.new_empty(left.shape[::-1]).mT if ctx.needs_input_grad[0] else None
         grad_right: Tensor | None
@@ -270,13 +272,18 @@ class _ExpSum(torch.autograd.Function):
                     torch.mm(weighted, e.mT, out=grad_left[rows].mT)
             return grad_left, grad_right, None
         grad_right = torch.zeros_like(right) if ctx.needs_input_grad[1] else None
+        grad_mask = torch.empty_like(mask) if ctx.needs_input_grad[2] else None
         for rows, e in _tiles(left, right):
+            if grad_mask is not None:
+                grad_mask[:, rows] = grad @ e.mT
+            if grad_left is None and grad_right is None:
+                continue
             e.mul_(mask[:, rows].mT @ grad)
             if grad_left is not None:
                 torch.mm(e, right, out=grad_left[rows])
             if grad_right is not None:
                 grad_right.addmm_(e.mT, left[rows])
-        return grad_left, grad_right, None
+        return grad_left, grad_right, grad_mask
 
 
 def _tiles(left: Tensor, right: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -108,6 +108,23 @@ class SparseGP(Expandable):
         """
         return data.groups(*self._given, columns=self.noise.shape[-1] > 1).in_double
 
+    def num_functions(self, data: Sequences) -> int:
+        """The number of functions that predict outputs of the data: one for each, without lagged copies.
+
+        :param data: the sequences.
+        """
+        return data.num_base_outputs
+
+    def targets(self, data: Sequences, start: int, stop: int) -> Tensor:
+        """Centred and scaled outputs (N, stop - start), 0 if they were not observed.
+
+        :param data: the sequences that have them.
+        :param start: the first output.
+        :param stop: the output after the last.
+        """
+        centred = data.read(start, stop).double().sub_(self.output_mean[start:stop])
+        return torch.nan_to_num(centred.div_(self.output_scale[start:stop]), nan=0.0)
+
     @property
     def output_scale(self) -> Tensor:
         """The scale of the outputs, (D,)."""

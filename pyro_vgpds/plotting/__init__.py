@@ -12,6 +12,7 @@ from pyro_vgpds.plotting.frames import plot_frames
 from pyro_vgpds.plotting.latent import plot_latent, plot_plane
 from pyro_vgpds.plotting.poses import plot_poses
 from pyro_vgpds.plotting.predictions import plot_forecast, plot_reconstruction
+from pyro_vgpds.plotting.raster import plot_raster
 from pyro_vgpds.plotting.training import plot_relevance, plot_training
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "plot_latent",
     "plot_plane",
     "plot_poses",
+    "plot_raster",
     "plot_reconstruction",
     "plot_relevance",
     "plot_training",

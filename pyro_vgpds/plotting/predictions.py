@@ -12,7 +12,8 @@ import numpy as np
 
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.stamps import read_dates
-from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, TRUTH, array, new_axes, tidy, time_axis, tint
+from pyro_vgpds.plotting.discrete import Drawing
+from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, array, new_axes, tidy, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ __all__ = ["Moments", "plot_forecast", "plot_reconstruction"]
 class Moments(Protocol):
     """The part of a :class:`~pyro_vgpds.Prediction` that every plot uses.
 
-    Bands also need its ``interval(probability)``, which returns lower and upper ends (T, D). ``columns`` and ``dates``
-    are optional.
+    Bands also need its ``interval(probability)``, which returns lower and upper ends (T, D). ``columns``, ``dates`` and
+    ``kind_of`` are optional.
     """
 
     @property
@@ -48,6 +49,9 @@ def plot_forecast(
     levels: Sequence[float] = (0.5, 0.95),
 ) -> Axes:
     """Plot one output of a forecast: the mean, and central bands of the given probabilities.
+
+    Counts are drawn in steps, with bands that have the cells of the whole numbers in the interval, and the mean as
+    their rate. Outputs that are yes or no are dots at 0 and 1; line and bands are those of the probability.
 
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
     :param output: index or name of the output.
@@ -75,17 +79,17 @@ def plot_forecast(
         None if pair is None else (_times(prediction, pair[0], what), array(pair[1])[:, column])
         for what, pair in (("history", history), ("truth", truth))
     )
-    ax = tidy(new_axes(ax))
+    ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     if before is not None:
-        lines = _with_breaks(*before, runs=_runs(before[0]))
-        # small dots, because a line alone does not show a single point between two gaps
-        ax.plot(*lines, ".-", color=TRUTH, linewidth=1.2, markersize=2.5, label="history")
+        times, values = _with_breaks(*before, runs=_runs(before[0]))
+        draw.history(ax, times, values)
     for i, level in enumerate(sorted(levels, reverse=True)):  # the widest first, so that the darker ones lie on it
-        lower, upper = _interval(prediction, column, level)
-        _band(ax, t, lower[order], upper[order], level, i)
-    ax.plot(t, mean, color=LEARNED, linewidth=1.8, label="forecast")
+        lower, upper = draw.ends(level)
+        draw.band(ax, t, lower[order], upper[order], level, i)
+    ax.plot(t, mean, color=LEARNED, linewidth=1.8, label=draw.label("forecast"))
     if after is not None:
-        _dots(ax, *after, "truth")
+        draw.dots(ax, *after, "truth")
+    draw.finish(ax)
     _finish(ax, name, t)
     return ax
 
@@ -101,6 +105,8 @@ def plot_reconstruction(
     level: float = 0.95,
 ) -> Axes:
     """Plot one output of a reconstruction with its band, the truth and a baseline. Hidden parts are shaded.
+
+    Counts and yes/no are drawn as in :func:`plot_forecast`.
 
     Several concatenated sequences, as returned by ``post.impute()``, are drawn as separate lines.
 
@@ -131,18 +137,19 @@ def plot_reconstruction(
     for what, value in arrays.items():
         if value is not None and array(value).shape != tuple(prediction.mean.shape):
             raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but got {array(value).shape}.")
-    ax = tidy(new_axes(ax))
+    ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     runs = _runs(t)
     if seen is not None:
         _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
-    times, mean, lower, upper = _with_breaks(t, mean, *_interval(prediction, column, level), runs=runs)
-    _band(ax, times, lower, upper, level)
+    times, mean, lower, upper = _with_breaks(t, mean, *draw.ends(level), runs=runs)
+    draw.band(ax, times, lower, upper, level)
     if truth is not None:
-        _dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
+        draw.dots(ax, t, array(truth)[:, column], "data" if truth is seen else "truth")
     if baseline is not None:
         dashes = _with_breaks(t, array(baseline)[:, column], runs=runs)
         ax.plot(*dashes, "--", color=BASELINE, linewidth=1.3, label="baseline")
-    ax.plot(times, mean, color=LEARNED, linewidth=1.8, label="reconstruction")
+    ax.plot(times, mean, color=LEARNED, linewidth=1.8, label=draw.label("reconstruction"))
+    draw.finish(ax)
     _finish(ax, name, t)
     return ax
 
@@ -162,11 +169,6 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
 def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
     return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
-
-
-def _interval(prediction: Any, column: int, level: float) -> tuple[np.ndarray, np.ndarray]:
-    lower, upper = (array(end)[:, column] for end in prediction.interval(level))
-    return lower, upper
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
@@ -207,15 +209,6 @@ def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) ->
         np.insert(t[order], starts, t[order][starts]),
         *(np.insert(column[order].astype(float), starts, np.nan) for column in columns),
     ]
-
-
-def _band(ax: Any, t: np.ndarray, lower: np.ndarray, upper: np.ndarray, level: float, darker: int = 0) -> None:
-    shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * darker))  # opaque, so that the legend shows what the picture shows
-    ax.fill_between(t, lower, upper, color=shade, linewidth=0, label=f"{100 * level:.3g} %")
-
-
-def _dots(ax: Axes, t: np.ndarray, y: np.ndarray, label: str) -> None:
-    ax.plot(t, y, ".", color=TRUTH, markersize=4, label=label)
 
 
 def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:

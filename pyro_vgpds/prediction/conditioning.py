@@ -65,6 +65,7 @@ def continue_training(
     if data.num_base_outputs != posterior.num_outputs:
         raise ValueError(f"data has {data.num_base_outputs} outputs, but the model has {posterior.num_outputs}.")
     belongs = _belongs(posterior.data, data, sequences)
+    posterior.check_new(data, "data")
     data = like_training(data, posterior.data)
     if data.lags != posterior.data.lags:
         data = data.lagged(posterior.data.lags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -54,6 +54,31 @@ class Combination:
 
     weights: Tensor  #: (members, D), with sum 1 over the members
     calibration: Calibration  #: of the intervals
+    lost: Combination | None = None  #: for frames of which nothing is observed. Default: the same
+
+    @property
+    def used(self) -> Tensor:
+        """Which members have a weight, (members,)."""
+        used = (self.weights > 0).any(1)
+        return used if self.lost is None else used | self.lost.used
+
+    def take(self, members: Tensor) -> Combination:
+        """That of some members.
+
+        :param members: a mask (members,).
+        """
+        lost = None if self.lost is None else self.lost.take(members)
+        return Combination(self.weights[members], self.calibration, lost)
+
+    def at(self, lost: Tensor) -> list[tuple[Combination, Tensor]]:
+        """The combinations of frames.
+
+        :param lost: a mask (T,) of frames of which nothing is observed.
+        :returns: combinations without others for lost frames, each with its frames (T,).
+        """
+        if self.lost is None:
+            return [(self, torch.ones_like(lost))]
+        return [(replace(self, lost=None), ~lost), (self.lost, lost)]
 
 
 class EnsemblePrediction(Outputs):
@@ -67,27 +92,38 @@ class EnsemblePrediction(Outputs):
     :param components: the prediction of each member.
     :param combination: their weights and the calibration.
     :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere.
+    :param lost: a mask (T,) of frames of which nothing is observed. Default: all of them.
 
     >>> found = post.calibrate("forecast").forecast([2.6, 2.7], sequence=0)
     >>> found.mean.shape, len(found.components)
     (torch.Size([2, 5]), 1)
     """
 
-    def __init__(self, components: Sequence[Outputs], combination: Combination, observed: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        components: Sequence[Outputs],
+        combination: Combination,
+        observed: Tensor | None = None,
+        lost: Tensor | None = None,
+    ) -> None:
         self.components, self.combination = list(components), combination
-        self._observed = observed
         first = self.components[0]
+        self._observed = observed
+        self._kinds = combination.at(torch.ones_like(first.t, dtype=torch.bool) if lost is None else lost)
         super().__init__(first.t, first.data, first.include_noise, first.parts)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
-        weights = self.combination.weights.to(self.t)
-        factor = self.combination.calibration.factor.to(self.t)
-        used = [(w, part) for w, part in zip(weights, self.components, strict=True) if bool((w > 0).any())]
-        mean = sum((w * part.mean for w, part in used), start=self.t.new_zeros(self.shape))
-        variance = sum(
-            (w * (part.variance + (part.mean - mean).square()) for w, part in used), start=torch.zeros_like(mean)
-        )
-        variance = variance * factor.square()
+        mean, variance = (self.t.new_zeros(self.shape) for _ in range(2))
+        for combination, rows in self._kinds:
+            used = [
+                (w, part.mean[rows], part.variance[rows])
+                for w, part in zip(combination.weights.to(self.t), self.components, strict=True)
+                if bool((w > 0).any())
+            ]
+            mixed = sum((w * m for w, m, _ in used), start=mean[rows])
+            mean[rows] = mixed
+            spread = sum((w * (v + (m - mixed).square()) for w, m, v in used), start=variance[rows])
+            variance[rows] = spread * combination.calibration.factor.to(self.t).square()
         if self._observed is not None:
             known = self._observed.isfinite()
             mean, variance = torch.where(known, self._observed, mean), variance.masked_fill(known, 0.0)
@@ -95,12 +131,16 @@ class EnsemblePrediction(Outputs):
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         check_probability(probability)
-        width = self.combination.calibration.width(probability) * self.stddev
+        widths = self.t.new_zeros(len(self.t), 1)
+        for combination, rows in self._kinds:
+            widths[rows] = combination.calibration.width(probability)
+        width = widths * self.stddev
         return self.mean - width, self.mean + width
 
     def sample(self, num_samples: int = 1) -> Tensor:
         check_count("num_samples", num_samples)
-        which = torch.multinomial(self.combination.weights.mean(1), num_samples, replacement=True)
+        share = sum(combination.weights.mean(1) * int(rows.sum()) for combination, rows in self._kinds)
+        which = torch.multinomial(share, num_samples, replacement=True)  # type: ignore[arg-type]
         draws = self.t.new_empty((num_samples, *self.shape))
         for i, part in enumerate(self.components):
             mine = (which == i).to(self.t.device)
@@ -111,7 +151,7 @@ class EnsemblePrediction(Outputs):
         return draws
 
     def log_prob(self, y: ArrayLike) -> Tensor:
-        value = self._checked(y)
+        value = self.checked(y)
         counts = value.isfinite() & (self.variance > 0)
         v = self.variance[counts]
         return -0.5 * ((value - self.mean)[counts].square() / v + v.log() + math.log(2.0 * math.pi)).sum()
@@ -145,12 +185,19 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
+        for member in self.members:
+            if (likelihood := getattr(member, "likelihood", None)) is not None:
+                raise ValueError(
+                    f"an Ensemble combines Gaussian outputs, but a member has {likelihood.likelihood}. Combine such "
+                    "models with PosteriorMixture."
+                )
         self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():
             check_task(task)
-            if tuple(combination.weights.shape) != shape:
-                raise ValueError(f"weights of {task} must be {shape}, but got {tuple(combination.weights.shape)}.")
+            for one in (combination, combination.lost):
+                if one is not None and tuple(one.weights.shape) != shape:
+                    raise ValueError(f"weights of {task} must be {shape}, but got {tuple(one.weights.shape)}.")
 
     def __repr__(self) -> str:
         tasks = ", ".join(self.combinations)
@@ -182,8 +229,8 @@ class Ensemble:
 
     def impute(self, *, fill: bool = True) -> EnsemblePrediction:
         """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
-        observed = base_outputs(self.data) if fill else None
-        return self._combine("impute", [member.impute(fill=fill) for member in self._used("impute")], observed)
+        seen = base_outputs(self.data)
+        return self._combine("impute", [member.impute(fill=fill) for member in self._used("impute")], seen, fill)
 
     def forecast(
         self, t: ArrayLike, sequence: OneSequence | Default = ONLY, *, given: ArrayLike | None = None
@@ -193,8 +240,8 @@ class Ensemble:
         if given is None:
             return self._combine("forecast", [member.forecast(t, sequence) for member in members])
         which = resolve_sequence(sequence, self.data)
-        observed = base_outputs(read_new_data(t, given, self.data, "given"))
-        return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], observed)
+        seen = base_outputs(read_new_data(t, given, self.data, "given"))
+        return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], seen, True)
 
     def reconstruct(
         self,
@@ -206,13 +253,13 @@ class Ensemble:
         progress: CountLike = False,
     ) -> EnsemblePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
-        observed = base_outputs(read_new_data(t, y, self.data)) if fill else None
+        seen = base_outputs(read_new_data(t, y, self.data))
         used = self._used("reconstruct")
         found = [
             member.reconstruct(t, y, sequence, progress=part_of(progress, i, len(used)))
             for i, member in enumerate(used)
         ]
-        return self._combine("reconstruct", found, observed)
+        return self._combine("reconstruct", found, seen, fill)
 
     def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:
         """As :meth:`Posterior.generate <pyro_vgpds.Posterior.generate>`: draws (num_samples, T, D)."""
@@ -228,10 +275,16 @@ class Ensemble:
 
     def _used(self, task: str) -> list[Member]:
         """Members with a weight: the others need not predict."""
-        weights = self.combination(task).weights
-        return [member for member, w in zip(self.members, weights, strict=True) if bool((w > 0).any())]
+        used = self.combination(task).used.tolist()
+        return [member for member, use in zip(self.members, used, strict=True) if use]
 
-    def _combine(self, task: str, found: list[Outputs], observed: Tensor | None = None) -> EnsemblePrediction:
+    def _combine(
+        self, task: str, found: list[Outputs], seen: Tensor | None = None, fill: bool = False
+    ) -> EnsemblePrediction:
+        """
+        :param seen: the observed numbers of the frames (T, D), NaN elsewhere. Default: none.
+        :param fill: return them unchanged.
+        """
         combination = self.combination(task)
-        used = (combination.weights > 0).any(1)
-        return EnsemblePrediction(found, Combination(combination.weights[used], combination.calibration), observed)
+        lost = None if seen is None else ~seen.isfinite().any(1)
+        return EnsemblePrediction(found, combination.take(combination.used), seen if fill else None, lost)

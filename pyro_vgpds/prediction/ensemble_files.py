@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import pack, unpack
+from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.kernels import Json
-from pyro_vgpds.files.models import build_data, describe_data, strip
+from pyro_vgpds.files.models import strip
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.posterior import Posterior
@@ -122,7 +123,7 @@ def build_ensemble(
     if len({member.data.num_base_outputs for member in members}) != 1:
         raise ValueError("all members must have the same outputs.")
     parts = unpack(header["combinations"], strip(tensors, "combination."))
-    names = [_checked(name, str) for name in header["names"]]
+    names = [checked(name, str) for name in header["names"]]
     ensemble = Ensemble(members, {task: _combination(one, members[0]) for task, one in parts.items()}, names)
     if header["report"] is not None:
         ensemble.report = _build(header["report"], strip(tensors, "report."), data, is_member=False)
@@ -134,20 +135,22 @@ def _plain(combination: Combination) -> dict[str, object]:
     return {
         "weights": combination.weights,
         "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
+        "lost": None if combination.lost is None else _plain(combination.lost),
     }
 
 
 def _combination(about: dict[str, Any], member: Member) -> Combination:
-    weights, given = _checked(about["weights"], Tensor), about["calibration"]
+    weights, given = checked(about["weights"], Tensor), about["calibration"]
     plain = Calibration.none(member.data.num_base_outputs)
     for field in fields(plain):
         known = getattr(plain, field.name)
-        value = _checked(given[field.name], type(known))
+        value = checked(given[field.name], type(known))
         if isinstance(known, Tensor) and (value.shape != known.shape or not bool(value.isfinite().all())):
             raise ValueError(f"{field.name} of a calibration must be finite, {tuple(known.shape)}.")
     if not bool((weights >= 0.0).all()) or not torch.allclose(weights.sum(0), torch.ones_like(weights[0])):
         raise ValueError("weights must not be negative and have sum 1.")
-    return Combination(weights, Calibration(**given))
+    lost = about.get("lost")  # files of earlier versions do not have it
+    return Combination(weights, Calibration(**given), None if lost is None else _combination(lost, member))
 
 
 def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:
@@ -167,7 +170,7 @@ def _build(about: Json, tensors: Tensors, data: list[Sequences], *, is_member: b
     return kind.build({**content, **{key: data[k] for key, k in about["of"].items()}})
 
 
-def _checked(value: Any, kind: type) -> Any:
+def checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{kind.__name__} expected, but got {type(value).__name__}.")
     return value

@@ -79,6 +79,7 @@ def extend(
         posterior = condition(posterior, posterior.data)
     old = posterior.data
     found, solver = extend_data(old, t, y, sequence), check_solver(solver or _SOLVER)
+    posterior.check_new(found.new)
     known: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(found.data.num_sequences)]
     for s, rows in enumerate(old.times.slices()):
         known[s].append((old.times.t[rows], posterior.q.eta[rows], posterior.q.lam[rows]))

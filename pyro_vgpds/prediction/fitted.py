@@ -5,21 +5,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from pyro.distributions import TorchDistribution
+from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
+from torch.overrides import TorchFunctionMode
 
 from pyro_vgpds.checks import check_noise, is_whole, positive
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
+from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -28,6 +36,8 @@ from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_f
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["FittedModel"]
+
+F = TypeVar("F", bound="FittedModel")
 
 
 class Origin(NamedTuple):
@@ -82,6 +92,8 @@ class FittedModel:
             dense = data.times.lengths if q.prior.structure == "dense" else ()
             n, latent_dim = q.event_shape
             self.work = bound_work(n, data.num_outputs, latent_dim, likelihood.inducing.shape[-2], dense)
+            if isinstance(likelihood, PseudoGP):
+                _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
@@ -101,6 +113,21 @@ class FittedModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
+
+    def __deepcopy__(self: F, memo: dict[int, Any]) -> F:
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        before = [(module, dict(vars(module))) for module in _autoguides(self.origin.guide)]
+        with _DetachedCopies():
+            try:
+                new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+            finally:  # Pyro's autoguides lose their model when they are copied
+                for module, state in before:
+                    vars(module).update(state)
+            for module, (_, state) in zip(_autoguides(new.origin.guide), before, strict=True):
+                lost = [name for name, value in vars(module).items() if value is None and state.get(name) is not None]
+                vars(module).update({name: copy.deepcopy(state[name], memo) for name in lost})
+        return new
 
     @property
     def q(self) -> PathPosterior:
@@ -125,8 +152,64 @@ class FittedModel:
         return None if self.data.columns is None else self.data.columns[: self.num_outputs]
 
     @property
+    def likelihood(self) -> LikelihoodValue | None:
+        """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
+        mapping = self.training.likelihood
+        return mapping.outputs if isinstance(mapping, PseudoGP) else None
+
+    def check_new(self, data: Sequences, name: str = "y") -> None:
+        """Raise a ValueError that names the first new output that is not possible under the likelihood.
+
+        :param data: new sequences of the same outputs.
+        :param name: the argument that has them, for the error.
+        """
+        if self.likelihood is not None:
+            check_outputs(self.likelihood, data, name, self.columns)
+
+    def need_gaussian(self, what: str) -> None:
+        """Raise a ValueError if the outputs are not Gaussian.
+
+        :param what: that needs Gaussian outputs, for the error.
+        """
+        if self.likelihood is not None:
+            raise ValueError(f"{what} needs Gaussian outputs, but the likelihood is {self.likelihood.likelihood}.")
+
+    def _likelihood_at(self, t: Tensor) -> LikelihoodValue | None:
+        """The likelihood of frames: those of training have their exposures, others 1, or one for each output."""
+        outputs = self.likelihood
+        if outputs is None or outputs.offset is None or outputs.offset.dim() == 1 or t is self.data.times.t:
+            return outputs
+        return outputs.exposed(None)
+
+    def predict(
+        self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
+        residuals: Residuals | None = None, **options: Any,
+    ) -> Prediction:  # fmt: skip
+        """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
+        outputs = self._likelihood_at(t)
+        if outputs is None:
+            return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
+        if full_cov:
+            raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
+        return OutputPrediction(t, path, inducing, outputs, **options)
+
+    def predict_from(
+        self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, residuals: Residuals | None = None,
+        **options: Any,
+    ) -> Reconstruction:  # fmt: skip
+        """The same for partly observed outputs."""
+        outputs = self._likelihood_at(t)
+        if outputs is None:
+            return Reconstruction(t, path, inducing, residuals=residuals, **options)
+        return OutputReconstruction(t, path, inducing, outputs, **options)
+
+    @property
     def noise_variance(self) -> Tensor:
-        """The noise variance of predictions, (1,) or (D,), in squared units of the data."""
+        """The noise variance of predictions, (1,) or (D,), in squared units of the data.
+
+        :raises ValueError: if outputs are not Gaussian.
+        """
+        self.need_gaussian("noise_variance")
         return self.inducing.noise[: self.num_outputs]
 
     # q(U)
@@ -151,6 +234,33 @@ class FittedModel:
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+
+
+def _check_plain(mapping: PseudoGP, **options: object) -> None:
+    """Raise a ValueError for options that need Gaussian outputs."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} needs Gaussian outputs, but the likelihood is {mapping.outputs.likelihood}; got {value!r:.80}."
+            )
+
+
+def _autoguides(guide: object) -> list[AutoGuide]:
+    """Pyro's autoguides that a guide consists of."""
+    return [m for m in guide.modules() if isinstance(m, AutoGuide)] if isinstance(guide, torch.nn.Module) else []
+
+
+class _DetachedCopies(TorchFunctionMode):
+    """Within it, tensors that are results of others are copied, too, and need no gradient: the trace of the model that
+    Pyro's autoguides keep has such tensors, which torch refuses to copy.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:

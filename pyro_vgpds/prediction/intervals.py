@@ -14,7 +14,7 @@ from pyro_vgpds.evaluation.splits import HeldOut
 __all__ = ["Calibration", "calibrate_intervals"]
 
 LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
-_PSEUDO = 30.0  # held-out entries that the average of all outputs counts for, for the factor of one output
+_PSEUDO = 30.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
 _LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
 
 
@@ -59,7 +59,9 @@ def _gaussian(probability: float) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * probability)
 
 
-def calibrate_intervals(held_out: HeldOut, num_outputs: int, checked: HeldOut | None = None) -> Calibration:
+def calibrate_intervals(
+    held_out: HeldOut, num_outputs: int, checked: HeldOut | None = None, *, gap_length: float = 1.0
+) -> Calibration:
     """The calibration under which held-out numbers lie in their intervals as often as promised.
 
     The standard deviation of an output is corrected by the root mean square of its held-out errors in units of the
@@ -69,6 +71,7 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int, checked: HeldOut | 
     :param num_outputs: D.
     :param checked: predictions with corrected deviations that were chosen on other held-out numbers; the widths are the
         quantiles of their errors, which choices have not made smaller. Default: ``held_out``, corrected.
+    :param gap_length: number of entries whose errors are so similar that they count as one.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals
@@ -76,7 +79,7 @@ def calibrate_intervals(held_out: HeldOut, num_outputs: int, checked: HeldOut | 
     >>> calibrate_intervals(split.predict(post.condition(split.train)), num_outputs=5).factor.shape
     torch.Size([5])
     """
-    factor = _factors(held_out, num_outputs)
+    factor = _factors(held_out, num_outputs, _PSEUDO * gap_length)
     z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
     return Calibration(factor, torch.tensor(_quantiles(z), dtype=torch.float64))
 
@@ -87,13 +90,13 @@ def _relative_errors(held_out: HeldOut) -> Tensor:
     return z.to("cpu", torch.float64)
 
 
-def _factors(held_out: HeldOut, num_outputs: int) -> Tensor:
+def _factors(held_out: HeldOut, num_outputs: int, pseudo: float) -> Tensor:
     """The factor of each output's standard deviation, (D,)."""
     z2, output = _relative_errors(held_out).square(), held_out.output.cpu()
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones_like(z2))
     cut = torch.minimum(z2, _limits(z2, output, count.long()))
     total = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, cut)
-    return ((total + _PSEUDO * cut.mean()) / (count + _PSEUDO)).sqrt().clamp_min(1e-6)
+    return ((total + pseudo * cut.mean()) / (count + pseudo)).sqrt().clamp_min(1e-6)
 
 
 def _quantiles(z: Tensor) -> list[float]:

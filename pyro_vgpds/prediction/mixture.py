@@ -18,13 +18,12 @@ from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.predictions import Prediction
+from pyro_vgpds.prediction.quantiles import invert
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["MixturePrediction", "PosteriorMixture"]
-
-_BISECTIONS = 60  # of the bracket of a quantile: to the last digit
 
 
 class MixturePrediction(Outputs):
@@ -47,6 +46,10 @@ class MixturePrediction(Outputs):
         self.components, self.weights = list(components), weights
         first = self.components[0]
         super().__init__(first.t, first.data, first.include_noise, first.parts)
+        self.is_gaussian = all(part.is_gaussian for part in self.components)
+
+    def kind_of(self, output: int) -> str:
+        return self.components[0].kind_of(output)
 
     def with_noise(self, include_noise: bool) -> MixturePrediction:
         """The same prediction with or without the outputs' noise.
@@ -65,8 +68,12 @@ class MixturePrediction(Outputs):
         mean = self._mix(lambda part: part.mean)
         return mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
 
+    @property
+    def is_whole(self) -> Tensor:
+        return torch.stack([part.is_whole for part in self.components]).all(0)
+
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends (T, D) of central intervals: quantiles of the mixture of the components' Gaussians.
+        """Lower and upper ends (T, D) of central intervals: quantiles of the mixture of the components' distributions.
 
         :param probability: of each interval.
         :raises ValueError: if it is not between 0 and 1.
@@ -78,11 +85,24 @@ class MixturePrediction(Outputs):
 
     def _quantile(self, probability: float, ends: Tensor) -> Tensor:
         low, high = ends.amin(0), ends.amax(0)  # the mixture's quantile lies between those of its components
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            below = self._mix(lambda part, x=middle: _cdf(x, part)) < probability  # type: ignore[misc]
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return 0.5 * (low + high)
+        whole = self.is_whole.expand(self.shape)
+        found = low
+        for is_whole, needed in ((False, (high > low) & ~whole), (True, (high > low) & whole)):
+            if bool(needed.any()):
+                centre, spread = 0.5 * (low + high), 0.5 * (high - low)
+                centre = centre.floor() if is_whole else centre
+                spread = torch.where(needed, spread, 1.0)
+                found = torch.where(
+                    needed, invert(self.cdf, probability, centre, spread, is_whole=is_whole, needed=needed), found
+                )
+        return found
+
+    def cdf(self, y: ArrayLike) -> Tensor:
+        return self._mix(lambda part: part.cdf(y))
+
+    def log_probs(self, y: ArrayLike) -> Tensor:
+        terms = torch.stack([part.log_probs(y) for part in self.components])
+        return torch.logsumexp(terms + self.weights.log()[:, None, None], 0)
 
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D), each from one model.
@@ -104,14 +124,9 @@ class MixturePrediction(Outputs):
         :param y: (T, D).
         :raises ValueError: if ``y`` has another shape.
         """
-        value = self._checked(y)
+        value = self.checked(y)
         terms = torch.stack([part.log_prob(value) for part in self.components])
         return torch.logsumexp(terms + self.weights.log(), 0)
-
-
-def _cdf(x: Tensor, part: Prediction) -> Tensor:
-    """Distribution function of an output's Gaussian; a step for a number that was observed."""
-    return torch.special.ndtr((x - part.mean) / part.stddev.clamp_min(torch.finfo(x.dtype).tiny))
 
 
 class PosteriorMixture:

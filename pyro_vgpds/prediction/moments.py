@@ -61,7 +61,7 @@ class GaussianPrediction(Outputs):
         )
 
     def log_prob(self, y: ArrayLike) -> Tensor:
-        value = self._checked(y)
+        value = self.checked(y)
         counts = value.isfinite() & (self.variance > 0)
         v = self.variance[counts]
         return -0.5 * ((value - self.mean)[counts].square() / v + v.log() + math.log(2.0 * math.pi)).sum()

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.prediction.marginals import Marginals
 from pyro_vgpds.threads import threads_for
 from pyro_vgpds.types import ArrayLike, PathLike
 
@@ -39,7 +40,7 @@ class Parts(NamedTuple):
         return cls(data.lengths, data.names or [str(i) for i in range(data.num_sequences)])
 
 
-class Outputs(ABC):
+class Outputs(Marginals):
     """A distribution of the outputs at T times, (T, D), in the units of the data.
 
     :param t: the times, (T,).
@@ -99,6 +100,13 @@ class Outputs(ABC):
         """Names of the outputs, if the data have names."""
         return None if self.data.columns is None else self.data.columns[: self.shape[1]]
 
+    def kind_of(self, output: int) -> str:
+        """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous.
+
+        :param output: its index.
+        """
+        return "continuous"
+
     @property
     def dates(self) -> np.ndarray | None:
         """The times as dates, if the data have dates; of UTC if the data have a time zone, as numpy has none."""
@@ -138,23 +146,6 @@ class Outputs(ABC):
     def stddev(self) -> Tensor:
         """(T, D)."""
         return self.variance.sqrt()
-
-    def _checked(self, y: ArrayLike) -> Tensor:
-        try:
-            value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
-            if value.is_complex() or value.dtype == torch.bool:
-                raise TypeError(f"its dtype is {value.dtype}")
-            value = value.to(self.t)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"y must be numbers of the shape {self.shape}, but got {y!r:.80}: {error}") from None
-        if tuple(value.shape) != self.shape:
-            raise ValueError(f"y must have the shape {self.shape}, but its shape is {tuple(value.shape)}.")
-        if bool(value.isinf().any()):
-            row, column = (int(i) for i in value.isinf().nonzero()[0])
-            raise ValueError(
-                f"y must be finite, or NaN for what is ignored, but row {row}, column {column} is infinite."
-            )
-        return value
 
     def select(self, rows: slice) -> Outputs:
         """Some of the T frames, such as those of one of several sequences.
@@ -269,7 +260,14 @@ class Selection(Outputs):
         super().__init__(whole.t[rows], whole.data, whole.include_noise)
         if not len(self.t):
             raise ValueError(f"rows must select at least one of the {len(whole.t)} times, but got {rows}.")
-        self.whole, self.rows = whole, rows
+        self.whole, self.rows, self.is_gaussian = whole, rows, whole.is_gaussian
+
+    def kind_of(self, output: int) -> str:
+        return self.whole.kind_of(output)
+
+    def with_noise(self, include_noise: bool) -> Selection:
+        whole: Any = self.whole
+        return Selection(whole.with_noise(include_noise), self.rows)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         return self.whole.mean[self.rows], self.whole.variance[self.rows]
@@ -281,7 +279,21 @@ class Selection(Outputs):
     def sample(self, num_samples: int = 1) -> Tensor:
         return self.whole.sample(num_samples)[:, self.rows]
 
+    def _full(self, y: ArrayLike) -> Tensor:
+        """``y`` in the frames of the whole prediction, NaN in others."""
+        full = torch.full(self.whole.shape, torch.nan, dtype=self.t.dtype, device=self.t.device)
+        full[self.rows] = self.checked(y)
+        return full
+
     def log_prob(self, y: ArrayLike) -> Tensor:
-        full = torch.full_like(self.whole.mean, torch.nan)
-        full[self.rows] = self._checked(y)
-        return self.whole.log_prob(full)
+        return self.whole.log_prob(self._full(y))
+
+    @property
+    def is_whole(self) -> Tensor:
+        return self.whole.is_whole
+
+    def log_probs(self, y: ArrayLike) -> Tensor:
+        return self.whole.log_probs(self._full(y))[self.rows]
+
+    def cdf(self, y: ArrayLike) -> Tensor:
+        return self.whole.cdf(self._full(y))[self.rows]

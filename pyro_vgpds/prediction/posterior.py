@@ -96,6 +96,7 @@ class Posterior(FittedModel):
         >>> post.residual_variance().shape
         torch.Size([5])
         """
+        self.need_gaussian("residual_variance")
         return residual_variance(self)
 
     @thread_limited
@@ -129,6 +130,7 @@ class Posterior(FittedModel):
         >>> post.hidden_variance(num_sequences=1).shape
         torch.Size([5])
         """
+        self.need_gaussian("hidden_variance")
         return hidden_variance(self, share, num_sequences, num_frames, solver=solver, progress=progress)
 
     @thread_limited
@@ -205,6 +207,7 @@ class Posterior(FittedModel):
         >>> post.calibrate("forecast", horizon=3).forecast([2.6, 2.7], sequence=0).interval(0.95)[0].shape
         torch.Size([2, 5])
         """
+        self.need_gaussian("calibrate")
         split = hold_out(self.data, task, share=share, horizon=horizon, seed=seed)
         return calibrated(self, split)
 
@@ -255,12 +258,12 @@ class Posterior(FittedModel):
         if given is not None:
             if full_cov:
                 raise ValueError("full_cov=True cannot be combined with given: use .covariance of the result.")
-            read_new_data(t, given, self.data, "given")  # its errors name this argument
+            self.check_new(read_new_data(t, given, self.data, "given"), "given")  # errors name this argument
             return self.reconstruct(t, given, which, fill=True, include_noise=include_noise)
         with torch.no_grad():
             path, rows = self.q.forecast(times, which), training_frames(self.data, which)
             carried = self.residuals(self.inducing, times, [(rows, torch.arange(len(times), device=rows.device))])
-            return Prediction(
+            return self.predict(
                 times, path, self.inducing, include_noise=include_noise, full_cov=full_cov, residuals=carried
             )
 
@@ -277,7 +280,7 @@ class Posterior(FittedModel):
         observed, t = self.data.read(0, self.num_outputs) if fill else None, self.data.times.t
         every = [(rows, rows) for rows in (training_frames(self.data, s) for s in range(self.data.num_sequences))]
         carried = self.residuals(self.inducing, t, every)
-        return Prediction(
+        return self.predict(
             t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried,
             parts=Parts.of(self.data),
         )  # fmt: skip
@@ -334,6 +337,7 @@ class Posterior(FittedModel):
         (torch.Size([10, 5]), torch.Size([10, 3]))
         """
         new = read_new_data(t, y, self.data)
+        self.check_new(new)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
         if factorised and free:
             raise ValueError("factorised=True fixes the training frames, so it cannot be combined with free=True.")
@@ -354,8 +358,8 @@ class Posterior(FittedModel):
                 sites=self.encode(new) if encode and self.encode is not None else None, progress=progress,
             )  # fmt: skip
             moments = joint.moments(solution)
-            inducing = InducingPosterior(self.training.likelihood, *moments, joint.combined, joint.weight)
-            result = Reconstruction(
+            inducing = InducingPosterior(joint.mapping(solution), *moments, joint.combined, joint.weight)
+            result = self.predict_from(
                 new.times.t,
                 joint.path(solution),
                 inducing,
@@ -390,7 +394,8 @@ class Posterior(FittedModel):
     def as_model(
         self, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Callable[[ArrayLike | Sequences], Tensor]:
-        """:meth:`generate` as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D).
+        """:meth:`generate` as a Pyro model of times, with sample sites ``x`` (T, Q) and ``y`` (T, D), and ``f`` if
+        outputs are not Gaussian.
 
         :param sequence: see :class:`Posterior`.
         :param include_noise: as in :meth:`generate`.
@@ -402,12 +407,16 @@ class Posterior(FittedModel):
         """
         if self.correlation is not None:
             raise ValueError("as_model draws white noise: use a Posterior without residual.")
-        which = resolve_sequence(sequence, self.data)
+        which, outputs = resolve_sequence(sequence, self.data), self.likelihood
 
         def model(t: ArrayLike | Sequences) -> Tensor:
             times = t.times.t if isinstance(t, Sequences) else read_new_times(t, self.data)
             x = pyro.sample("x", self.q.forecast(times, which))
-            return pyro.sample("y", PosteriorGP(x, self.inducing, include_noise))
+            if outputs is None:
+                return pyro.sample("y", PosteriorGP(x, self.inducing, include_noise))
+            f = pyro.sample("f", PosteriorGP(x, self.inducing, include_noise=False))
+            given = outputs.distribution(f)
+            return pyro.sample("y", given.to_event(2)) if include_noise else pyro.deterministic("y", given.mean)
 
         return model
 
@@ -444,6 +453,7 @@ class Posterior(FittedModel):
         True
         """
         new, solver = read_new_data(t, y, self.data), check_solver(solver)
+        self.check_new(new)
         scores, outputs = [], new.read()
         with torch.no_grad():
             for rows in new.times.slices():

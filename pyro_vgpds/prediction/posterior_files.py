@@ -10,8 +10,9 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
-from pyro_vgpds.files.models import build_data, build_model, describe_data, describe_model, strip
+from pyro_vgpds.files.models import build_model, describe_model, strip
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 

@@ -73,6 +73,9 @@ class Prediction(Outputs):
     :param residuals: residuals carried to these times. Default: the noise is white.
     :param parts: the sequences that the frames belong to. Default: one.
     :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
+    :ivar path: its distribution.
+    :ivar inducing: q(U).
+    :ivar observed: the known numbers, or None.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
     >>> ahead.mean.shape, ahead.variance.shape, ahead.latent.mean.shape
@@ -93,7 +96,7 @@ class Prediction(Outputs):
     ) -> None:
         super().__init__(t, inducing.data, include_noise, parts)
         self.full_cov, self.latent = full_cov, Latent(path)
-        self._path, self._inducing, self._observed, self._residuals = path, inducing, observed, residuals
+        self.path, self.inducing, self.observed, self._residuals = path, inducing, observed, residuals
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -147,20 +150,20 @@ class Prediction(Outputs):
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Rows, indices of outputs (d,), and mean and variance (rows, d), block by block."""
         with torch.no_grad():
-            for rows, frames in self._inducing.frames(*self.latent):
-                for index, v, mean, variance in self._inducing.moments(frames):
+            for rows, frames in self.inducing.frames(*self.latent):
+                for index, v, mean, variance in self.inducing.moments(frames):
                     if self.include_noise:
                         shift, noise = self._noise(index, v)
                         mean, variance = mean + shift[rows], variance + noise[rows]
-                    if self._observed is not None:
-                        seen = self._observed[rows, index]
+                    if self.observed is not None:
+                        seen = self.observed[rows, index]
                         known = torch.isfinite(seen)
                         mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
                     yield rows, index, mean, variance
 
     def _noise(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the noise of some outputs, (T, d) each. White noise has mean zero."""
-        variance = self._inducing.noise_of(index).expand(len(self.t), -1)
+        variance = self.inducing.noise_of(index).expand(len(self.t), -1)
         if self._residuals is None:
             return torch.zeros_like(variance), variance
         mean, share = self._residuals.moments(index, v)
@@ -176,14 +179,14 @@ class Prediction(Outputs):
     @thread_limited
     def _make_covariance(self) -> Tensor:
         with torch.no_grad():
-            parts = [self._inducing.covariances(f) for _, f in self._inducing.frames(*self.latent)]
+            parts = [self.inducing.covariances(f) for _, f in self.inducing.frames(*self.latent)]
             full = torch.cat(parts)
             if self.include_noise:
-                for part in self._inducing.columns():
+                for part in self.inducing.columns():
                     _, noise = self._noise(part.outputs, part.mean)
                     full.diagonal(dim1=-2, dim2=-1)[:, part.outputs] += noise
-            if self._observed is not None:
-                hidden = torch.isnan(self._observed).to(full.dtype)
+            if self.observed is not None:
+                hidden = torch.isnan(self.observed).to(full.dtype)
                 full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
         return full.to(self.t.dtype)
 
@@ -215,13 +218,13 @@ class Prediction(Outputs):
         """
         check_count("num_samples", num_samples)
         with torch.no_grad():
-            x = self._path.sample((num_samples,))
+            x = self.path.sample((num_samples,))
             carried = self._residuals if self.include_noise else None
-            y = PosteriorGP(x, self._inducing, self.include_noise and carried is None).sample()
+            y = PosteriorGP(x, self.inducing, self.include_noise and carried is None).sample()
             if carried is not None:
                 y += carried.sample(num_samples)
-            if self._observed is not None:
-                y = torch.where(torch.isfinite(self._observed), self._observed, y)
+            if self.observed is not None:
+                y = torch.where(torch.isfinite(self.observed), self.observed, y)
         return y.to(self.t.dtype)
 
     @thread_limited
@@ -238,10 +241,10 @@ class Prediction(Outputs):
         >>> bool(ahead.log_prob(ahead.mean) > ahead.log_prob(ahead.mean + 1.0))
         True
         """
-        value = self._checked(y)
+        value = self.checked(y)
         known = torch.isfinite(value)
-        if self._observed is not None:
-            known &= torch.isnan(self._observed)
+        if self.observed is not None:
+            known &= torch.isnan(self.observed)
         residual = torch.where(known, value - self.mean, 0.0)
         if not self.full_cov:
             terms = residual.square() / self.variance + self.variance.log() + math.log(2.0 * math.pi)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -22,16 +22,17 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.inference.natural import least_lam, natural_step
-from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.linalg import NumericalError, cholesky, default_jitter
+from pyro_vgpds.likelihoods.factors import Moments
+from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import Psi, expect
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Joint", "Solution"]
+__all__ = ["Evaluation", "Joint", "Solution", "added"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
@@ -45,9 +46,20 @@ class Solution:
     lam: Tensor  #: sites λ of the active frames
     bound: float  #: the bound at these sites
     num_steps: int  #: natural steps that led to them
+    state: Tensor | None = None  #: of the factors of the new outputs, (2, T, F), if they are not Gaussian
 
 
-_Point: TypeAlias = "tuple[Solution, tuple[Tensor, Tensor, Tensor]]"  # with the mean of q and the derivatives of F̂
+class Evaluation(NamedTuple):
+    """The bound at some sites."""
+
+    bound: float
+    mean: Tensor  #: of q minus that of the prior
+    d_mean: Tensor  #: derivative of F̂ in the mean
+    d_variance: Tensor  #: and in the variance
+    functions: Moments | None = None  #: of the functions of the new outputs, if these are not Gaussian
+
+
+_Point: TypeAlias = "tuple[Solution, Evaluation]"
 
 
 class Joint:
@@ -86,39 +98,48 @@ class Joint:
         if factorised:
             sequences = [torch.arange(s.start, s.stop, device=device) for s in fresh]
         else:
-            sequences = _merge(t, old, fresh, belongs, free)
+            sequences = merge(t, old, fresh, belongs, free)
         self.rows = torch.cat(sequences)  # of the active frames, by sequence, in the order of time
         times = Times(t[self.rows], [len(s) for s in sequences])
         if factorised and any(k is not None for k in belongs):
-            self.prior, self.shift, self.kl_rest = _conditional(q, times, belongs)
+            self.prior, self.shift, self.kl_rest = conditional(q, times, belongs)
         else:
             self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | free).unsqueeze(-1)
-        groups = likelihood.groups_of(combined)
         self.weight = torch.ones_like(t, dtype=torch.float64)
         self.weight[self.num_old :] = trust
-        # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
-        root = groups.factor * self.weight.sqrt().unsqueeze(-1)
-        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
-        self.groups = replace(groups, factor=root, square=square)
-        self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
-        self._normaliser = 0.5 * new.num_observed * math.log(trust)
+        self.set_outputs(new, trust)
         self.factor = likelihood.inducing_factor()
         self.least = least_lam(self.prior.variance)
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
-        self._rest: Psi | None = None
+        self.rest: Psi | None = None
         if bool(fixed.any()):
-            self._rest = self._psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
-        self.kl_rest += _kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
+            self.rest = self.psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
+        self.kl_rest += kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
         # the training frames' sites, and zero for the new ones
         self._eta = q.mean.new_zeros(combined.num_frames, q.event_shape[-1])
         self._lam = torch.zeros_like(self._eta)
         if isinstance(q, OpperArchambeau):
             self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
-    def _psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
+    def set_outputs(self, new: Sequences, trust: float) -> None:
+        """Read the outputs of all frames.
+
+        :param new: the new frames.
+        :param trust: weight of a new frame relative to a training frame.
+        """
+        groups = self.training.likelihood.groups_of(self.combined)
+        # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
+        root = groups.factor * self.weight.sqrt().unsqueeze(-1)
+        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
+        self.groups = replace(groups, factor=root, square=square)
+        self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
+        self._normaliser = 0.5 * new.num_observed * math.log(trust)
+
+    def psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
+        """The statistics of some frames."""
         weight = self.weight[rows]
         mask = weight.unsqueeze(0) if self.groups.mask is None else self.groups.mask[:, rows] * weight
         likelihood = self.training.likelihood
@@ -143,25 +164,46 @@ class Joint:
     def _q(self, eta: Tensor, lam: Tensor) -> OpperArchambeau:
         return OpperArchambeau.from_natural(self.prior, eta, lam)
 
-    def evaluate(self, eta: Tensor, lam: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-        """The bound, the mean of q minus that of the prior, and the derivatives of F̂ in mean and variance.
+    def mapping(self, solution: Solution) -> SparseGP:
+        """p(y given x) of all frames."""
+        return self.training.likelihood
 
+    def evaluate(self, eta: Tensor, lam: Tensor, state: Tensor | None = None) -> Evaluation:
+        """The bound and its derivatives.
+
+        :param state: of the factors of the new outputs, if they are not Gaussian.
         :raises NumericalError: if one of them is not finite.
         """
         q = self._q(eta, lam)
         mean = (self.shift + q.mean).requires_grad_()
         variance = q.variance.clone().requires_grad_()
         with torch.enable_grad():
-            psi = self._psi(self.rows, mean, variance)
-            if self._rest is not None:
-                rest = self._rest
-                psi = Psi(rest.psi0 + psi.psi0, rest.psi1_y + psi.psi1_y, rest.psi2 + psi.psi2)
-            value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
-        d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
-        bound = float(value) + self._normaliser - float(kl_divergence(q, self.prior)) - self.kl_rest
+            value, functions = self.expected(mean, variance, state)
+            d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
+        bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
             raise NumericalError("the bound of the reconstruction is not finite.")
-        return bound, q.mean, d_mean, d_variance
+        return Evaluation(bound, q.mean, d_mean, d_variance, functions)
+
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
+        """F̂ at moments of the active frames, and the moments of the functions of new outputs that are not Gaussian."""
+        psi = self.psi(self.rows, mean, variance)
+        if self.rest is not None:
+            psi = added(self.rest, psi)
+        value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
+        return value + self._normaliser, None
+
+    def first_state(self) -> Tensor | None:
+        """The first state of the factors of the new outputs; None if these are Gaussian."""
+        return None
+
+    def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor | None:
+        """The state of the factors of the new outputs after a step.
+
+        :param functions: moments of their functions.
+        :param rate: length of the step.
+        """
+        return None
 
     def solve(
         self,
@@ -181,16 +223,17 @@ class Joint:
         damping = Damping(drop=tolerance, small=lambda bound: tolerance, patience=_PATIENCE, least=_LEAST_RATE / rate)
 
         def advance(state: Ascent[_Point]) -> tuple[_Point, float]:
-            now, derivatives = state.point
-            moved = natural_step(now.eta, now.lam, *derivatives, self.least, rate * state.length)
+            now, (_, mean, d_mean, d_variance, functions) = state.point
+            moved = natural_step(now.eta, now.lam, mean, d_mean, d_variance, self.least, rate * state.length)
+            outputs = self.next_state(now.state, functions, rate * state.length)
             eta, lam = (torch.where(self.movable, a, b) for a, b in zip(moved, (now.eta, now.lam), strict=True))
-            return point(eta, lam, state.step + 1)
+            return point(eta, lam, state.step + 1, outputs)
 
-        def point(eta: Tensor, lam: Tensor, step: int) -> tuple[_Point, float]:
-            bound, mean, d_mean, d_variance = self.evaluate(eta, lam)
-            return (Solution(eta, lam, bound, step), (mean, d_mean, d_variance)), bound
+        def point(eta: Tensor, lam: Tensor, step: int, outputs: Tensor | None) -> tuple[_Point, float]:
+            found = self.evaluate(eta, lam, outputs)
+            return (Solution(eta, lam, found.bound, step, outputs), found), found.bound
 
-        state = Ascent(*point(eta, lam, 0))
+        state = Ascent(*point(eta, lam, 0, self.first_state()))
         while state.step < num_steps and damping.stopped(state) is None:
             state = damping.step(state, advance)
             watch(state.step)
@@ -215,74 +258,6 @@ class Joint:
         return mean, variance
 
 
-def _merge(t: Tensor, old: list[slice], fresh: list[slice], belongs: Sequence[int | None], free: bool) -> list[Tensor]:
-    """Rows of each active sequence, in the order of time."""
-    joined: dict[int, list[slice]] = {i: [rows] for i, rows in enumerate(old) if free or i in belongs}
-    alone: list[list[slice]] = []
-    for rows, sequence in zip(fresh, belongs, strict=True):
-        if sequence is None:
-            alone.append([rows])
-        else:
-            joined[sequence].append(rows)
-    merged = []
-    for parts in [*joined.values(), *alone]:
-        index = torch.cat([torch.arange(s.start, s.stop, device=t.device) for s in parts])
-        merged.append(index[t[index].argsort(stable=True)])
-    return merged
-
-
-def _conditional(q: PathPosterior, times: Times, belongs: Sequence[int | None]) -> tuple[TemporalGP, Tensor, float]:
-    r"""p(X* given X) with X at its mean, its mean, and the remainder of E_q(X)[KL(q(X*), p(X* given X))].
-
-    With C the conditional covariance and V that of the forecast, which includes the uncertainty of X, the remainder
-    is ½ tr(C⁻¹(V − C)). C is the forecast's covariance for sites so precise that only the jitter of K_t is left.
-    """
-    certain: PathPosterior
-    if isinstance(q, GaussianPosterior):
-        certain = q.certain()
-    else:
-        precision = torch.full_like(q.lam, 1.0 / default_jitter(q.lam.dtype)) / q.prior.variance.mean()
-        certain = OpperArchambeau(q.prior, q.mean_bar, precision)
-    covariance = q.mean.new_zeros(q.event_shape[-1], len(times), len(times))
-    shift = q.mean.new_zeros(len(times), q.event_shape[-1])
-    rest = 0.0
-    for rows, sequence in zip(times.slices(), belongs, strict=True):
-        block = certain.forecast(times.t[rows], sequence).covariance_matrix
-        covariance[:, rows, rows] = block
-        if sequence is not None:
-            forecast = q.forecast(times.t[rows], sequence)
-            shift[rows] = forecast.mean
-            factor = cholesky(block, "the covariance of new frames given the training frames", None)
-            excess = forecast.covariance_matrix - block
-            trace = torch.cholesky_solve(excess, factor.expand_as(excess)).diagonal(dim1=-2, dim2=-1).sum()
-            rest += 0.5 * float(trace.clamp_min(0.0))
-    return TemporalGP(_Given(covariance), times.t, q.event_shape[-1]), shift, rest
-
-
-class _Given(KernelValue):
-    """Covariances (Q, T, T) of one sequence, as a kernel value."""
-
-    def __init__(self, covariance: Tensor) -> None:
-        self.covariance = covariance
-
-    def gram(self, a: Tensor, b: Tensor | None = None) -> Tensor:
-        return self.covariance.unsqueeze(-3)
-
-    def diag(self, a: Tensor) -> Tensor:
-        return self.covariance.diagonal(dim1=-2, dim2=-1)
-
-
-def _kl_of(q: PathPosterior, sequences: list[int]) -> float:
-    """KL(q, p) of a subset of the training sequences."""
-    if isinstance(q, GaussianPosterior):
-        return float(q.kl(sequences))
-    if not sequences:
-        return 0.0
-    times, chosen = q.prior.times, set(sequences)
-    if len(chosen) == len(times.lengths):  # the moments of q are known
-        return float(kl_divergence(q, q.prior))
-    rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
-                      for i, s in enumerate(times.slices()) if i in chosen])  # fmt: skip
-    some = Times(times.t[rows], [times.lengths[i] for i in sequences])
-    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.requested_structure)
-    return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))
+def added(a: Psi, b: Psi) -> Psi:
+    """The statistics of two sets of frames together."""
+    return Psi(a.psi0 + b.psi0, a.psi1_y + b.psi1_y, a.psi2 + b.psi2)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error
-from pyro_vgpds.evaluation.splits import HeldOut, Split
+from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
@@ -88,7 +88,8 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     settings, found = choose_settings(blind, split)  # type: ignore[type-var]
     member = apply_settings(posterior, settings)
     weights = torch.ones(1, posterior.num_outputs, dtype=torch.float64)
-    combination = Combination(weights, calibrate_intervals(found, posterior.num_outputs))
+    calibration = calibrate_intervals(found, posterior.num_outputs, gap_length=gap_length([split]))
+    combination = Combination(weights, calibration)
     return Ensemble([member], {split.task: combination})
 
 

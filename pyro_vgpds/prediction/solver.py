@@ -12,7 +12,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.site_reconstruction import SiteJoint
 from pyro_vgpds.prediction.starts import Training, nearest_starts
 from pyro_vgpds.training.progress import CountLike, counting_bar
 
@@ -76,7 +78,8 @@ def solve(
     observed = new.num_observed
     limit = solver.tolerance * observed
     num_steps = solver.num_steps if observed and sites is None else 0
-    fixed = Joint(training, new, belongs, combined, factorised=factorised, trust=trust)
+    kind = SiteJoint if isinstance(training.likelihood, PseudoGP) else Joint
+    fixed = kind(training, new, belongs, combined, factorised=factorised, trust=trust)
     blank = torch.zeros(new.num_frames, training.q.event_shape[-1], dtype=new.dtype, device=new.device)
     starts = [(blank, blank) if sites is None else sites]
     if observed and sites is None:
@@ -108,5 +111,5 @@ def solve(
         best, bounds = solutions[0], [s.bound for s in solutions]
         if not free:
             return fixed, best, bounds
-        freed = Joint(training, new, belongs, combined, free=True, trust=trust)
+        freed = kind(training, new, belongs, combined, free=True, trust=trust)
         return freed, run(freed, *fixed.new_sites(best), len(starts)), bounds

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.likelihoods.guess import guess
+from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 
@@ -33,6 +35,8 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
     on in turn. From the third on, each searches a random half of the training frames.
     """
     q, likelihood, data = training
+    if isinstance(likelihood, PseudoGP):
+        data, new = (_guessed(likelihood, part) for part in (data, new))
     precision = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
@@ -40,6 +44,18 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
         near, known = nearest_frames(data, new, scales[i % 2], share=1.0 if i < 2 else 0.5)
         lam = precision[near] * known
         yield lam * q.mean[near], lam
+
+
+def _guessed(mapping: PseudoGP, data: Sequences) -> Sequences:
+    """Guesses of the functions in place of outputs that are not Gaussian, NaN for outputs that a sequence has not."""
+    assert data.y is not None
+    y, lengths = data.y.double(), list(data.times.lengths)
+    f = guess(mapping.outputs, y, data.times.lengths)
+    parts = []
+    for part, seen in zip(f.split(lengths), torch.isfinite(y).split(lengths), strict=True):
+        known = seen.any(0).repeat_interleave(part.shape[1] // seen.shape[1])
+        parts.append(torch.where(known, part, torch.nan).to(data.dtype))
+    return Sequences(list(data.times.t.split(lengths)), parts, dtype=data.dtype, device=data.device)
 
 
 def nearest_frames(data: Sequences, new: Sequences, scale: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -5,17 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from pyro_vgpds.files.container import FileFormatError, read_file, write_file
-from pyro_vgpds.files.kernels import UnknownKernelError
-from pyro_vgpds.files.models import (
-    BAD_CONTENT,
-    build_data,
-    check_place,
-    convert_names,
-    convert_scale,
-    describe_data,
-    pack_metadata,
-)
+from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
+from pyro_vgpds.files.data import build_data, describe_data
+from pyro_vgpds.files.models import BAD_CONTENT, check_place, convert_names, convert_scale, pack_metadata
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.ensemble_files import build_ensemble, describe_ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
@@ -37,8 +29,8 @@ def save_posterior(
     :param posterior: a :class:`~pyro_vgpds.Posterior`, a :class:`~pyro_vgpds.PosteriorMixture`, or an
         :class:`~pyro_vgpds.Ensemble` with its report. Members that have the same data share them in the file.
     :param metadata: as in :func:`~pyro_vgpds.save`.
-    :raises TypeError: if a kernel is not registered, or a prior, a guide or a baseline is not one of those that files
-        can hold.
+    :raises TypeError: if a kernel or a likelihood is not registered, or a prior, a guide or a baseline is not one of
+        those that files can hold.
     :raises ValueError: if a model was changed after the posterior was made.
 
     >>> from pyro_vgpds import load_posterior, save_posterior
@@ -76,7 +68,7 @@ def load_posterior(
     :param device: Default: the CPU.
     :param dtype: Default: the dtype at saving.
     :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
-        that is not registered.
+        or a likelihood that is not registered.
     :raises FileNotFoundError: if there is no such file.
     :raises ValueError: if torch cannot use the device.
 
@@ -94,7 +86,7 @@ def load_posterior(
             return build_posterior(header, tensors, build_data(header, tensors, device, dtype))
         build = build_mixture if header["kind"] == "mixture" else build_ensemble
         return build(header, tensors, device, dtype)
-    except UnknownKernelError as error:
+    except UnknownNameError as error:
         raise FileFormatError(f"{path} {error}") from None
     except BAD_CONTENT as error:
         raise FileFormatError(f"{path} does not describe a posterior: {error!r}.") from None

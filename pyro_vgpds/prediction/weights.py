@@ -16,10 +16,12 @@ __all__ = ["combine", "stack"]
 
 _SWEEPS = 200  # at most, over all pairs of members
 _LEAST = 0.02  # smaller weights become zero: each member costs time
-_PSEUDO = 200.0  # held-out entries that the average of all outputs counts for
+_PSEUDO = 200.0  # held-out gaps that the average of all outputs counts for
 
 
-def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: float = math.inf) -> Tensor:
+def stack(
+    members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: float = math.inf, *, gap_length: float = 1.0
+) -> Tensor:
     """Weights (members, D), not negative with sum 1, that minimise the squared held-out error of each output.
 
     The errors of one output are few and correlated in time, so they are combined with those of all outputs.
@@ -29,6 +31,7 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: fl
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     :param limit: members whose root mean squared error is more than this times the smallest one get no weight: the
         errors of a poor member can offset those of the others by chance.
+    :param gap_length: number of entries whose errors are so similar that they count as one.
     """
     output = members[0].output.cpu()
     errors = torch.stack([(m.mean - m.truth).to("cpu", torch.float64) for m in members], 1)
@@ -39,7 +42,8 @@ def stack(members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: fl
         gram[:, k * i + j].index_add_(0, output, errors[:, i] * errors[:, j])
     count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones(len(output)).double())
     pooled = gram.sum(0) / max(1.0, float(count.sum()))
-    gram = ((gram + _PSEUDO * pooled) / (count + _PSEUDO).unsqueeze(-1)).unflatten(-1, (k, k))
+    pseudo = _PSEUDO * gap_length
+    gram = ((gram + pseudo * pooled) / (count + pseudo).unsqueeze(-1)).unflatten(-1, (k, k))
     own = pooled.unflatten(-1, (k, k)).diagonal()
     keep = own <= limit**2 * own.min() if limit < math.inf else torch.ones(k, dtype=torch.bool)
     while True:

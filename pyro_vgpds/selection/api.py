@@ -15,7 +15,7 @@ from pyro_vgpds.checks import check_count, check_number
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import check_task
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.prediction.ensemble import Ensemble, Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
@@ -51,8 +51,9 @@ def auto(
     """Predictions without any choice to make: models and baselines are compared on held-out data and combined.
 
     1. A part of the data is hidden, of the kind that will be predicted (:func:`~pyro_vgpds.evaluation.hold_out`).
-    2. Each candidate is trained on the rest and predicts the hidden part.
-    3. Weights that minimise the held-out error combine the best candidates, separately for each output.
+    2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps.
+    3. Weights that minimise the held-out error combine the best candidates, separately for each output, and for lost
+       frames and lost columns if the data have both.
     4. The widths of intervals are set to what held-out errors need, with weights that were chosen on other entries.
     5. The candidates with a weight are trained further on all data.
 
@@ -128,12 +129,14 @@ def auto(
             raise ValueError(f"no candidate succeeded: {failures}.")
         trials.sort(key=lambda trial: todo.index(trial.candidate))
         choice = choose([trial.found for trial in trials], entries, scale)
-        used = (choice.weights > 0).any(1)
+        used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
-        watch.final([trial.name for trial in kept])
+        if refit:
+            watch.final([trial.name for trial in kept])
         members = place.finals(kept) if refit else [trial.predictor for trial in kept]
-    combination = Combination(choice.weights[used], choice.calibration)
-    ensemble = Ensemble(cast("list[Member]", members), {task: combination}, [trial.name for trial in kept])
+    ensemble = Ensemble(
+        cast("list[Member]", members), {task: choice.combination.take(used)}, [trial.name for trial in kept]
+    )
     ensemble.report = _report(task, trials, entries, choice, scale, failures, skipped)
     return ensemble
 
@@ -148,7 +151,7 @@ def _report(
     skipped: list[str],
 ) -> Report:
     candidates = []
-    for trial, weight in zip(trials, choice.weights.mean(1).tolist(), strict=True):
+    for trial, weight in zip(trials, choice.shares.tolist(), strict=True):
         error, inside = relative_error(trial.found, scale), float(score(trial.found, scale)["in 95 %"] or 0.0)
         candidates.append(Scored(trial.name, trial.is_baseline, error, inside, trial.seconds, weight))
     candidates += [

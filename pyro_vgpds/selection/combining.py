@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
+from pyro_vgpds.prediction.ensemble import Combination
+from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.entries import Entries
 
@@ -18,6 +19,7 @@ __all__ = ["LEVELS", "Choice", "choose"]
 
 LEVELS = (0.5, 0.8, 0.95)  # probabilities of the intervals whose coverage is reported
 _FOLDS = 4
+_LEAST = 100  # held-out entries of lost frames or columns that weights of their own need
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,47 @@ class Choice:
     The predictions and the widths of an entry belong to weights, factors and quantiles of the entries of other folds.
     """
 
-    weights: Tensor  #: (candidates, D)
-    calibration: Calibration
+    combination: Combination  #: of all candidates
     found: HeldOut  #: the variances are corrected
     widths: dict[float, Tensor]  #: half widths (n,) of the intervals, for each of ``LEVELS``
+    shares: Tensor  #: (candidates,), mean weights over the held-out entries
 
 
 def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
-    """Combine candidates.
+    """Combine candidates, separately for lost frames and lost columns if enough entries of both are held out.
 
     :param found: the held-out predictions of each candidate.
     :param entries: where the held-out entries are.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     """
-    num_outputs, limit, fold = len(scale), _limit(entries), _folds(entries)
+    if min(int(entries.lost.sum()), int((~entries.lost).sum())) < _LEAST:
+        return _choose(found, entries, scale)
+    kinds = [~entries.lost, entries.lost]
+    some, lost = (_choose([member.take(kind) for member in found], entries.take(kind), scale) for kind in kinds)
+    mean, variance = found[0].mean.clone(), found[0].variance.clone()
+    widths = {level: torch.zeros_like(mean) for level in LEVELS}
+    for choice, kind in zip((some, lost), kinds, strict=True):
+        mean[kind], variance[kind] = choice.found.mean, choice.found.variance
+        for level, width in widths.items():
+            width[kind] = choice.widths[level]
+    part = float(entries.lost.double().mean())
+    return Choice(
+        replace(some.combination, lost=lost.combination),
+        replace(found[0], mean=mean, variance=variance),
+        widths,
+        (1.0 - part) * some.shares + part * lost.shares,
+    )
+
+
+def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
+    num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
     everything = [fold == k for k in fold.unique()]
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
         some = [member.take(known) for member in found]
-        weights = stack(some, num_outputs, scale, limit)
-        factor = calibrate_intervals(combine(some, weights), num_outputs).factor
+        weights = stack(some, num_outputs, scale, limit, gap_length=length)
+        factor = calibrate_intervals(combine(some, weights), num_outputs, gap_length=length).factor
         mixed = combine([member.take(tested) for member in found], weights)
         mean[tested] = mixed.mean
         variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
@@ -59,9 +81,9 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
         others = calibrate_intervals(part, num_outputs, part)
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
-    weights = stack(found, num_outputs, scale, limit)
-    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked)
-    return Choice(weights, calibration, checked, widths)
+    weights = stack(found, num_outputs, scale, limit, gap_length=length)
+    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length)
+    return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
 
 
 def _folds(entries: Entries) -> Tensor:

@@ -37,7 +37,7 @@ class Configuration:
     noise_per_output: bool = True  #: as in ``VGPDS.from_data``
     scale_outputs: bool = True  #: as in ``VGPDS.from_data``
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
-    num_steps: int = 120  #: of training
+    num_steps: int = 60  #: of training
 
     def check(self, data: Sequences) -> None:
         """Compare the temporal kernel with the times of data, before anything is trained.

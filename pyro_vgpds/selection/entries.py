@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -22,15 +22,50 @@ class Entries:
     sequence: Tensor  #: (n,), index in the data
     t: Tensor  #: (n,)
     split: Tensor  #: (n,), number of the split, such as the origin of a forecast
+    lost: Tensor  #: (n,), whether nothing is observed in the frame
+    gap: Tensor  #: (n,), number of the gap of a column, whose entries have similar errors
+
+    @property
+    def gap_length(self) -> float:
+        """The mean length of gaps, each with the weight of its length."""
+        count = self.gap.unique(return_counts=True)[1].double()
+        return float(count.square().sum() / count.sum())
+
+    def take(self, where: Tensor) -> Entries:
+        """Some of the entries.
+
+        :param where: a mask (n,) or indices.
+        """
+        return Entries(*(getattr(self, field.name)[where] for field in fields(self)))
 
     @classmethod
     def of(cls, splits: Sequence[Split], data: Sequences) -> Entries:
         """The entries of splits of ``data``, one split after the other."""
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        parts: list[tuple[Tensor, ...]] = []
         for number, split in enumerate(splits):
             new = iter(sorted(set(range(data.num_sequences)) - set(split.kept)))  # whole sequences that are hidden
             belongs = [next(new) if s is None else split.kept[s] for s in split.sequence]
             rows = torch.cat(split.truth).isfinite().nonzero()[:, 0]
             sequence = torch.cat([torch.full((len(t),), s) for s, t in zip(belongs, split.t, strict=True)])
-            parts.append((sequence[rows.cpu()], torch.cat(split.t)[rows].cpu(), torch.full((len(rows),), number)))
+            lost = ~torch.cat(split.y).isfinite().any(1)
+            gap = _number_gaps([part.isfinite() for part in split.truth]) + sum(
+                int(part[4].max()) + 1 for part in parts
+            )
+            found = sequence, torch.cat(split.t), torch.full((len(sequence),), number), lost
+            parts.append((*(column.cpu()[rows.cpu()] for column in found), gap))
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _number_gaps(masks: Sequence[Tensor]) -> Tensor:
+    """For each True of masks (T, D), one after the other, the number of its run in a column."""
+    mask = torch.cat(list(masks)).cpu()
+    first = torch.cat([_starts(part.cpu()) for part in masks])
+    runs = first.mT.flatten().cumsum(0).unflatten(0, (mask.shape[1], mask.shape[0])).mT - 1
+    return runs[mask]
+
+
+def _starts(mask: Tensor) -> Tensor:
+    """The first entries of all runs in columns."""
+    first = mask.clone()
+    first[1:] &= ~mask[:-1]
+    return first

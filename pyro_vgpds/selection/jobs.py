@@ -27,6 +27,7 @@ import torch
 
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.processes import is_running
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.trials import (
@@ -239,12 +240,9 @@ def _loaded(path: Path | None, load: Callable[[Path], R]) -> R | None:
 def _is_alive(begun: Path) -> bool:
     """Whether the process that wrote the mark is running; a mark without a number is just being written."""
     try:
-        os.kill(int(begun.read_text() or os.getpid()), 0)
-    except (ValueError, ProcessLookupError, FileNotFoundError):
+        return is_running(int(begun.read_text() or os.getpid()))
+    except (ValueError, FileNotFoundError):
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_horizon
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import Split, check_task, hold_out
+from pyro_vgpds.evaluation.splits import Split, check_task, count_gaps, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
-from pyro_vgpds.files.models import BAD_CONTENT, build_data, describe_data
+from pyro_vgpds.files.data import build_data, describe_data
+from pyro_vgpds.files.models import BAD_CONTENT
 from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
 
 _ORIGINS = 4  # of forecasts, at the most
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
+_PARTS = 2  # held-out parts of other tasks, at the most
+_GAPS = 6.0  # that all parts together should have: the entries of one gap have similar errors
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,10 @@ class Problem:
 
     @cached_property
     def splits(self) -> list[Split]:
-        """Held-out parts, of which the first is trained without; the others need no training of their own."""
-        first = hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=self.seed)
+        """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast."""
+        first = self._part(0)
         if self.task != "forecast":
-            return [first]
+            return self._parts(first)
         width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
         for origins in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):
             try:
@@ -45,6 +49,20 @@ class Problem:
             except ValueError:  # too short for an earlier origin
                 continue
         return [first]
+
+    def _parts(self, first: Split) -> list[Split]:
+        """Held-out parts with enough gaps; those of whole sequences differ in these sequences."""
+        count, found = min(_PARTS, math.ceil(_GAPS / count_gaps(first))), [first]
+        for number in range(1, 10 * _PARTS):
+            part = self._part(number) if len(found) < count else first
+            whole = len(part.kept) < self.data.num_sequences
+            if part is not first and not (whole and any(part.kept == other.kept for other in found)):
+                found.append(part)
+        return found
+
+    def _part(self, number: int) -> Split:
+        seed = self.seed + 1000 * number
+        return hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=seed)
 
     @property
     def share(self) -> float:
@@ -79,7 +97,7 @@ class Problem:
             task, horizon, seed = (header["comparison"][name] for name in ("task", "horizon", "seed"))
             check_task(task)
             if horizon is not None:
-                check_count("horizon", horizon)
+                check_horizon(horizon)
             check_count("seed", seed, 0)
             return cls(build_data(header, tensors), task, horizon, seed)
         except BAD_CONTENT as error:

@@ -13,8 +13,8 @@ from pyro_vgpds.selection.rivals import RIVALS, find_period
 __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
-_STEPS = 80  # of training
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
+_RHYTHM = "matern32(variance=1 fixed)*cosine(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
@@ -26,21 +26,21 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     """
     n, d = data.num_frames, data.num_base_outputs
     if d > _WIDE:
-        return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False, num_steps=60)]
+        return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False)]
     latent = max(1, min(_LINEAR, d, n // 3))
     several = data.num_sequences > 1
     linear = _PLAIN if several and task != "forecast" else None
-    nonlinear = _PLAIN if several and task == "reconstruct" else None  # a new sequence may have another rhythm
+    nonlinear = None
+    if several:  # a new sequence may have another rhythm, but known ones keep theirs
+        nonlinear = _PLAIN if task == "reconstruct" else _RHYTHM
     found = [
-        Configuration("linear mapping", "linear", linear, latent, num_inducing=min(n, latent + 1), num_steps=_STEPS),
-        Configuration("nonlinear mapping", temporal=nonlinear, num_steps=_STEPS),
+        Configuration("linear mapping", "linear", linear, latent, num_inducing=min(n, latent + 1)),
+        Configuration("nonlinear mapping", temporal=nonlinear),
     ]
     if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):
-        found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period), num_steps=_STEPS))
+        found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period)))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
-        found.append(
-            Configuration("nonlinear mapping, neighbouring frames", temporal=nonlinear, lags=(-4, 4), num_steps=_STEPS)
-        )
+        found.append(Configuration("nonlinear mapping, neighbouring frames", temporal=nonlinear, lags=(-4, 4)))
     return found
 
 
@@ -54,9 +54,10 @@ def _is_default(period: float, data: Sequences) -> bool:
 
 
 def _cycle(period: float) -> str:
-    """A cycle that changes over several periods, and what changes within a period besides."""
+    """A cycle with two harmonics that changes over several periods, and what changes within a period besides."""
+    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={period / k!r})" for k in (1, 2, 3))
     return (
-        f"matern32(lengthscale={7.0 * period!r})*cosine(variance=1 fixed, period={period!r})"
+        f"matern32(variance=1 fixed, lengthscale={7.0 * period!r})*({waves})"
         f"+matern32(lengthscale={period!r})+white(variance=0.01)+bias(variance=0.1)"
     )
 

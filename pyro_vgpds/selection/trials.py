@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_vgpds.baselines import BaselinePosterior
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import HeldOut, Split
+from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.prediction.conditioning import continue_training
@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.rivals import Rival, make_rival
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
@@ -44,13 +44,13 @@ __all__ = [
 Candidate = str | Configuration  #: the name of a baseline, or a model
 Predictor = Posterior | BaselinePosterior
 
-_STEPS = 30  # of further training on all data
+_STEPS = 15  # of further training on all data
 _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two small operations of a baseline
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was trained on the first split's training data, and its predictions of all held-out entries."""
+    """A candidate that was trained on the first split's training data, and predictions of all held-out entries."""
 
     candidate: Candidate
     predictor: Predictor
@@ -75,7 +75,8 @@ def name_of(candidate: Candidate) -> str:
 def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
-    :param splits: held-out parts; the candidate is conditioned on the training data of the second and later ones.
+    :param splits: held-out parts. Other origins of a forecast need no training of their own: the first one knows
+        nothing of what they hide. For other tasks the candidate is trained again without each of them.
     :param seed: of the initial values.
     """
     start = process_time()
@@ -83,13 +84,26 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     if isinstance(candidate, str):
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
             rival = make_rival(candidate, train)
-            found = [split.predict(rival.condition(split.train)) for split in splits]
-        return Trial(candidate, rival, TRAINED, _with_errors(HeldOut.join(found), rival), process_time() - start)
+            found = [split.predict(_for_split(rival, split)) for split in splits]
+        joined = _with_errors(HeldOut.join(found), rival, gap_length(splits))
+        return Trial(candidate, rival, TRAINED, joined, process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
     ready = apply_settings(posterior, settings)
-    found = [first, *(split.predict(ready.condition(split.train, list(split.kept))) for split in splits[1:])]
+    found = [first]
+    for split in splits[1:]:
+        if split.task == "forecast":
+            found.append(split.predict(ready.condition(split.train, list(split.kept))))
+        else:
+            found.append(split.predict(apply_settings(_fit(candidate, split.train, seed), settings)))
     return Trial(candidate, posterior, settings, HeldOut.join(found), process_time() - start)
+
+
+def _for_split(rival: BaselinePosterior, split: Split) -> BaselinePosterior:
+    """A baseline for a split, trained again if it knows what the split hides."""
+    if split.task == "forecast" or split.train is rival.data:
+        return rival.condition(split.train)
+    return make_rival(cast("Rival", rival.imputer).name, split.train, rival.variance)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -98,7 +112,7 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     :param split: the one that the trial was trained on.
     """
     if isinstance(trial.candidate, str):
-        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs))
+        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs, gap_length([split])))
     if len(split.kept) < data.num_sequences:  # whole sequences are new: their paths need a start of their own
         posterior = _fit(trial.candidate, data, seed)
     else:
@@ -113,19 +127,19 @@ def _fit(candidate: Configuration, data: Sequences, seed: int) -> Posterior:
         return candidate.fit(data, seed)
 
 
-def _mean_squares(found: HeldOut, num_outputs: int) -> Tensor:
-    """Mean squared held-out error of each output (D,); that of all outputs counts for ten entries."""
-    square = (found.mean - found.truth).square()
+def _mean_squares(found: HeldOut, num_outputs: int, length: float) -> Tensor:
+    """Mean squared held-out error of each output (D,); that of all outputs counts for ten gaps of this length."""
+    square, pseudo = (found.mean - found.truth).square(), 10.0 * length
     total = torch.zeros(num_outputs, dtype=square.dtype, device=square.device).index_add_(0, found.output, square)
     count = torch.zeros_like(total).index_add_(0, found.output, torch.ones_like(square))
-    return (total + 10.0 * square.mean()) / (count + 10.0)
+    return (total + pseudo * square.mean()) / (count + pseudo)
 
 
-def _with_errors(found: HeldOut, rival: BaselinePosterior) -> HeldOut:
+def _with_errors(found: HeldOut, rival: BaselinePosterior, length: float) -> HeldOut:
     """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
     if not torch.equal(found.variance, rival.variance.to(found.variance)[found.output]):
         return found
-    return replace(found, variance=_mean_squares(found, rival.num_outputs)[found.output].clamp_min(1e-300))
+    return replace(found, variance=_mean_squares(found, rival.num_outputs, length)[found.output].clamp_min(1e-300))
 
 
 def save_trial(path: Path, trial: Trial) -> None:

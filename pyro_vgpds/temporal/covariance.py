@@ -132,7 +132,7 @@ class TemporalCovariance(ABC):
         """q(X) of the frames ``rows`` (T,) as a distribution, from the moments of all frames."""
         return GaussianPath(
             moments.mu[..., rows, :],
-            moments.s[..., rows, :],
+            moments.s[..., rows, :].clamp_min(0.0),
             lambda: self.posterior_block(lam, rows),
             lambda shape: self.posterior_draw(lam, shape)[..., rows, :],
         )

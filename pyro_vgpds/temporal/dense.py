@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +16,15 @@ from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import lost_digits
+from pyro_vgpds.types import Context
 
 __all__ = ["DenseCovariance"]
+
+
+class _Pass(Context, Protocol):
+    """The context of functions here."""
+
+    shape: torch.Size
 
 
 class DenseCovariance(TemporalCovariance):
@@ -143,7 +150,7 @@ class _Posterior(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, block: Tensor, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: _Pass, block: Tensor, mean_bar: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         factor = _factor_b(block, lam)
         s, v = _variance(block, lam, factor)
         ctx.save_for_backward(block, mean_bar, lam, s, v)
@@ -151,7 +158,7 @@ class _Posterior(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, ...]:
         block, mean_bar, lam, s, v = ctx.saved_tensors
         full = block - v.mT @ v
         g_block = g_lam = None
@@ -169,7 +176,7 @@ class _NaturalPosterior(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, block: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(ctx: _Pass, block: Tensor, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         factor, r = _factor_b(block, lam), lam.sqrt()
         s, v = _variance(block, lam, factor)
         scaled = (eta / r.clamp_min(torch.finfo(r.dtype).tiny)).unsqueeze(-1)
@@ -182,7 +189,7 @@ class _NaturalPosterior(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_mu: Tensor, g_s: Tensor, g_mean_bar: Tensor, g_logdet: Tensor
+        ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_mean_bar: Tensor, g_logdet: Tensor
     ) -> tuple[Tensor | None, ...]:
         block, mean_bar, lam, mu, s, v = ctx.saved_tensors
         full = block - v.mT @ v

@@ -18,10 +18,10 @@ from torch.distributions import Independent, Normal, register_kl
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.linalg import in_double
+from pyro_vgpds.linalg import in_double, positive_part
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
-from pyro_vgpds.temporal.rounding import check_digits
+from pyro_vgpds.temporal.rounding import check_digits, check_divergence
 from pyro_vgpds.temporal.structure import make_covariance
 from pyro_vgpds.types import Shape
 
@@ -197,14 +197,14 @@ class OpperArchambeau(Expandable):
 
     @property
     def variance(self) -> Tensor:
-        """The diagonals of S."""
-        return self.moments.s.expand(self._extended_shape())
+        """The diagonals of S, without negative values that rounding errors made."""
+        return self.moments.s.clamp_min(0.0).expand(self._extended_shape())
 
     @property
     def covariance_matrix(self) -> Tensor:
         """S for each latent dimension, (..., Q, N, N), zero between sequences. Large: computed on each access."""
         n, q = self.event_shape
-        return self.prior.covariance.posterior_matrix(self.lam).expand(self.batch_shape + (q, n, n))
+        return positive_part(self.prior.covariance.posterior_matrix(self.lam)).expand(self.batch_shape + (q, n, n))
 
     def covariance_of(self, rows: Tensor) -> Tensor:
         """S of some frames, (..., Q, T, T).
@@ -212,7 +212,7 @@ class OpperArchambeau(Expandable):
         :param rows: their indices, (T,).
         """
         t, q = len(rows), self.event_shape[-1]
-        return self.prior.covariance.posterior_block(self.lam, rows).expand(self.batch_shape + (q, t, t))
+        return positive_part(self.prior.covariance.posterior_block(self.lam, rows)).expand(self.batch_shape + (q, t, t))
 
     def frames(self, rows: Tensor) -> GaussianPath:
         """q(X) of some frames as a distribution, event shape (T, Q).
@@ -292,5 +292,7 @@ def _kl_mean_field(q: Independent, p: TemporalGP) -> Tensor:
     square, logdet = p.covariance.whiten(q.mean)
     trace = (p.covariance.inverse_diag() * q.variance).sum((-2, -1))
     logdet = logdet.expand(logdet.shape[:-1] + (latent,)).sum(-1)
-    kl = 0.5 * (square.sum(-1) + trace + logdet - n * latent - q.variance.log().sum((-2, -1)))
+    square, spread = square.sum(-1), n * latent + q.variance.log().sum((-2, -1))
+    kl = 0.5 * (square + trace + logdet - spread)
+    check_divergence(kl, square, trace, logdet, spread)
     return kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

@@ -16,6 +16,7 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky, default_jitter, matvec
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
+from pyro_vgpds.temporal.rounding import check_divergence
 from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPosterior", "PathPosterior"]
@@ -163,6 +164,7 @@ class GaussianPosterior(Expandable):
         """KL(q, p) of some training sequences. For frames that are points it is minus the log-density of the prior.
 
         :param sequences: their indices. Default: all.
+        :raises NumericalError: if rounding errors make it clearly negative.
         """
         slices = self.prior.times.slices()
         total = self._mean.new_zeros(())
@@ -170,18 +172,22 @@ class GaussianPosterior(Expandable):
             rows = slices[sequence]
             factor, mean_bar = self._solve(sequence)
             shape = self._mean[rows].mT.shape
-            total = total + (self._mean[rows].mT * mean_bar).sum()
-            total = total + 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().expand(shape).sum()
+            square = (self._mean[rows].mT * mean_bar).sum()
+            logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().expand(shape).sum()
+            is_point = self._variance[rows].mT == 0.0
             if self._covariance is None:
                 s = self._variance[rows].mT
-                inverse = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1)
-                total = total + (inverse * s).sum() - (s[s > 0.0].log() + 1.0).sum()
-                total = total + math.log(2.0 * math.pi) * (s == 0.0).sum()
+                trace = (torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) * s).sum()
+                spread = (s[~is_point].log() + 1.0).sum() - math.log(2.0 * math.pi) * is_point.sum()
             else:
                 own = self._posterior_factor(rows)
-                ratio = torch.linalg.solve_triangular(factor.expand_as(own), own, upper=False)
-                total = total + ratio.square().sum() - _logdet(own) - shape.numel()
-        return 0.5 * total
+                trace = torch.linalg.solve_triangular(factor.expand_as(own), own, upper=False).square().sum()
+                spread = _logdet(own) + shape.numel()
+            kl = 0.5 * (square + logdet + trace - spread)
+            if not bool(is_point.any()):  # the density of points may have any value
+                check_divergence(kl, square, logdet, trace, spread)
+            total = total + kl
+        return total
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         noise = torch.randn(self._extended_shape(sample_shape), dtype=self._mean.dtype, device=self._mean.device)

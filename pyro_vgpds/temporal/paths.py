@@ -10,7 +10,7 @@ from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import cholesky, matvec
+from pyro_vgpds.linalg import cholesky, matvec, positive_part
 from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPath"]
@@ -51,10 +51,10 @@ class GaussianPath(Expandable):
     def covariance_matrix(self) -> Tensor:
         """(..., Q, T, T). Large: computed on each access."""
         t, q = self.event_shape
-        return self._covariance().expand(self.batch_shape + (q, t, t))
+        return positive_part(self._covariance()).expand(self.batch_shape + (q, t, t))
 
     def _factor(self) -> Tensor:
-        return cholesky(self._covariance(), "the covariance of the latent path", None)
+        return cholesky(positive_part(self._covariance()), "the covariance of the latent path", None)
 
     def _correlate(self, shape: torch.Size) -> Tensor:
         noise = torch.randn(shape + self.event_shape, dtype=self._mean.dtype, device=self._mean.device)

@@ -34,7 +34,7 @@ model in float32: a filter in float32 loses all digits if λ K = 1e8.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,8 +42,15 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.temporal import chains, scan, tiles
 from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.types import Context
 
 __all__ = ["draw", "is_compiled", "matmul", "posterior", "solve", "undraw", "variance"]
+
+
+class _Pass(Context, Protocol):
+    """The context of functions here."""
+
+    layout: Layout
 
 
 def is_compiled(x: Tensor) -> bool:
@@ -88,7 +95,7 @@ def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Te
     return _route(a, layout).undraw(a, q, layout, white, x)
 
 
-def _solve_grad(ctx: Any, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+def _solve_grad(ctx: _Pass, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """The gradients in a, q, η and λ of the mean and b."""
     # b = η − λ mean, and d mean = W dK_f b − S dΛ mean + S dη with W = I − S Λ
     a, q, lam, mean, b = ctx.saved_tensors[:5]
@@ -103,7 +110,7 @@ def _solve_grad(ctx: Any, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...])
 class _Posterior(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, a: Tensor, q: Tensor, layout: Layout, eta: Tensor | None, lam: Tensor
+        ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, eta: Tensor | None, lam: Tensor
     ) -> tuple[Tensor | None, ...]:
         route = _route(a, layout)
         s, precision, logdet, kept = route.variance(a, q, layout, lam)
@@ -115,7 +122,7 @@ class _Posterior(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_s: Tensor, g_precision: Tensor, g_logdet: Tensor, g_mean: Tensor | None, g_b: Tensor | None
+        ctx: _Pass, g_s: Tensor, g_precision: Tensor, g_logdet: Tensor, g_mean: Tensor | None, g_b: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         a, q, lam, mean, _, s, *kept = ctx.saved_tensors
         direction = g_s - lam.square() * g_precision  # the diagonal of (K_f + Λ⁻¹)⁻¹ is λ − λ² s
@@ -133,7 +140,7 @@ class _Posterior(torch.autograd.Function):
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         mean, b = _route(a, layout).solve(a, q, layout, eta, lam)
         ctx.layout = layout
         ctx.save_for_backward(a, q, lam, mean, b)
@@ -141,21 +148,21 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_mean: Tensor, g_b: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, g_mean: Tensor, g_b: Tensor) -> tuple[Tensor | None, ...]:
         g_a, g_q, g_eta, g_lam = _solve_grad(ctx, g_mean, g_b, ())
         return g_a, g_q, None, g_eta, g_lam
 
 
 class _MatMul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
+    def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
         ctx.layout = layout
         ctx.save_for_backward(a, q, b)
         return _route(a, layout).matmul(a, q, layout, b)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, q, b = ctx.saved_tensors
         route = _route(a, ctx.layout)
         g_a = g_q = None
@@ -166,14 +173,14 @@ class _MatMul(torch.autograd.Function):
 
 class _Draw(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
+    def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
         ctx.layout = layout
         ctx.save_for_backward(a, q, white, noise)
         return _route(a, layout).draw(a, q, layout, white, noise)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, q, white, noise = ctx.saved_tensors
         g_a, g_q, g_white, g_noise = _route(a, ctx.layout).draw_grad(a, q, ctx.layout, white, noise, grad)
         return g_a, g_q, None, g_white, g_noise

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError, default_jitter
 
-__all__ = ["check_digits", "lost_digits"]
+__all__ = ["check_digits", "check_divergence", "lost_digits"]
 
 _SHARE_ERROR = 1e-2  # rounding error of λ diag S, which is in [0, 1], that makes it useless
 
@@ -47,3 +47,16 @@ def check_digits(shares: Tensor, square: Tensor, logdet: Tensor) -> None:
         right = (low >= -_SHARE_ERROR) & (high <= 1.0 + _SHARE_ERROR) & (terms >= -error).all()
         if not bool(right):  # also if they are NaN
             raise lost_digits(torch.stack([low, high, terms.sum()]))
+
+
+def check_divergence(kl: Tensor, *terms: Tensor) -> None:
+    """Check the KL divergence of any q(X): none is negative, so no bound exceeds the ceiling of the outputs' density.
+
+    :param kl: the divergence, (...).
+    :param terms: the terms that it is a sum of, (...), whose sizes tell the size of its rounding error.
+    :raises NumericalError: if it is clearly negative, or not finite.
+    """
+    with torch.no_grad():
+        error = default_jitter(kl.dtype) * sum((term.abs() for term in terms), torch.ones_like(kl))
+        if not bool((kl >= -error).all() and torch.isfinite(kl).all()):
+            raise lost_digits(kl.detach())

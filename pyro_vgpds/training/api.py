@@ -29,7 +29,7 @@ def fit(
     model: PyroModule,
     guide: OpperArchambeauGuide,
     data: Sequences,
-    num_steps: int = 100,
+    num_steps: int = 60,
     method: str | None = None,
     *,
     learning_rate: float | None = None,

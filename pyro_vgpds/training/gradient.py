@@ -22,6 +22,7 @@ __all__ = ["GradientSteps", "Point"]
 
 _BAD_DROP = 0.05  # nats per observed number that a step may lower the bound by before it is undone
 _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
+_EARLY_LENGTH = 1e-12  # the same for the first steps: a start that fits badly with little noise has huge gradients
 _PATIENCE = 10  # consecutive steps with a small relative change that end training
 _PACE = 2.0  # learning rate of scales relative to that of inducing inputs, with natural steps: they have further to go
 # A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
@@ -56,6 +57,7 @@ class GradientSteps:
             small=lambda bound: problem.small_change(bound, settings.tolerance),
             patience=_PATIENCE if settings.tolerance else math.inf,
             least=_LEAST_LENGTH,
+            early=_EARLY_LENGTH,
         )
 
     def start(self) -> Ascent[Point]:
@@ -86,7 +88,8 @@ class GradientSteps:
                 f"Cannot resume: the checkpoint's bound was {loop['last']!r}, but the same step now gives {bound!r}. "
                 "The data, the versions or the machine differ."
             )
-        return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone)
+        settled = loop.get("settled", True)  # checkpoints of earlier versions do not have it
+        return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone, settled)
 
     def step(self, state: Ascent[Point]) -> Ascent[Point]:
         """The state after one step."""
@@ -99,7 +102,7 @@ class GradientSteps:
     def stopped(self, state: Ascent[Point]) -> str | None:
         """Why training ends here; None if it continues."""
         stopped = self.damping.stopped(state)
-        if stopped == "stuck" and state.step - state.num_undone >= _PATIENCE:
+        if stopped == "stuck" and not state.is_early:
             return "converged"  # to the limit of the digits, as for outputs without noise
         return stopped or ("steps" if state.step >= self.settings.num_steps else None)
 
@@ -109,6 +112,7 @@ class GradientSteps:
             "step": state.step,
             "damping": state.length,
             "quiet": state.quiet,
+            "settled": state.settled,
             "last": state.bound,
             "adam": None if self.adam is None else self.adam.state_dict(),
             "generator": state.point.generator,
@@ -121,10 +125,10 @@ class GradientSteps:
 
     def _advance(self, state: Ascent[Point]) -> tuple[Point, float]:
         problem, settings = self.problem, self.settings
-        if state.step < settings.num_warmup and problem.noise is not None:
-            problem.noise.grad = None
-        if problem.natural is not None:
-            problem.natural.step(settings.natural_rate * state.length)
+        if state.step < settings.num_warmup:
+            for parameter in problem.late:
+                parameter.grad = None
+        problem.move_sites(settings.natural_rate * state.length)
         if self.adam is not None:
             for group in self.adam.param_groups:
                 group["lr"] = group["pace"] * settings.rate * state.length

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
+from pyro_vgpds.inference.ascent import lbfgs, lbfgs_continued, lbfgs_steps
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.problem import NO_START, Problem, Values
 from pyro_vgpds.training.settings import Settings
@@ -27,7 +27,7 @@ class Chunk:
     phase: int = 0  #: 0 is the warm-up, 1 moves the noise, too
     spent: int = 0  #: evaluations of this phase so far
     last: float = -math.inf  #: the best bound of the last chunk of this phase
-    optimiser: dict[str, object] | None = None  #: its state; None at the beginning of a phase
+    optimiser: dict[str, Any] | None = None  #: its state; None at the beginning of a phase
     bounds: tuple[float, ...] = ()  #: of the chunk that led here
     num_undone: int = 0  #: evaluations without a finite value
     converged: bool = False
@@ -39,7 +39,8 @@ class LbfgsSteps:
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
-        others = [p for p in problem.parameters if p is not problem.noise]
+        late = {id(p) for p in problem.late}
+        others = [p for p in problem.parameters if id(p) not in late]
         warmup = min(settings.num_warmup, settings.num_steps) if len(others) < len(problem.parameters) else 0
         self._phases = [(others, warmup), (problem.parameters, settings.num_steps + 1 - warmup)]
 
@@ -61,7 +62,7 @@ class LbfgsSteps:
         parameters, budget = self._phases[state.phase]
         optimiser = lbfgs(parameters, self.settings.rate)
         if state.optimiser is not None:
-            optimiser.load_state_dict(state.optimiser)
+            lbfgs_continued(optimiser, state.optimiser)
         problem, bounds, num_failed = self.problem, list[float](), 0
 
         def evaluate() -> float:

@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
@@ -41,7 +41,7 @@ class Values(NamedTuple):
     """The values of everything that a step changes."""
 
     parameters: Sequence[Tensor]
-    sites: Sequence[Tensor]  #: η and λ with natural steps, else empty; never changed in place
+    sites: Sequence[Tensor]  #: η and λ with natural steps, the state of the outputs' factors; never changed in place
 
 
 class Problem:
@@ -56,32 +56,52 @@ class Problem:
         self._everything = [*model.parameters(), *guide.parameters()]
         own = {id(p) for p in (guide.mean_bar_unconstrained, guide.lam_unconstrained)} if self.natural else set()
         self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
-        self.noise: Tensor | None = getattr(model, "noise_unconstrained", None)
+        self.outputs = sites_of(model)
+        #: parameters that are fixed at first, so that the model does not explain everything as noise
+        self.late = _noise_parameters(model)
         # With priors on hyperparameters the bound is an estimate from one draw: the best of many is only the luckiest.
         self.random = guide.has_random_parameters
         self.best, self.best_bound = Values((), ()), -math.inf
         self._elbo, self._observed = Collapsed_ELBO(), data.num_observed
+        self._strict, self._begun = True, False
 
     def __enter__(self) -> Problem:
         if self.natural is not None:
             self.natural.__enter__()
+        if self.outputs is not None:
+            self.outputs.is_held = True
         self.best = self.values()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.restore(self.best)
+        if self.outputs is not None:
+            self.outputs.is_held = False
         if self.natural is not None:
             self.natural.__exit__(*error)
 
     def values(self) -> Values:
         """Copies of the current values."""
-        return Values(copies(self.parameters), () if self.natural is None else (self.natural.eta, self.natural.lam))
+        sites = () if self.natural is None else (self.natural.eta, self.natural.lam)
+        return Values(copies(self.parameters), sites if self.outputs is None else (*sites, self.outputs.state))
 
     def restore(self, values: Values) -> None:
         """Go back to values from before."""
         put_back(self.parameters, values.parameters)
         if self.natural is not None:
-            self.natural.eta, self.natural.lam = values.sites
+            self.natural.eta, self.natural.lam = values.sites[:2]
+        if self.outputs is not None:
+            self.outputs.set(values.sites[-1])
+
+    def move_sites(self, natural_rate: float) -> None:
+        """Move q(X) and the factors of the outputs, with the gradients of the last evaluation.
+
+        :param natural_rate: length of the natural steps.
+        """
+        if self.natural is not None:
+            self.natural.step(natural_rate)
+        if self.outputs is not None:
+            self.outputs.step(natural_rate)
 
     def loaded(self, tensors: Sequence[Tensor]) -> Values:
         """Values from a checkpoint, where sites follow the parameters.
@@ -99,10 +119,14 @@ class Problem:
 
         :raises NumericalError: if the bound or a gradient is not finite.
         """
-        for parameter in self._everything:
-            parameter.grad = None
-        with strict_rounding() if math.isfinite(self.best_bound) else nullcontext():
-            bound = -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
+        try:
+            bound = self._bound_and_gradients()
+        except NumericalError:
+            if self._begun:
+                raise
+            self._strict = False  # the start itself is close to the limit of rounding errors: so may be later points
+            bound = self._bound_and_gradients()
+        self._begun = True
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
@@ -113,6 +137,21 @@ class Problem:
             self.best, self.best_bound = values, bound
         return bound, values
 
+    def _bound_and_gradients(self) -> float:
+        for parameter in self._everything:
+            parameter.grad = None
+        with strict_rounding() if self._strict else nullcontext():
+            return -float(self._elbo.loss_and_grads(self.model, self.guide, self.data))
+
     def small_change(self, bound: float, tolerance: float) -> float:
         """The change that is small for a bound, which may cross zero: so its size alone is no measure."""
         return tolerance * max(abs(bound), self._observed)
+
+
+def _noise_parameters(model: PyroModule) -> list[Tensor]:
+    """The noise variance, or the parameters of the likelihood."""
+    likelihood = getattr(model, "output_likelihood", None)
+    if likelihood is not None:
+        return list(likelihood.parameters())
+    noise: Tensor | None = getattr(model, "noise_unconstrained", None)
+    return [] if noise is None else [noise]

@@ -82,8 +82,8 @@ def progress_bar(problem: Problem, num_steps: int, label: str, show: bool) -> It
                 return
             bar.update(step - bar.n)
             facts = {"bound": f"{bound:.6g}"}
-            if problem.noise is not None:
-                facts["noise"] = f"{problem.noise.detach().exp().mean().item():.3g}"
+            if problem.outputs is None and problem.late:
+                facts["noise"] = f"{problem.late[0].detach().exp().mean().item():.3g}"
             with suppress(AttributeError, ValueError):  # a model that is not a VGPDS, or a mapping without weights
                 facts["active"] = str(int(problem.model.relevance().active.sum()))
             bar.set_postfix(facts)

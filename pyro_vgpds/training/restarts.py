@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
@@ -41,19 +41,31 @@ class Runs:
         self.model, self.guide, self.data, self.settings = model, guide, data, settings
         self.progress, self.callback = progress, callback
         self.parameters = [*model.parameters(), *guide.parameters()]
+        self.outputs = sites_of(model)
+
+    def values(self) -> list[Tensor]:
+        """Copies of the parameters, and of the state of the outputs' factors if outputs are not Gaussian."""
+        return copies(self.parameters) + ([] if self.outputs is None else [self.outputs.state])
+
+    def restore(self, values: list[Tensor]) -> None:
+        """Go back to values from before."""
+        count = len(self.parameters)
+        put_back(self.parameters, values[:count])
+        if self.outputs is not None:
+            self.outputs.set(values[count])
 
     def run(
         self, label: str, checkpoints: Checkpoints | None = None, snapshot: Snapshot | None = None
     ) -> tuple[FitResult, list[Tensor]]:
-        """The result of a run, and the parameters."""
+        """The result of a run, and the values that it reached."""
         problem = Problem(self.model, self.guide, self.data, natural=self.settings.method == "natural")
         result = run(problem, self.settings, Watch(label, self.progress, self.callback, checkpoints), snapshot)
-        return result, copies(self.parameters)
+        return result, self.values()
 
     def kept(self, found: Sequence[tuple[FitResult, list[Tensor]]]) -> FitResult:
-        """The best run, with its parameters put back."""
+        """The best run, with its values put back."""
         best, reached = max(found, key=lambda one: one[0].bound)
-        put_back(self.parameters, reached)
+        self.restore(reached)
         if not self.guide.has_random_parameters:
             # that of the parameters themselves, now that mean_bar is computed from η
             best.bound = -float(Collapsed_ELBO().loss(self.model, self.guide, self.data))
@@ -63,17 +75,12 @@ class Runs:
 
     def best_of(self, count: int, processes: int) -> FitResult:
         """The best of several runs, the first of which has the current inducing inputs."""
-        first = copies(self.parameters)
+        first = self.values()
         starts = [self.model.inducing.detach().clone()]
         starts += [kmeans(self.model.start.x, self.model.num_inducing) for _ in range(count - 1)]
 
-        def start(i: int) -> None:
-            put_back(self.parameters, first)
-            with torch.no_grad():
-                self.model.inducing_unconstrained.copy_(starts[i])
-
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
-            put_back(self.parameters, first)
+            self.restore(first)
             with torch.no_grad():
                 self.model.inducing_unconstrained.copy_(starts[i])
             return self.run(f"run {i + 1}")

@@ -6,7 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_like_missing, keep_enough
+from pyro_vgpds.evaluation.gaps import (
+    choose_columns,
+    hide_blocks,
+    hide_entries,
+    hide_like_missing,
+    keep_enough,
+    mean_length,
+)
 from pyro_vgpds.evaluation.splits import hide_spans
 
 
@@ -105,6 +112,37 @@ def test_an_end_is_extended_by_at_most_half_of_the_column():
     hidden = hide_like_missing([seen], 0.9, np.random.default_rng(0))[0]
     assert runs(hidden[:, :1]) == [(10, 1, 0), (13, 1, 0)]
     assert runs(hidden[:, 1:]) == [(10, 10, 0)]
+
+
+def test_lost_frames_and_lost_columns_are_both_repeated():
+    """Many long gaps of columns, and two spans of lost frames: both kinds are hidden, with their lengths."""
+    seen = with_runs(300, 12, 15, 40, 0)
+    seen[[50, 59, 200, 209]] = True  # the spans have ends
+    seen[51:59] = seen[201:209] = False
+    for seed in range(5):
+        hidden = hide_like_missing([seen], 0.1, np.random.default_rng(seed))[0]
+        lost = ~(seen & ~hidden).any(1)
+        spans = runs((lost & hidden.any(1))[:, None])
+        assert len(spans) >= 1
+        assert all(length % 8 == 0 or length >= 8 for _, length, _ in spans)
+        in_spans = hidden[lost].sum() / hidden.sum()
+        assert 0.2 < in_spans < 0.8
+
+
+def test_gaps_keep_their_length_if_there_is_space():
+    seen = np.ones((400, 6), dtype=bool)
+    seen[100:110, :3] = False
+    hidden = hide_like_missing([seen], 0.03, np.random.default_rng(1))[0]
+    lengths = [length for _, length, column in runs(hidden)]
+    assert set(lengths) == {10}
+    assert {column for _, _, column in runs(hidden)} == {0, 1, 2}
+
+
+def test_the_mean_length_counts_runs_by_their_entries():
+    mask = np.zeros((10, 2), dtype=bool)
+    mask[:3, 0] = mask[5, 0] = mask[2:4, 1] = True  # lengths 3, 1 and 2
+    assert mean_length([mask, np.zeros((4, 2), dtype=bool)]) == pytest.approx((9 + 1 + 4) / 6)
+    assert mean_length([np.zeros((4, 2), dtype=bool)]) == 1.0
 
 
 def test_a_sequence_without_gaps_gets_those_of_another():

@@ -11,6 +11,7 @@ from problems import make_data
 from pyro_vgpds import Sequences
 from pyro_vgpds.data.parts import split_outputs
 from pyro_vgpds.evaluation import hold_out
+from pyro_vgpds.evaluation.splits import count_gaps
 from pyro_vgpds.prediction import GaussianPrediction
 
 
@@ -165,6 +166,21 @@ def test_only_columns_that_were_observed_are_hidden():
         [hold_out(data, "reconstruct", seed=seed) for seed in range(10)]
 
 
+def test_gaps_are_counted_for_the_rarer_kind():
+    data = make_data((100, 60))
+    y = data.y.clone()
+    y[10:16] = torch.nan  # lost frames, and lost columns in other frames
+    y[20:100:10, 1] = torch.nan
+    data = Sequences(list(data.times.t.split(data.lengths)), list(y.split(data.lengths)))
+    split = hold_out(data, "impute", share=0.2)
+    lost = torch.cat([~part.isfinite().any(1) for part in split.y]) & torch.cat(split.truth).isfinite().any(1)
+    assert 1.0 <= count_gaps(split) <= int(lost.sum()) / 6.0 + 1e-9
+    single = hold_out(make_data((40, 25)), "impute", pattern="spans")
+    frames = int(torch.cat(single.truth).isfinite().any(1).sum())
+    assert 1.0 <= count_gaps(single) <= frames / 3.0
+    assert count_gaps(hold_out(make_data((20, 20, 20, 20, 20)), "reconstruct", share=0.2)) == 6.0
+
+
 def test_a_split_asks_for_its_task_only():
     data = make_data((20, 16))
     for task, calls in (("impute", [False]), ("forecast", [0, 1]), ("reconstruct", [[None]])):
@@ -211,7 +227,8 @@ def test_lags_names_and_dates_are_kept():
             {"task": "impute", "pattern": "stripes"},
             "pattern must be 'entries', 'blocks', 'spans' or 'missing', but got 'stripes'",
         ),
-        ({"task": "forecast", "horizon": 0}, "horizon must be a whole number of at least 1, but got 0"),
+        ({"task": "forecast", "horizon": 0}, "horizon must be a number of frames, a whole number of at least 1, but"),
+        ({"task": "forecast", "horizon": "24h"}, "horizon must be a number of frames, a whole .* but got '24h'"),
         ({"task": "forecast", "skip": -1}, "skip must be a whole number of at least 0, but got -1"),
         (
             {"task": "forecast", "horizon": 6, "skip": 2},

@@ -125,9 +125,12 @@ def test_a_backtest_keeps_the_hyperparameters():
 
 def test_arguments_of_a_backtest():
     recording = Recording(make_data((12, 10)))
-    for arguments, name in (((0,), "horizon"), ((2, 0), "num_origins"), ((2, 1, 0), "step")):
+    frames = "horizon must be a number of frames, a"
+    for arguments, start in (
+        ((0,), frames), ((2, 0), "num_origins must be a"), ((2, 1, 0), "step must be a"),
+    ):  # fmt: skip
         options = dict(zip(("horizon", "num_origins", "step"), arguments, strict=False))
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, but got 0"):
+        with pytest.raises(ValueError, match=f"{start} whole number of at least 1, but got 0"):
             backtest(recording, **options)
     with pytest.raises(ValueError, match="horizon=4 and skip=16 must leave 3 training frames"):
         backtest(recording, 4)

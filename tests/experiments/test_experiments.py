@@ -311,4 +311,6 @@ def test_bad_input(tmp_path):
         experiments.run("dog", tmp_path)
     with pytest.raises(ValueError, match="seeds must be at least 1, but got 0"):
         experiments.run("missa", tmp_path, seeds=0)
-    assert set(experiments.NAMES) == {"cmu35", "cmu07", "missa", "ocean", "periodic_video", "yeast", "robot"}
+    assert set(experiments.NAMES) == {
+        "cmu35", "cmu07", "missa", "ocean", "periodic_video", "yeast", "robot", "spikes", "chorales", "flu",
+    }  # fmt: skip

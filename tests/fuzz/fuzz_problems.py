@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random problems from seeds, and everything that must hold for each: trained, predicted, saved and loaded.
 
-``python tests/fuzz/fuzz_problems.py --first 0 --count 100 --seconds 600`` tries seeds and prints those that fail.
+``python tests/fuzz/fuzz_problems.py --first 0 --count 100 --seconds 600`` tries seeds and prints those that fail. With
+``--log FILE`` a line is appended for each seed that passed, and a later call with the same file skips it.
 """
 
 from __future__ import annotations
@@ -54,13 +55,14 @@ class Problem:
     noise_per_output: bool
     scale_outputs: bool
     method: str
+    num_steps: int
 
     def __repr__(self) -> str:
         d = self.data
         return (
             f"N={d.num_frames} in {d.num_sequences}, D={d.num_outputs}, observed={d.num_observed}, {d.dtype}, "
             f"temporal={self.temporal!r:.60}, Q={self.latent_dim}, M={self.num_inducing}, "
-            f"per_output={self.noise_per_output}, scaled={self.scale_outputs}, {self.method}"
+            f"per_output={self.noise_per_output}, scaled={self.scale_outputs}, {self.method}, {self.num_steps} steps"
         )
 
 
@@ -98,11 +100,12 @@ def random_problem(seed: int, largest: int = 300) -> Problem:
         bool(rng.random() < 0.6),
         bool(rng.random() < 0.8),
         str(rng.choice(["natural", "natural", "natural", "lbfgs", "adam"])),
+        4 if frames > 100 else int(rng.choice([8] * 7 + [50])),
     )
 
 
-def try_problem(problem: Problem, seed: int, folder: Path, num_steps: int = 8) -> None:
-    """Train a few steps, forecast, impute, reconstruct, save and load.
+def try_problem(problem: Problem, seed: int, folder: Path) -> None:
+    """Train, forecast, impute, reconstruct, save and load.
 
     :raises AssertionError: if a result is wrong. Any other exception is a failure, too.
     """
@@ -113,7 +116,7 @@ def try_problem(problem: Problem, seed: int, folder: Path, num_steps: int = 8) -
         scale_outputs=problem.scale_outputs,
     )  # fmt: skip
     guide = AutoOpperArchambeau(model)
-    result = fit(model, guide, data, num_steps=num_steps, method=problem.method, progress=False)
+    result = fit(model, guide, data, num_steps=problem.num_steps, method=problem.method, progress=False)
     first, small = result.history[0].bound, 1e-4 * data.num_observed + 1e-6 * abs(result.bound)
     assert all(np.isfinite(record.bound) for record in result.history), "a bound is not finite"
     assert result.bound >= first - small, f"the bound {result.bound} is below the start, {first}"
@@ -174,16 +177,24 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--count", type=int, default=2000, help="number of seeds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="budget")
+    parser.add_argument("--log", type=Path, help="file with the seeds that were tried, to continue from")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    log = arguments.log
+    passed = {int(line.split()[0]) for line in log.read_text().splitlines()} if log and log.exists() else set[int]()
     begin, tried, failed = time.monotonic(), 0, list[int]()
     for seed in range(arguments.first, arguments.first + arguments.count):
         if time.monotonic() - begin > arguments.seconds:
             break
+        if seed in passed:
+            continue
         tried += 1
         if (wrong := failure(seed)) is not None:
             failed.append(seed)
             print(f"seed {seed}: {wrong}", flush=True)
+        elif log:
+            with log.open("a") as file:
+                file.write(f"{seed} passed\n")
     print(f"{tried} problems from seed {arguments.first}, {len(failed)} failed: {failed}")
     return 1 if failed else 0
 

@@ -28,6 +28,7 @@ from pyro_vgpds import (
     FileFormatError,
     Posterior,
     PosteriorMixture,
+    Sequences,
     auto,
     fit,
     load,
@@ -38,6 +39,7 @@ from pyro_vgpds import (
 )
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
+from pyro_vgpds.likelihoods import NegativeBinomial
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.training.settings import ResumeError
@@ -57,6 +59,11 @@ def resume_lbfgs(path: Path) -> object:
     return fit(model, guide, data, 4, "lbfgs", progress=False, resume=path)
 
 
+def resume_counts(path: Path) -> object:
+    model, guide, data = counts()
+    return fit(model, guide, data, 4, progress=False, resume=path)
+
+
 #: kind of file ↦ the functions that read it
 READERS = {
     "model": [load, load_posterior, load_metadata],
@@ -67,6 +74,8 @@ READERS = {
     "checkpoint": [resume],
     "lbfgs": [resume_lbfgs],
     "comparison": [Problem.read],
+    "counts": [load, load_posterior],
+    "counts checkpoint": [resume_counts],
 }
 
 
@@ -76,6 +85,15 @@ def small():
     temporal = (RBF(1.0, 0.5) + White(0.01)) * Bias(1.0)
     model = VGPDS.from_data(data, 2, 4, temporal)
     return model, AutoOpperArchambeau(model), data
+
+
+def counts():
+    pyro.set_rng_seed(0)
+    data = make_data((8, 6), missing=0.1)
+    lengths = list(data.lengths)
+    counts = Sequences(list(data.times.t.split(lengths)), list(data.y.exp().round().split(lengths)))
+    model = VGPDS.from_data(counts, 2, 4, RBF(1.0, 0.5) + White(0.01), likelihood=NegativeBinomial())
+    return model, AutoOpperArchambeau(model), counts
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +109,9 @@ def originals(tmp_path_factory) -> dict[str, tuple[Path, dict, dict[str, Tensor]
     fit(model, guide, data, 2, progress=False, checkpoint=paths["checkpoint"])
     other, its_guide, _ = small()
     fit(other, its_guide, data, 2, "lbfgs", progress=False, checkpoint=paths["lbfgs"])
+    other, its_guide, its_data = counts()
+    fit(other, its_guide, its_data, 2, progress=False, checkpoint=paths["counts checkpoint"])
+    save(paths["counts"], other, its_guide, its_data)
     long = make_data((20, 16), missing=0.1)
     small_one = Configuration("small", latent_dim=1, num_inducing=4, num_steps=2)
     save_posterior(paths["ensemble"], auto(long, candidates=[small_one], baselines=["column mean"], progress=False))

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from pyro_vgpds.inference.ascent import Ascent, Damping, lbfgs, lbfgs_steps
+from pyro_vgpds.inference.ascent import Ascent, Damping, lbfgs, lbfgs_continued, lbfgs_steps
 from pyro_vgpds.linalg import NumericalError
 
 DAMPING = Damping(drop=1e-9, small=lambda bound: 1e-12, patience=3, least=1e-4)
@@ -52,7 +52,21 @@ def test_an_ascent_that_cannot_rise_is_stuck():
     states = climb(0.0, gain=-1.0)
     assert DAMPING.stopped(states[-1]) == "stuck"
     assert states[-1].point == 0.0
-    assert states[-1].num_undone == states[-1].step == 14  # 2**-14 < 1e-4
+    assert states[-1].num_undone == states[-1].step == 11  # 2**-10 < 1e-3, then a tenth at a time
+
+
+def test_a_start_with_a_huge_gradient_is_left_and_the_length_comes_back():
+    damping = Damping(drop=1e-9, small=lambda bound: 1e-12, patience=3, least=1e-4, early=1e-12)
+    states = climb(0.0, gain=1e9)
+    assert DAMPING.stopped(states[-1]) == "stuck"
+    assert states[-1].point == 0.0
+    states = climb(0.0, gain=1e9, damping=damping)
+    assert states[-1].point == pytest.approx(1.9, abs=1e-3)
+    assert 1e-12 < min(state.length for state in states) < 1e-8
+    for before, after in itertools.pairwise(states):
+        if before.length < 1e-3:
+            factor = 0.1 if after.num_undone > before.num_undone else 3.0
+            assert after.length == pytest.approx(factor * before.length)
 
 
 def test_a_failed_evaluation_is_undone_even_if_the_bound_may_fall():
@@ -80,3 +94,27 @@ def test_lbfgs_turns_back_from_points_without_a_value(failure):
     lbfgs_steps(lbfgs([x], rate=5.0), evaluate, lambda: 1e4, 40)
     assert x.item() == pytest.approx(1.9, abs=1e-3)
     assert seen
+
+
+def test_lbfgs_of_parameters_of_two_dtypes_continues_as_if_it_had_not_stopped():
+    def run(chunks):
+        torch.manual_seed(0)
+        x = [torch.randn(3, dtype=torch.float32), torch.randn(4, dtype=torch.float64)]
+        x = [part.requires_grad_() for part in x]
+        optimiser = lbfgs(x)
+
+        def evaluate():
+            loss = (x[0].double().square().sum() - 2.0).square() + (x[1] * torch.arange(4).double()).square().sum()
+            (loss + x[0].sum()).backward()
+            return -float((loss + x[0].sum()).detach())
+
+        for count in chunks:
+            state = optimiser.state_dict()
+            optimiser = lbfgs(x)
+            lbfgs_continued(optimiser, state)
+            lbfgs_steps(optimiser, evaluate, lambda: 1e9, count)
+        return optimiser.state[x[0]], x
+
+    state, x = run([5, 5])
+    assert state["d"].dtype == state["old_dirs"][0].dtype == torch.float64
+    assert all(bool(torch.isfinite(part).all()) for part in x)

@@ -166,7 +166,10 @@ def test_the_default_kernel_finds_rhythms_in_outputs():
     wave = np.stack([np.sin(2 * np.pi * t / 1.1), np.cos(2 * np.pi * t / 1.1)], 1) * 3.0
     y = wave @ rng.standard_normal((2, 8)) + 0.05 * rng.standard_normal((120, 8))
     model = VGPDS.from_data(Sequences(t, y), latent_dim=2)
-    assert (model.temporal[0][1].period / 1.1).log().abs().max() < math.log(1.3)
+    waves = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    assert len(waves) == 3
+    for number, wave in enumerate(waves, 1):  # the cycle and its harmonics
+        assert (number * wave.period / 1.1).log().abs().max() < math.log(1.02)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])
@@ -175,6 +178,19 @@ def test_a_clear_cycle_is_found(noise):
     angle = 2.0 * math.pi * times.t / 1.7
     x = torch.stack([angle.cos(), (2.0 * angle).sin(), torch.zeros_like(angle)], 1) + noise * torch.randn(200, 3)
     assert scales.main_cycle(times, x * torch.tensor([1.0, 0.5, 0.2])) == pytest.approx(1.7, rel=0.02)
+
+
+def test_days_with_two_peaks_have_the_period_of_a_day():
+    """The strongest oscillation is twice as fast as the cycle; without a difference of the peaks it is the cycle."""
+    times = Times(torch.arange(240.0, dtype=torch.float64), (240,))
+    hour = times.t % 24
+    peaks = [(-0.5 * ((hour - at) / 2.0).square()).exp() for at in (6.0, 18.0)]
+    for second, period in ((0.4, 24.0), (1.0, 12.0)):
+        x = (peaks[0] + second * peaks[1] + 0.05 * torch.randn(240)).unsqueeze(-1)
+        assert scales.main_cycle(times, x) == pytest.approx(period, rel=0.02)
+    slow = torch.randn(240).cumsum(0) / 8.0  # has power at all low frequencies
+    x = torch.stack([peaks[0] + peaks[1], slow * float(peaks[0].std())], 1)
+    assert scales.main_cycle(times, x) == pytest.approx(12.0, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -4,6 +4,8 @@
 import pytest
 import torch
 
+from pyro_vgpds.kernels import ARDRBF
+from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping import bound
 
 
@@ -48,3 +50,15 @@ def test_a_single_output_uses_the_cholesky_factor_and_rounding_errors_use_eigenv
         a[0] -= torch.linalg.eigvalsh(a[0]).min() * torch.eye(5) + 0.5 / beta[0] * torch.eye(5)
     assert torch.isfinite(bound._output_terms(a, v, beta))
     assert used == ["_CholeskyTerms", "_EigenTerms"]
+
+
+@pytest.mark.parametrize("width", [0.3, 3.0])
+def test_the_expected_rounding_error_of_the_trace_is_that_of_changes_in_the_last_digit(width):
+    x = torch.linspace(-2, 2, 30).double().unsqueeze(-1)
+    kernel, z = ARDRBF(2.0, [1.0 / width**2])(), torch.linspace(-2, 2, 8).double().unsqueeze(-1)
+    psi2 = kernel.psi2(x, torch.full_like(x, 0.01), z, None).detach()
+    factor = cholesky(kernel.inducing_cov(z), "K_MM", None).detach()
+    digits = torch.finfo(torch.float64).eps * torch.randn(400, 8, 8).double()
+    traces = bound.whiten(factor.unsqueeze(-3), psi2 * (1.0 + digits)).diagonal(dim1=-2, dim2=-1).sum(-1)
+    expected = float(bound._trace_error(factor, psi2))
+    assert 0.3 * expected < float(traces.std()) < 3.0 * expected

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pyro
@@ -373,3 +374,29 @@ def test_smooth_priors_get_jitter():
     ahead = post.forecast([0.505], 0).latent
     assert float(ahead.mean) == pytest.approx(math.sin(1.515), abs=1e-3)
     assert math.isfinite(float(ahead.variance))
+
+
+@pytest.mark.parametrize("make", [guides.AutoNormal, guides.AutoDelta, guides.AutoMultivariateNormal])
+def test_a_copy_predicts_the_same_and_is_independent(make):
+    """The trace that an autoguide keeps has tensors with a history, which torch does not copy."""
+    data = make_data((7, 5), outputs=3)
+    model = VGPDS.from_data(data, latent_dim=2, num_inducing=4)
+    guide = make(model)
+    guide(data)
+    own, post = guide.model, Posterior(model, guide, data)
+    new = copy.deepcopy(post)
+    assert new.bound == post.bound
+    assert torch.equal(new.forecast(T_NEW, 0).mean, post.forecast(T_NEW, 0).mean)
+    assert new.origin.model is not model
+    assert guide.model is own
+    assert new.origin.guide.model is not own
+    pyro.clear_param_store()  # in which both models have the same names
+    assert poutine.trace(new.origin.guide.model).get_trace(data).nodes["x"]["value"].shape == (12, 2)
+    before = [value.clone() for value in guide.parameters()]
+    with torch.no_grad():
+        for value in new.origin.guide.parameters():
+            value.add_(1.0)
+    assert all(torch.equal(one, other) for one, other in zip(before, guide.parameters(), strict=True))
+    assert Posterior(new.origin.model, new.origin.guide, data).bound != post.bound
+    pyro.clear_param_store()
+    assert Posterior(model, guide, data).bound == post.bound

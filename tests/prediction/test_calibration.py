@@ -13,7 +13,7 @@ from problems import make_data, make_model
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, fit
 from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Matern32, White
-from pyro_vgpds.prediction.reconstruction import _kl_of
+from pyro_vgpds.prediction.joint_prior import kl_of
 
 FEW = Solver(num_starts=1, num_steps=2)
 
@@ -139,8 +139,8 @@ def test_progress_of_a_reconstruction(capsys, options, total):
 def test_kl_of_all_sequences_is_the_sum_of_each():
     data = make_data()
     q = Posterior(*make_model(data), data).training.q
-    each = [_kl_of(q, [i]) for i in range(data.num_sequences)]
-    assert _kl_of(q, list(range(data.num_sequences))) == pytest.approx(sum(each), rel=1e-10)
+    each = [kl_of(q, [i]) for i in range(data.num_sequences)]
+    assert kl_of(q, list(range(data.num_sequences))) == pytest.approx(sum(each), rel=1e-10)
     assert min(each) > 0.0
 
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from problems import make_data, make_model
 from torch.distributions import Normal
 
-from pyro_vgpds import Ensemble, Posterior
+from pyro_vgpds import Ensemble, Posterior, Sequences
 from pyro_vgpds.baselines import BaselinePosterior, linear_interpolation
 from pyro_vgpds.data.parts import take_frames
 from pyro_vgpds.evaluation import HeldOut, hold_out
@@ -74,6 +75,43 @@ def test_moments_are_those_of_the_formula():
         torch.testing.assert_close(found.mean - lower, upper - found.mean)
     assert repr(found) == "EnsemblePrediction(3 times from 1.3 to 3.2, 5 outputs)"
     assert set(found.to_numpy()) == {"t", "mean", "variance"}
+
+
+def test_lost_frames_have_a_combination_of_their_own():
+    other = WEIGHTS.roll(1, 0)
+    ensemble = make_ensemble(task="impute")
+    y = ensemble.data.y.clone()
+    y[[2, 3, 15]] = torch.nan
+    y[1, :4] = 1.0
+    rows = ensemble.data.lengths
+    data = Sequences(list(ensemble.data.times.t.split(rows)), list(y.split(rows)))
+    some, lost = Combination(WEIGHTS, make_calibration()), Combination(other, Calibration.none(5))
+    both = Ensemble(
+        [member.condition(data) for member in ensemble.members], {"impute": replace(some, lost=lost)}, ensemble.names
+    )
+    gone = ~y.isfinite().any(1)
+    parts = [member.impute(fill=False) for member in both.members]
+    found = both.impute(fill=False)
+    for combination, frames in ((some, ~gone), (lost, gone)):
+        mean, variance = direct_moments(parts, combination.weights, combination.calibration.factor)
+        torch.testing.assert_close(found.mean[frames], mean[frames])
+        torch.testing.assert_close(found.variance[frames], variance[frames])
+        width = found.interval(0.8)[1] - found.mean
+        wanted = combination.calibration.width(0.8) * variance.sqrt()
+        torch.testing.assert_close(width[frames], wanted[frames])
+    torch.manual_seed(0)
+    draws = found.sample(20_000)
+    assert ((draws.mean(0) - found.mean).abs() <= 5.0 / math.sqrt(20_000) * found.stddev + 1e-9).all()
+    ahead = both.forecast(T_NEW, 0)  # all of these frames are lost
+    wanted = direct_moments([m.forecast(T_NEW, 0) for m in both.members], other, torch.ones(5))
+    torch.testing.assert_close((ahead.mean, ahead.variance), wanted)
+    new = y[:4].clone()
+    found = both.reconstruct(data.times.t[:4], new)
+    parts = [m.reconstruct(data.times.t[:4], new) for m in both.members]
+    torch.testing.assert_close(found.mean[2:], direct_moments(parts, other, torch.ones(5))[0][2:])
+    torch.testing.assert_close(found.mean[:2], direct_moments(parts, WEIGHTS, torch.ones(5))[0][:2])
+    with pytest.raises(ValueError, match=r"weights of impute must be \(3, 5\), but got \(2, 5\)"):
+        Ensemble(both.members, {"impute": replace(some, lost=replace(lost, weights=other[:2]))})
 
 
 def test_draws_have_the_moments():

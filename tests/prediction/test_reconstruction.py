@@ -177,7 +177,7 @@ def test_derivatives_are_those_of_the_bound():
     with torch.no_grad():
         joint = Joint(posterior.training, new, [0], data.joined(new))
         eta, lam = joint.sites(torch.randn(5, 2), torch.rand(5, 2) + 0.5)
-        _, mean, d_mean, _ = joint.evaluate(eta, lam)
+        _, mean, d_mean, _, _ = joint.evaluate(eta, lam)
         step, row = 1e-5, int(joint.is_new.nonzero()[2])
         ends = []
         for sign in (1.0, -1.0):

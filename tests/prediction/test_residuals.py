@@ -101,7 +101,7 @@ def test_reconstruction(belongs):
     found, plain = posterior.reconstruct(t, y, belongs, **options), white.reconstruct(t, y, belongs, **options)
     new, data = torch.cat(y), posterior.data
     f = plain.with_noise(False).mean
-    trained = white.reconstruct(t, y, belongs, **options)._inducing  # E f at the training frames, q(U) having seen both
+    trained = white.reconstruct(t, y, belongs, **options).inducing  # E f at the training frames, q(U) having seen both
     v = torch.empty(len(trained.inducing), 5)
     for part in trained.columns():
         v[:, part.outputs] = part.mean

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_vgpds.evaluation import HeldOut
+from pyro_vgpds import Sequences
+from pyro_vgpds.evaluation import HeldOut, Split
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.combining import LEVELS, choose
@@ -18,9 +19,11 @@ OUTPUTS = 4
 SCALE = torch.ones(OUTPUTS)
 
 
-def make_entries(frames: int, origins: int = 1) -> Entries:
+def make_entries(frames: int, origins: int = 1, lost: int = 0) -> Entries:
+    """Frames one after the other, the last ones of which are lost."""
     t = torch.arange(frames).repeat_interleave(OUTPUTS).double()
-    return Entries(torch.zeros(len(t), dtype=torch.long), t, (t * origins / frames).long())
+    split, gap = (t * origins / frames).long(), torch.arange(len(t))
+    return Entries(torch.zeros_like(split), t, split, t >= frames - lost, gap)
 
 
 def make_members(frames: int, errors: list[float], claimed: float = 1.0) -> list[HeldOut]:
@@ -34,9 +37,9 @@ def make_members(frames: int, errors: list[float], claimed: float = 1.0) -> list
 def test_the_final_choice_uses_all_entries():
     members = make_members(200, [0.5, 0.52])
     choice = choose(members, make_entries(200), SCALE)
-    torch.testing.assert_close(choice.weights, stack(members, OUTPUTS, SCALE))
-    factor = calibrate_intervals(combine(members, choice.weights), OUTPUTS).factor
-    torch.testing.assert_close(choice.calibration.factor, factor)
+    torch.testing.assert_close(choice.combination.weights, stack(members, OUTPUTS, SCALE))
+    factor = calibrate_intervals(combine(members, choice.combination.weights), OUTPUTS).factor
+    torch.testing.assert_close(choice.combination.calibration.factor, factor)
 
 
 @pytest.mark.parametrize("origins", [1, 2])
@@ -61,10 +64,11 @@ def test_intervals_hold_whatever_the_members_claim(claimed):
         inside = ((choice.found.mean - choice.found.truth).abs() <= choice.widths[level]).double().mean()
         assert abs(float(inside) - level) < 0.03
     new = make_members(1000, [0.5, 0.6], claimed)
-    mixed = combine(new, choice.weights)
-    size = mixed.variance.sqrt() * choice.calibration.factor[mixed.output]
+    mixed = combine(new, choice.combination.weights)
+    size = mixed.variance.sqrt() * choice.combination.calibration.factor[mixed.output]
     for level in LEVELS:
-        inside = ((mixed.mean - mixed.truth).abs() <= choice.calibration.width(level) * size).double().mean()
+        width = choice.combination.calibration.width(level) * size
+        inside = ((mixed.mean - mixed.truth).abs() <= width).double().mean()
         assert abs(float(inside) - level) < 0.03
 
 
@@ -75,7 +79,7 @@ def test_intervals_are_wider_if_the_folds_differ():
     members = [replace(m, mean=torch.where(second, m.truth + 3.0 * (m.mean - m.truth), m.mean)) for m in members]
     one, two = (choose(members, make_entries(200, origins), SCALE) for origins in (1, 2))
     alone = calibrate_intervals(members[0], OUTPUTS)
-    assert two.calibration.width(0.95) > alone.width(0.95)
+    assert two.combination.calibration.width(0.95) > alone.width(0.95)
     assert one.found.truth.equal(two.found.truth)
 
 
@@ -85,11 +89,77 @@ def test_poor_members_get_no_weight_even_if_their_errors_offset_others():
     poor = replace(good, mean=good.truth - 1.5 * (good.mean - good.truth))  # errors of the opposite sign
     assert float(stack([good, poor], OUTPUTS, SCALE)[1].mean()) > 0.3
     choice = choose([good, poor], make_entries(frames), SCALE)
-    assert choice.weights[1].tolist() == [0.0] * OUTPUTS
+    assert choice.combination.weights[1].tolist() == [0.0] * OUTPUTS
 
 
 def test_few_entries():
     members = make_members(1, [0.5, 0.6])
     choice = choose(members, make_entries(1), SCALE)
     assert torch.isfinite(choice.found.mean).all()
-    torch.testing.assert_close(choice.weights.sum(0), torch.ones(OUTPUTS).double())
+    torch.testing.assert_close(choice.combination.weights.sum(0), torch.ones(OUTPUTS).double())
+
+
+def test_lost_frames_have_weights_and_intervals_of_their_own():
+    """One member is better in lost frames, the other one if a part of a frame is observed."""
+    entries = make_entries(200, lost=80)
+    good, poor = make_members(200, [0.1, 3.0])
+    swapped = [
+        replace(good, mean=torch.where(entries.lost, b.mean, a.mean), variance=torch.where(entries.lost, 4.0, 0.01))
+        for a, b in ((good, poor), (poor, good))
+    ]
+    choice = choose(swapped, entries, SCALE)
+    assert choice.combination.lost is not None
+    assert choice.combination.weights[0].min() > 0.9
+    assert choice.combination.lost.weights[1].min() > 0.9
+    torch.testing.assert_close(choice.shares, torch.tensor([0.6, 0.4]).double(), atol=0.05, rtol=0.0)
+    error = (choice.found.mean - choice.found.truth).abs()
+    for kind in (entries.lost, ~entries.lost):
+        assert float(error[kind].square().mean().sqrt()) < 0.2
+        assert 0.9 < float((error <= choice.widths[0.95])[kind].double().mean()) < 0.99
+
+
+def test_few_lost_frames_share_the_weights_of_the_others():
+    members = make_members(200, [0.5, 0.6])
+    few, none = (choose(members, make_entries(200, lost=lost), SCALE) for lost in (5, 0))
+    assert few.combination.lost is None
+    torch.testing.assert_close(few.combination.weights, none.combination.weights)
+
+
+def test_entries_of_one_gap_count_as_one():
+    """The errors of an output in a long gap say little about it: its weights and factors are those of all outputs."""
+    frames = 200
+    members = make_members(frames, [0.5, 0.52])
+    large = members[0].output == 0
+    members = [replace(m, mean=torch.where(large, m.truth + 3.0 * (m.mean - m.truth), m.mean)) for m in members]
+    alone = make_entries(frames)
+    together = replace(alone, gap=(alone.t // 50).long() * OUTPUTS + members[0].output)
+    assert alone.gap_length == 1.0
+    assert together.gap_length == 50.0
+    ratio, difference = [], []
+    for entries in (alone, together):
+        combination = choose(members, entries, SCALE).combination
+        factor, weights = combination.calibration.factor, combination.weights
+        ratio.append(float(factor[0] / factor[1]))
+        difference.append(float((weights - weights.mean(1, keepdim=True)).abs().max()))
+    assert ratio[0] > 2.0
+    assert ratio[1] < 1.5
+    assert difference[1] < 0.5 * difference[0]
+
+
+def test_gaps_are_runs_of_columns():
+    data = Sequences([torch.arange(6.0), torch.arange(4.0)], [torch.randn(6, 2), torch.randn(4, 2)])
+    truth = [torch.full((6, 2), torch.nan), torch.full((4, 2), torch.nan)]
+    truth[0][1:3, 0] = truth[0][2:5, 1] = truth[0][5, 0] = truth[1][0, 0] = 1.0
+    split = Split(
+        "impute", data, [torch.arange(6.0), torch.arange(4.0)], [torch.zeros(6, 2)] * 2, truth, [0, 1], [0, 1]
+    )
+    split = replace(split, y=[torch.zeros(6, 2), torch.zeros(4, 2)])
+    entries = Entries.of([split, split], data)
+    rows = [(0, 1, 0), (0, 2, 0), (0, 2, 1), (0, 3, 1), (0, 4, 1), (0, 5, 0), (1, 0, 0)]  # sequence, time, column
+    assert list(zip(entries.sequence[:7].tolist(), entries.t[:7].tolist(), strict=True)) == [r[:2] for r in rows]
+    first = entries.gap[:7].tolist()
+    groups = [0, 0, 1, 1, 1, 2, 3]
+    assert len({*zip(first, groups, strict=True)}) == len(set(first)) == 4
+    assert not set(first) & set(entries.gap[7:].tolist())
+    assert entries.gap_length == (4 + 9 + 1 + 1) / 7
+    assert not entries.lost.any()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import pytest
 import torch
 
-from pyro_vgpds import auto
+from pyro_vgpds import Sequences, auto
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.jobs import Workplace
@@ -150,3 +151,27 @@ def test_forecasts_have_several_origins_if_the_horizon_is_short():
     lengths = [split.train.num_frames for split in Problem(data, "forecast", 4, 0).splits]
     assert lengths == [64, 68, 72, 76]
     assert [split.train.num_frames for split in Problem(data, "forecast", None, 0).splits] == [60, 70]
+
+
+def test_there_are_several_parts_if_one_has_few_gaps():
+    data = make_sequences(num_sequences=1, num_outputs=3, length=(80, 80), seed=0).sequences()
+    y = data.y.clone()
+    y[30:38] = torch.nan
+    few = Sequences(data.times.t, y)
+    y = data.y.clone()
+    y[1:-1:3, 1] = torch.nan
+    many = Sequences(data.times.t, y)
+    parts = Problem(few, "impute", None, 0).splits
+    assert len(parts) == 2
+    hidden = [torch.cat(part.truth).isfinite() for part in parts]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(hidden, 2))
+    assert len(Problem(many, "impute", None, 0).splits) == 1
+
+
+def test_parts_of_whole_sequences_differ_in_them():
+    data = make_sequences(num_sequences=2, num_outputs=3, length=(20, 20), seed=0).sequences()
+    assert sorted(part.kept for part in Problem(data, "reconstruct", None, 0).splits) == [[0], [1]]
+    data = make_sequences(num_sequences=6, num_outputs=3, length=(20, 20), seed=0).sequences()
+    parts = Problem(data, "reconstruct", None, 0).splits
+    assert len(parts) == 2
+    assert parts[0].kept != parts[1].kept

@@ -9,8 +9,10 @@ import torch
 
 from pyro_vgpds import Sequences, baselines
 from pyro_vgpds.evaluation import hold_out
+from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models
 from pyro_vgpds.selection.rivals import RIVALS, make_rival
+from pyro_vgpds.selection.trials import try_out
 
 TASKS = ("impute", "reconstruct", "forecast")
 
@@ -138,3 +140,17 @@ def test_a_cycle_is_tried_once():
     assert cycle not in {model.name for model in propose_models(one, "forecast")}  # the default has it already
     assert cycle in {model.name for model in propose_models(several, "forecast")}
     assert cycle not in {model.name for model in propose_models(several, "impute")}
+
+
+def test_variances_of_all_parts_are_held_out_errors():
+    """Each part has other training data, and other variances of them; none of these is an error of a prediction."""
+    y = torch.randn(40, 3).cumsum(0)
+    y[10:16] = torch.nan
+    splits = Problem(Sequences(torch.arange(40.0), y), "impute", None, 0).splits
+    assert len(splits) == 2
+    found = try_out("linear interpolation", splits, 0).found
+    for output in range(3):
+        variance = found.variance[found.output == output]
+        assert bool((variance == variance[0]).all())
+    square = float((found.mean - found.truth).square().mean())
+    assert abs(float(found.variance.mean()) / square - 1.0) < 0.3

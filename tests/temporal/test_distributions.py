@@ -9,7 +9,8 @@ from torch.distributions import kl_divergence
 from pyro_vgpds import OpperArchambeau, TemporalGP, linalg
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import RBF, Bias, Linear, Matern32, Periodic, White
-from pyro_vgpds.temporal import dense
+from pyro_vgpds.temporal import GaussianPosterior, dense, gaussian
+from pyro_vgpds.temporal.rounding import check_divergence
 
 LENGTHS = (5, 1, 8, 6, 30)
 Q = 3
@@ -294,3 +295,45 @@ def test_float32_is_computed_in_float64():
     wide = OpperArchambeau(exact, q.mean_bar.double(), q.lam.double())
     torch.testing.assert_close(q.variance, wide.variance, rtol=1e-6, atol=0.0)
     torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(wide, exact), rtol=1e-6, atol=0.0)
+
+
+def test_covariances_under_a_prior_of_great_variance_are_positive():
+    t = torch.linspace(0.0, 2e4, 250).double()
+    prior = TemporalGP(Linear(1.0)(), t, 1)
+    q = OpperArchambeau(prior, torch.zeros(250, 1).double(), torch.full((250, 1), 10.0).double())
+    rows = torch.arange(100, 250)
+    new = torch.linspace(2e4, 3e4, 9).double()
+    raw = torch.linalg.eigvalsh(prior.covariance.posterior_matrix(q.lam))
+    assert bool((raw[..., 0] < -1e-6 * raw[..., -1]).all())  # or this is no test
+    paths = [q.frames(rows), q.forecast(new, 0)]
+    for matrix in (q.covariance_matrix, q.covariance_of(rows), *(path.covariance_matrix for path in paths)):
+        values = torch.linalg.eigvalsh(matrix)
+        assert bool((values[..., 0] > -1e-8 * values[..., -1]).all())
+    assert all(bool((each.variance >= 0.0).all()) for each in (q, *paths))
+    # S of a rank-one K = v vᵀ is v vᵀ / (1 + 10 v·v)
+    torch.testing.assert_close(q.covariance_matrix[0].trace(), torch.tensor(0.1).double(), rtol=1e-2, atol=0.0)
+
+
+def test_a_divergence_below_zero_is_rounding_and_an_error(monkeypatch):
+    prior, _ = make("shared")
+    mean, variance = torch.randn(prior.event_shape), 0.1 + torch.rand(prior.event_shape)
+    q = dist.Normal(mean, variance.sqrt()).to_event(2)
+    own, point = GaussianPosterior(prior, mean, variance), GaussianPosterior(prior, 0.0 * mean, 0.0 * variance)
+    assert float(kl_divergence(q, prior).detach()) == pytest.approx(float(own.kl().detach()), rel=1e-6)
+    assert torch.isfinite(point.kl())
+    monkeypatch.setattr(prior.covariance, "whiten", lambda x: (torch.zeros(Q), torch.full((Q,), -1e4)))
+    monkeypatch.setattr(gaussian, "_factor", lambda block: 1e-9 * torch.linalg.cholesky(block))
+    monkeypatch.setattr(torch, "cholesky_inverse", torch.zeros_like)
+    with pytest.raises(linalg.NumericalError, match="dominated by rounding error"):
+        kl_divergence(q, prior)
+    with pytest.raises(linalg.NumericalError, match="dominated by rounding error"):
+        GaussianPosterior(prior, 0.0 * mean, variance).kl()
+    assert (
+        float(GaussianPosterior(prior, 0.0 * mean, 0.0 * variance).kl().detach()) < 0.0
+    )  # a density may have any value
+
+
+def test_a_divergence_that_is_not_finite_is_an_error():
+    with pytest.raises(linalg.NumericalError, match="not finite"):
+        check_divergence(torch.tensor(torch.nan), torch.ones(()))
+    check_divergence(torch.tensor(-1e-12).double(), torch.tensor(1.0).double())

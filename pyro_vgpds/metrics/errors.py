@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of predictions. Truth and prediction have the same shape; NaN in the truth is ignored."""
+"""Errors of predictions that are real numbers."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from torch import Tensor
 
+from pyro_vgpds.metrics.arguments import as_array, compare
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["coverage", "mae", "mse", "nlpd", "ra", "sc"]
@@ -25,7 +25,7 @@ def mse(truth: ArrayLike, prediction: ArrayLike) -> float:
     >>> mse([1.0, 2.0, float("nan")], [1.0, 4.0, 9.0])
     2.0
     """
-    counts, true, guess = _compare(truth, prediction=prediction)
+    counts, true, guess = compare(truth, prediction=prediction)
     return float(np.mean((true - guess)[counts] ** 2))
 
 
@@ -36,7 +36,7 @@ def mae(truth: ArrayLike, prediction: ArrayLike) -> float:
     >>> mae([1.0, 2.0], [1.0, 4.0])
     1.0
     """
-    counts, true, guess = _compare(truth, prediction=prediction)
+    counts, true, guess = compare(truth, prediction=prediction)
     return float(np.mean(np.abs(true - guess)[counts]))
 
 
@@ -67,7 +67,7 @@ def sc(truth: ArrayLike, prediction: ArrayLike, scale: ArrayLike) -> float:
     >>> round(sc(np.zeros((3, 2)), np.radians([[1.0, 2.0]] * 3), scale=[1.0, 0.5]), 6)
     3.0
     """
-    counts, true, guess = _compare(truth, prediction=prediction)
+    counts, true, guess = compare(truth, prediction=prediction)
     weight = as_array(scale)
     if true.ndim != 2 or weight.shape != true.shape[1:]:
         raise ValueError(f"truth must be (N, d) and scale (d,), but got {true.shape} and {weight.shape}.")
@@ -87,7 +87,7 @@ def coverage(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
     >>> coverage([0.0, 1.0, 2.0, 3.0], lower=[-1.0, 0.0, 0.0, 0.0], upper=[1.0, 2.0, 1.0, 4.0])
     0.75
     """
-    counts, true, low, high = _compare(truth, lower=lower, upper=upper)
+    counts, true, low, high = compare(truth, lower=lower, upper=upper)
     if (low > high)[counts].any():
         raise ValueError("lower must not be greater than upper.")
     return float(np.mean(((low <= true) & (true <= high))[counts]))
@@ -106,30 +106,8 @@ def nlpd(truth: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> float:
     >>> round(nlpd([0.0], mean=[1.0], variance=[1.0]), 4)
     1.4189
     """
-    counts, true, centre, spread = _compare(truth, mean=mean, variance=variance)
+    counts, true, centre, spread = compare(truth, mean=mean, variance=variance)
     if (spread <= 0)[counts].any():
         raise ValueError("variance must be positive where truth is not NaN.")
     true, centre, spread = true[counts], centre[counts], spread[counts]
     return float(np.mean(0.5 * (np.log(2 * np.pi * spread) + (true - centre) ** 2 / spread)))
-
-
-def as_array(value: ArrayLike) -> np.ndarray:
-    """A tensor, array or list as numpy, float64."""
-    return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
-
-
-def _compare(truth: ArrayLike, **others: ArrayLike) -> tuple[np.ndarray, ...]:
-    """The mask of entries that are not NaN in the truth, the truth, and the others, after checks."""
-    true = as_array(truth)
-    counts = ~np.isnan(true)
-    if not counts.any():
-        raise ValueError("truth must have entries that are not NaN, but it is empty or all NaN.")
-    arrays = []
-    for name, value in others.items():
-        array = as_array(value)
-        if array.shape != true.shape:
-            raise ValueError(f"{name} must have the shape of truth, {true.shape}, but got {array.shape}.")
-        if not np.isfinite(array[counts]).all():
-            raise ValueError(f"{name} must be finite where truth is not NaN.")
-        arrays.append(array)
-    return counts, true, *arrays

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exposures of counts: the time, population or effort that each count belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_vgpds.types import DataLike
+
+__all__ = ["join_exposures", "read_exposure"]
+
+
+def read_exposure(
+    exposure: DataLike | None, lengths: Sequence[int], num_outputs: int, several: bool, device: torch.device
+) -> Tensor | None:
+    """Exposures (D,), the same in every frame, or (N, D); None stays None.
+
+    :param exposure: (D,), (N, D), or a list with (n, D) for each sequence.
+    :param lengths: frames of the sequences.
+    :param num_outputs: D, or 0 if it is not known.
+    :param several: whether the times were a list of sequences.
+    :param device: of the result.
+    :raises ValueError: if the shape is another, or an exposure is not positive and finite.
+    :raises TypeError: if it is not numbers.
+    """
+    if exposure is None:
+        return None
+    try:
+        if several and isinstance(exposure, (list, tuple)) and np.ndim(exposure[0]):
+            if len(exposure) != len(lengths):
+                raise ValueError(f"t has {len(lengths)} sequences, but exposure has {len(exposure)}.")
+            value = np.concatenate([np.asarray(part, dtype=np.float64) for part in exposure])
+        else:
+            value = np.asarray(exposure, dtype=np.float64)
+    except TypeError as error:
+        raise TypeError(f"exposure must be numbers, but got {exposure!r:.80}.") from error
+    width = num_outputs or value.shape[-1] if value.ndim else 0
+    if value.shape not in ((width,), (sum(lengths), width)):
+        raise ValueError(
+            f"exposure must be (D,) or (N, D) with N = {sum(lengths)} frames and D = {num_outputs or 'any number of'} "
+            f"outputs, but its shape is {value.shape}."
+        )
+    wrong = np.argwhere(~(np.isfinite(value) & (value > 0.0)))
+    if len(wrong):
+        *row, column = wrong[0].tolist()
+        raise ValueError(
+            f"exposure must be positive and finite, but it is {float(value[tuple(wrong[0])])!r} for output {column}"
+            f"{_frame(row[0], lengths) if row else ''}."
+        )
+    return torch.from_numpy(value.copy()).to(device)
+
+
+def _frame(row: int, lengths: Sequence[int]) -> str:
+    sequence = 0
+    while row >= lengths[sequence]:
+        row -= lengths[sequence]
+        sequence += 1
+    return f", frame {row} of sequence {sequence}"
+
+
+def join_exposures(exposures: Sequence[tuple[Tensor | None, int]], num_outputs: int) -> Tensor | None:
+    """The exposures of data that are joined, with 1 for those that have none.
+
+    :param exposures: of each of them, (D,), (N, D) or None, and the number of frames.
+    :param num_outputs: D.
+    """
+    known = [each for each, _ in exposures if each is not None]
+    if not known:
+        return None
+    if len(known) == len(exposures) and all(each.dim() == 1 and each.equal(known[0]) for each in known):
+        return known[0]
+    ones = torch.ones(num_outputs, dtype=known[0].dtype, device=known[0].device)
+    return torch.cat([(ones if each is None else each).expand(count, num_outputs) for each, count in exposures])

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models with likelihoods of counts and of yes/no, as predictors of the experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyro
+import torch
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.experiments.answer import Answer, parts
+from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels import Kernel
+from pyro_vgpds.likelihoods import Likelihood
+from pyro_vgpds.model import VGPDS
+from pyro_vgpds.prediction.output_prediction import OutputPrediction
+from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.solver import Solver
+from pyro_vgpds.training.api import fit
+
+__all__ = ["CountModel"]
+
+
+@dataclass(frozen=True)
+class CountModel:
+    """A model with a likelihood, from training to predictions. Its methods suit the protocols of the experiments."""
+
+    likelihood: Callable[[], Likelihood]  #: makes the likelihood
+    latent_dim: int | None = None
+    num_inducing: int | None = None
+    temporal: Callable[[], Kernel] | None = None  #: makes the temporal kernel. Default: that of the library
+    static_dim: int | None = None
+    num_steps: int = 60
+    solver: Solver = field(default_factory=lambda: Solver(num_starts=1, num_steps=200, tolerance=1e-7))
+    seed: int = 0
+    exposure: np.ndarray | None = None  #: (D,), of each output
+
+    def train(self, data: Sequences) -> Posterior:
+        """The trained model."""
+        pyro.set_rng_seed(self.seed)
+        if self.exposure is not None:
+            data = Sequences(_times(data), parts(data), columns=data.columns, exposure=self.exposure)
+        model = VGPDS.from_data(
+            data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
+            likelihood=self.likelihood(), static_dim=self.static_dim,
+        )  # fmt: skip
+        guide = AutoOpperArchambeau(model)
+        fit(model, guide, data, num_steps=self.num_steps, progress=False)
+        return Posterior(model, guide, data)
+
+    def predict(self, training: Sequences, test: Sequences) -> Answer:
+        """Hidden entries: imputed if the test sequences are the training sequences, else reconstructed."""
+        trained = self.train(training)
+        own = trained.impute(fill=False)
+        latent, mean = trained.q.mean.numpy(), own.mean.numpy()
+        if test is training:
+            return Answer(mean, _scores(own), latent, mean, latent)
+        new = trained.reconstruct(_times(test), parts(test), solver=self.solver)
+        # rates of the training frames under the same q(U), which has seen the test frames, too
+        mean = trained.predict(training.times.t, trained.q, new.inducing, include_noise=True).mean.numpy()
+        return Answer(new.mean.numpy(), _scores(new), new.latent.mean.numpy(), mean, latent)
+
+    def forecast(self, training: Sequences, test: Sequences) -> Answer:
+        """The frames of the test sequence after those of the one training sequence, from their times alone."""
+        trained = self.train(training)
+        known = training.num_frames
+        own, ahead = trained.impute(fill=False), trained.forecast(test.times.t[known:], sequence=0)
+        own_scores, ahead_scores = _scores(own), _scores(ahead)
+        return Answer(
+            np.concatenate([own.mean.numpy(), ahead.mean.numpy()]),
+            lambda truth: np.concatenate([own_scores(truth[:known]), ahead_scores(truth[known:])]),
+        )
+
+    def log_density(self, training: Sequences, test: Sequences) -> np.ndarray:
+        """A lower bound on log p of each test sequence."""
+        return self.train(training).log_density(_times(test), parts(test), solver=self.solver).numpy()
+
+
+def _times(data: Sequences) -> list[np.ndarray]:
+    return [t.numpy() for t in data.times.t.split(data.lengths)]
+
+
+def _scores(prediction: object) -> Callable[[np.ndarray], np.ndarray]:
+    assert isinstance(prediction, OutputPrediction)
+    return lambda truth: prediction.log_probs(torch.from_numpy(truth)).numpy()

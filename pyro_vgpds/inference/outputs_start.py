@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where training starts if outputs are not Gaussian: Gaussian pseudo-outputs, from which the rest follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
+from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.families import Gaussian
+from pyro_vgpds.likelihoods.guess import function_means, guess
+from pyro_vgpds.likelihoods.parse import parse_likelihood
+
+__all__ = [
+    "OutputStart",
+    "check_exposure",
+    "check_functions",
+    "check_likelihood",
+    "check_outputs",
+    "default_mapping",
+    "read_likelihood",
+    "start_outputs",
+]
+
+_OFFSET = 0.1  # first variance of the functions' constant offsets, relative to that of the functions
+
+
+class OutputStart(NamedTuple):
+    """Functions that explain the outputs, as if these were Gaussian, with their means and scales (F,)."""
+
+    data: Sequences
+    mean: Tensor
+    scale: Tensor
+
+
+def read_likelihood(likelihood: object) -> Likelihood | None:
+    """The likelihood of outputs that are not Gaussian, else None.
+
+    :param likelihood: as in :func:`~pyro_vgpds.likelihoods.parse_likelihood`; None for Gaussian.
+    :raises TypeError: if it is something else.
+    :raises ValueError: if there is no likelihood of this name, or a column is wrong.
+    """
+    found = None if likelihood is None else parse_likelihood(likelihood)
+    return None if type(found) is Gaussian else found
+
+
+def check_likelihood(likelihood: object, noise: object) -> None:
+    """Raise an error unless just one of the two describes the outputs."""
+    if read_likelihood(likelihood) is None:
+        if noise is None:
+            raise ValueError("noise must be a number, (D,) of them or a prior, but got None.")
+    elif noise is not None:
+        raise ValueError(f"noise must be None with likelihood={likelihood}, but got {noise!r:.80}.")
+
+
+def check_functions(likelihood: Likelihood, count: int) -> None:
+    """Raise a ValueError unless the likelihood suits this number of functions.
+
+    :param likelihood: the likelihood of all outputs.
+    :param count: F.
+    """
+    if count % likelihood.num_functions:
+        raise ValueError(
+            f"output_mean must have {likelihood.num_functions} values for each output, as many as {likelihood} has "
+            f"functions, but got {count}."
+        )
+    likelihood.meet(count // likelihood.num_functions)
+
+
+def check_outputs(
+    value: LikelihoodValue, data: Sequences, name: str = "data", columns: Sequence[str] | None = None
+) -> None:
+    """Raise a ValueError that names the first output that is not possible under the likelihood.
+
+    :param value: the likelihood of all outputs, at its parameters.
+    :param data: sequences with outputs.
+    :param name: the argument that has them, for the error.
+    :param columns: names of the outputs. Default: those of the data.
+    """
+    assert data.y is not None
+    likelihood, columns = value.likelihood, data.columns if columns is None else columns
+    if data.lags:
+        raise ValueError(
+            f"data with lags need Gaussian outputs, but the likelihood is {type(likelihood).__name__}. Give the data "
+            "without lagged()."
+        )
+    likelihood.meet(data.num_outputs, columns)
+    check_exposure(likelihood, data)
+    y = data.y.detach().double()
+    wrong = (torch.isfinite(y) & ~likelihood.is_valid(torch.nan_to_num(y), value.parameters)).nonzero()
+    if not len(wrong):
+        return
+    row, column = wrong[0].tolist()
+    others = len(wrong) - 1
+    more = f", and {others} more {'entry is' if others == 1 else 'entries are'} not" if others else ""
+    raise ValueError(
+        f"{name} has {float(y[row, column]):.10g} in {_place(data, row, column, columns)}, but "
+        f"{likelihood.name_of(column)} outputs must be {likelihood.support_of(column)}{more}. NaN marks missing "
+        "entries."
+    )
+
+
+def check_exposure(likelihood: Likelihood | None, data: Sequences) -> None:
+    """Raise a ValueError that names the first output with an exposure whose likelihood takes none.
+
+    :param likelihood: the likelihood of all outputs; None for Gaussian.
+    :param data: the sequences.
+    """
+    if data.exposure is None:
+        return
+    other = (data.exposure != 1.0).reshape(-1, data.num_outputs).any(0)
+    for column in other.nonzero().flatten().tolist():
+        if likelihood is None or not likelihood.has_exposure(column):
+            name = f" ({data.columns[column]!r})" if data.columns else ""
+            raise ValueError(
+                f"data has an exposure for output {column}{name}, whose likelihood is "
+                f"{'Gaussian' if likelihood is None else likelihood.name_of(column)}: only counts (Poisson and "
+                "NegativeBinomial) have one."
+            )
+
+
+def _place(data: Sequences, row: int, column: int, columns: Sequence[str] | None) -> str:
+    sequence = next(i for i, rows in enumerate(data.times.slices()) if rows.start <= row < rows.stop)
+    frame = row - data.times.slices()[sequence].start
+    name = f" ({columns[column]!r})" if columns else ""
+    return f"output {column}{name}, frame {frame} of sequence {sequence}"
+
+
+def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
+    """The start for data whose outputs are possible; chooses the parameters of the likelihood that were not given."""
+    assert data.y is not None
+    y = data.y.detach().double()
+    likelihood.prepare(y)
+    likelihood.to(device=data.device, dtype=data.dtype)
+    value = likelihood().exposed(data.exposure)
+    f = guess(value, y, data.times.lengths)
+    mean = function_means(value, y)
+    scale = (f - f.mean(0)).square().mean(0).sqrt()
+    # of those that vary; the second function of an output may be in other units
+    by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
+    usual = by_function.amax(0)
+    usual = torch.where(usual > 0.0, usual, 1.0).expand_as(by_function).flatten()
+    scale = torch.where(scale > 1e-3 * usual, scale, usual)
+    # what was not observed is left to the start, which takes it from the other outputs
+    seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
+    f = torch.where(seen, f, torch.nan)
+    lengths = list(data.times.lengths)
+    pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
+                       device=data.device)  # fmt: skip
+    return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))
+
+
+def default_mapping(likelihood: Likelihood | None) -> Kernel:
+    """The mapping for outputs: functions of outputs that are not Gaussian have an offset that is learned."""
+    return ARDRBF() if likelihood is None else ARDRBF() + Bias(_OFFSET)

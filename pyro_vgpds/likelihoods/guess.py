@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A first guess of the latent functions from the outputs, with which training starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import filled
+
+__all__ = ["column_means", "function_means", "guess", "smoothed"]
+
+_WIDTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the Gaussian window, in frames; 0 has the two neighbours
+_OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
+_REACH = 3.0  # widths after which the window ends
+
+
+def column_means(y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is.
+
+    :param y: outputs, NaN if they were not observed.
+    :param exposure: (N, D): the means are those at the exposure 1. Default: ones.
+    """
+    seen = torch.isfinite(y)
+    e = torch.where(seen, torch.ones_like(y) if exposure is None else exposure, 0.0)
+    total, count = torch.nansum(y, -2), e.sum(-2)
+    every = total.sum() / count.sum() if bool(seen.any()) else y.new_zeros(())
+    half = 0.5 * e.sum() / seen.sum().clamp_min(1)
+    return (total + half * every) / (count + half)
+
+
+def function_means(likelihood: LikelihoodValue, y: Tensor) -> Tensor:
+    """Functions (F,) at which the outputs have the means of their columns.
+
+    :param likelihood: the likelihood at its parameters.
+    :param y: outputs (N, D), NaN if they were not observed.
+    """
+    return likelihood.link(column_means(y, _exposure(likelihood, y)))
+
+
+def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
+    return None if likelihood.offset is None else likelihood.offset.exp().expand_as(y)
+
+
+def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Function values (N, F) that explain the outputs.
+
+    Discrete outputs are averaged over neighbouring frames first. The width of the window is that with which each
+    frame's outputs are predicted best by the average of its neighbours alone.
+
+    :param likelihood: the likelihood at its parameters.
+    :param y: outputs (N, D), NaN if they were not observed.
+    :param lengths: numbers of frames of the sequences.
+    """
+    width, count = y.shape[-1], likelihood.likelihood.num_functions
+    f = y.new_zeros(len(y), width * count)
+    for part in likelihood.parts(width):
+        f[:, part.functions(width, count)] = _guess(likelihood.of(part), y[:, part.columns(width)], lengths)
+    return f
+
+
+def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    exposure = _exposure(likelihood, y)
+    means = column_means(y, exposure)
+    seen = torch.isfinite(y)
+    if not likelihood.likelihood.is_discrete:
+        rate = y if exposure is None else y / exposure
+        return likelihood.link(torch.where(seen, _without_outliers(rate), means))
+    best, best_score = means.expand(y.shape), -torch.inf
+    value = filled(y)
+    for width in _WIDTHS:
+        without = smoothed(y, lengths, width, means, own=False, exposure=exposure)
+        score = torch.where(seen, likelihood.distribution(likelihood.link(without)).log_prob(value), 0.0).sum()
+        if float(score) > best_score:
+            best, best_score = smoothed(y, lengths, width, means, own=True, exposure=exposure), float(score)
+    return likelihood.link(best)
+
+
+def _without_outliers(y: Tensor) -> Tensor:
+    """Outputs (N, D) of which those far from the others of the column are moved to the edge."""
+    low, high = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
+    reach = _OUTLIERS * (high - low)
+    return torch.where(reach > 0.0, torch.minimum(torch.maximum(y, low - reach), high + reach), y)
+
+
+def smoothed(
+    y: Tensor, lengths: tuple[int, ...], width: float, means: Tensor, own: bool, exposure: Tensor | None = None
+) -> Tensor:
+    """Averages of neighbouring frames of the same sequence, (N, D), shrunk towards the column's mean by one frame.
+
+    :param y: outputs (N, D), NaN if they were not observed.
+    :param width: standard deviation of the Gaussian window, in frames; 0: the frame and its two neighbours.
+    :param means: (D,).
+    :param own: count the frame itself, too.
+    :param exposure: (N, D): the averages are those at the exposure 1. Default: ones.
+    """
+    seen = torch.isfinite(y).to(y.dtype)
+    usual = torch.ones_like(means)
+    if exposure is not None:
+        seen, usual = seen * exposure, exposure.mean(0)
+    y = torch.nan_to_num(y, nan=0.0)
+    reach = max(1, round(_REACH * width))
+    parts = []
+    for a, count in zip(y.split(lengths), seen.split(lengths), strict=True):
+        total, weight = (a, count) if own else (torch.zeros_like(a), torch.zeros_like(a))
+        total, weight = total + usual * means, weight + usual
+        for shift in range(1, min(reach, len(a) - 1) + 1):
+            w = 0.5 if width == 0.0 else float(torch.exp(torch.tensor(-0.5 * (shift / width) ** 2)))
+            for source, target in (
+                (slice(None, -shift), slice(shift, None)),
+                (slice(shift, None), slice(None, -shift)),
+            ):
+                total = total.index_add(0, _rows(target, a), w * a[source])
+                weight = weight.index_add(0, _rows(target, a), w * count[source])
+        parts.append(total / weight)
+    return torch.cat(parts)
+
+
+def _rows(part: slice, a: Tensor) -> Tensor:
+    return torch.arange(len(a), device=a.device)[part]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of a likelihood: each is learned, is fixed or has a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from torch.distributions import constraints
+
+from pyro_vgpds.parameters import ParameterLike, ParameterModule
+
+__all__ = ["LikelihoodParameters"]
+
+P = TypeVar("P", bound="LikelihoodParameters")
+
+
+class LikelihoodParameters(ParameterModule):
+    """A module whose parameters are declared by :meth:`add_parameter`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: tuple[str, ...] = ()
+        #: parameters that were not given, which ``prepare`` chooses
+        self.unset: set[str] = set()
+        #: parameters that are one number, or one for each output
+        self.per_output: set[str] = set()
+
+    def add_parameter(
+        self,
+        name: str,
+        value: ParameterLike | None,
+        default: ParameterLike | None = None,
+        constraint: constraints.Constraint = constraints.positive,
+        per_output: bool = True,
+    ) -> None:
+        """Declare a parameter; to be called in the constructor.
+
+        :param name: its name, which also becomes an attribute.
+        :param value: a number or (D,) for each output (learned), or a prior. None: ``default``, until
+            ``prepare`` chooses a value.
+        :param default: the initial value if ``value`` is None.
+        :param constraint: of each of its values. Default: positive.
+        :param per_output: whether a vector has a value for each output. If False, it may have any size.
+        :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
+        """
+        if hasattr(self, name):
+            raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
+        self.declare(name, constraint)
+        self._names += (name,)
+        if per_output:
+            self.per_output.add(name)
+        if value is None:
+            self.unset.add(name)
+            value = default
+        self.assign(name, value)  # type: ignore[arg-type]
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the parameters.
+
+        >>> from pyro_vgpds.likelihoods import StudentT
+        >>> StudentT().parameter_names
+        ('scale', 'df')
+        """
+        return self._names
+
+    def fix(self: P, *names: str) -> P:
+        """Fix parameters at their current values, and return the likelihood.
+
+        :param names: the parameters. Default: all.
+        :raises ValueError: if there is no such parameter, or it has a prior.
+
+        >>> from pyro_vgpds.likelihoods import StudentT
+        >>> StudentT(df=4.0).fix("df")
+        StudentT(scale=0.1, df=4 (fixed))
+        """
+        for name in names or self._names:
+            if name not in self._names:
+                raise ValueError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
+                )
+            if self.prior(name) is not None:
+                raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number first.")
+            value = getattr(self, name).detach().clone()
+            delattr(self, name)
+            self.register_buffer(name, value)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._pyro_context.active:  # reading it alone is harmless, and PyroModule would refuse it afterwards
+            return self.forward(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._described())})"
+
+    def _described(self) -> Sequence[str]:
+        shown = []
+        for name in self._names:
+            prior = self.prior(name)
+            if prior is not None:
+                shown.append(f"{name}={prior}")
+                continue
+            value, fixed = getattr(self, name).detach(), " (fixed)" if self.is_fixed(name) else ""
+            text = f"{float(value):.4g}" if not value.dim() else f"({len(value)} values)"
+            shown.append(f"{name}={text}{fixed}")
+        return shown

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latent functions, and the outputs given them, if these are not Gaussian."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.linalg import solve_triangular
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
+from pyro_vgpds.likelihoods.factors import Moments, Sites
+from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.mapping.bound import site_bound, whiten
+from pyro_vgpds.mapping.drawn import Given, correction
+from pyro_vgpds.mapping.output_sites import OutputSites
+from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, observe
+from pyro_vgpds.types import Shape
+
+__all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP"]
+
+
+class LatentGP(Expandable):
+    r"""p(f given x): F functions :math:`f_d(x_n) = m_d + s_d g_d(x_n)`, event shape (N, F), without noise.
+
+    ``log_prob`` and ``sample`` are those of the exact GP, with an N × N covariance. Under
+    :class:`~pyro_vgpds.Collapsed_ELBO` the functions are integrated out, which costs O(N M² F).
+
+    :param x: latent points (..., N, Q).
+    :param kernel: the mapping kernel's value, ``kernel()``.
+    :param inducing: inducing inputs (..., M, Q).
+    :param mean: m, (F,).
+    :param scale: s, (F,).
+    :param jitter: added to the diagonal of K_MM; ``None`` follows :func:`~pyro_vgpds.linalg.default_jitter`.
+    """
+
+    has_rsample = True
+
+    def __init__(
+        self,
+        x: Tensor,
+        kernel: MappingValue,
+        *,
+        inducing: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        jitter: float | None = None,
+    ) -> None:
+        self.x, self.kernel, self.inducing = x.double(), in_double(kernel), inducing.double()
+        self.output_mean, self.output_scale, self.jitter = mean.double(), scale.double(), jitter
+        batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], scale.shape[:-1])
+        super().__init__(batch, torch.Size((x.shape[-2], mean.shape[-1])), validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.output_mean.unsqueeze(-2).expand(self.shape())
+
+    def inducing_factor(self) -> Tensor:
+        """L, the Cholesky factor of K_MM with its jitter."""
+        return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
+
+    def _factor(self) -> Tensor:
+        return cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        factor, scale = self._factor(), self.output_scale.unsqueeze(-2)
+        white = solve_triangular(factor, (value.double() - self.output_mean.unsqueeze(-2)) / scale, upper=False)
+        n, d = self.event_shape
+        log_det = d * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + n * self.output_scale.log().sum(-1)
+        return -0.5 * (white.square().sum((-2, -1)) + n * d * math.log(2.0 * math.pi)) - log_det
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=self.x.dtype, device=self.x.device)
+        return torch.addcmul(self.output_mean.unsqueeze(-2), self.output_scale.unsqueeze(-2), self._factor() @ noise)
+
+    def integrate(self, posterior: TorchDistribution) -> CollapsedLatent:
+        """F with x integrated over q(x), for :class:`CollapsedOutputs`."""
+        return CollapsedLatent(self, posterior)
+
+
+class CollapsedLatent:
+    """The functions with x integrated out: what the bound of the outputs needs of both.
+
+    :param gp: p(f given x).
+    :param posterior: q(x), with a mean and a variance (..., N, Q).
+    """
+
+    def __init__(self, gp: LatentGP, posterior: TorchDistribution | None = None) -> None:
+        self.gp = gp
+        self.x = gp.x if posterior is None else posterior.mean.double()
+        self.x_variance = None if posterior is None else posterior.variance.double()
+        self.batch_shape = gp.batch_shape if posterior is None else torch.broadcast_shapes(
+            gp.batch_shape, posterior.batch_shape
+        )  # fmt: skip
+
+    def bound(self, sites: Sites) -> Tensor:
+        """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
+        return self._bound(sites)[0]
+
+    def _bound(self, sites: Sites) -> tuple[Tensor, Psi, Tensor]:
+        gp = self.gp
+        weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
+        if self.x_variance is None:
+            psi = observe(gp.kernel, self.x, gp.inducing, weight.mT, linear)
+        else:
+            psi = expect(gp.kernel, self.x, self.x_variance, gp.inducing, weight.mT, linear)
+        known = gp.output_mean * (sites.linear - 0.5 * sites.weight * gp.output_mean)
+        factor = gp.inducing_factor()
+        return site_bound(psi, factor, weight, linear) + known.sum(), psi, factor
+
+    def given(self, sites: Sites) -> Given:
+        """The distribution of f given x under the optimal q(U) of these factors."""
+        _, psi, factor = self._bound(sites)
+        return self._given(psi, factor)
+
+    def _given(self, psi: Psi, factor: Tensor) -> Given:
+        gp, v = self.gp, solve_triangular(factor, psi.psi1_y, upper=False)
+        return Given(gp.kernel, gp.inducing, factor, whiten(factor, psi.psi2), v, gp.output_mean, gp.output_scale)
+
+    def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
+        """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
+
+        :param likelihood: the likelihood at its parameters.
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param sites: their Gaussian factors.
+        """
+        bound, psi, factor = self._bound(sites)
+        bound = bound + sites.constant.sum()
+        if not likelihood.likelihood.is_drawn:
+            return bound, None
+        more, moments = correction(self._given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
+        return bound + more, moments
+
+
+def scaled_sites(sites: Sites, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and linear part as factors of g in f = mean + scale g."""
+    return scale.square() * sites.weight, scale * (sites.linear - sites.weight * mean)
+
+
+class GivenLatent(Expandable):
+    """p(y given f): independent outputs (N, D), NaN for those that were not observed.
+
+    :param f: function values (..., N, F).
+    :param likelihood: the likelihood at its parameters.
+    :param data: the sequences that the outputs come from.
+    :param sites: the Gaussian factors of these outputs, which :class:`~pyro_vgpds.Collapsed_ELBO` uses.
+    """
+
+    def __init__(self, f: Tensor, likelihood: LikelihoodValue, data: Sequences, sites: OutputSites) -> None:
+        self.f, self.likelihood, self.data, self.sites = f, likelihood, data, sites
+        outputs = f.shape[-1] // likelihood.likelihood.num_functions
+        super().__init__(f.shape[:-2], torch.Size((f.shape[-2], outputs)), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.likelihood.log_prob(self.f, value.to(self.f)).sum((-2, -1))
+
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
+        with torch.no_grad():
+            y: Tensor = self.likelihood.distribution(self.f).sample(torch.Size(sample_shape))
+            return y.to(self.data.dtype)
+
+    def integrate(self, latent: CollapsedLatent) -> CollapsedOutputs:
+        """The distribution of y with f integrated out.
+
+        :param latent: the functions with x integrated out.
+        """
+        return CollapsedOutputs(self, latent)
+
+
+class CollapsedOutputs(Expandable):
+    """``log_prob`` is the bound of the outputs with f and x integrated out.
+
+    :param outputs: p(y given f); its f is not read.
+    :param latent: the functions with x integrated out.
+    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients tell nothing.
+    :raises ValueError: for several draws of hyperparameters at a time.
+    """
+
+    share: float = 1.0
+
+    def __init__(self, outputs: GivenLatent, latent: CollapsedLatent) -> None:
+        if latent.batch_shape:
+            raise several_draws(outputs.likelihood.likelihood)
+        self.outputs, self.latent, self.likelihood = outputs, latent, latent.gp
+        super().__init__(latent.batch_shape, outputs.event_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        outputs, likelihood = self.outputs, self.outputs.likelihood
+        y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
+        evaluation = outputs.sites.tracked(likelihood, y, state, self.share)
+        bound, evaluation.drawn = self.latent.evaluate(likelihood, y, evaluation.sites)
+        return bound.expand(self.batch_shape)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        raise NotImplementedError("CollapsedOutputs is for the collapsed bound; sample the model itself.")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained mapping to outputs that are not Gaussian: Gaussian factors take the place of the outputs."""
+
+from __future__ import annotations
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_vgpds.data.groups import ColumnGroups
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import Sites
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, scaled_sites
+from pyro_vgpds.mapping.output_sites import Evaluation, told_moments
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+
+__all__ = ["PseudoGP"]
+
+_UPDATES = 100  # of the factors, at most
+_RATE = 0.5  # of updates that are not exact
+_SETTLED = 1e-6  # change of the state that ends the updates
+
+
+class PseudoGP(SparseGP):
+    """p(f given x) with the Gaussian factors of the outputs of some data, in the form of a mapping to Gaussian outputs.
+
+    An entry with the factor exp(linear f − ½ weight f²) counts as the output linear / weight with the noise variance
+    1 / weight.
+
+    :param gp: p(f given x).
+    :param outputs: the likelihood at its parameters.
+    :param y: outputs (N, D), NaN if they were not observed.
+    :param state: of their factors, (2, N, F).
+    """
+
+    def __init__(self, gp: LatentGP, outputs: LikelihoodValue, y: Tensor, state: Tensor) -> None:
+        super().__init__(
+            gp.x, gp.kernel, inducing=gp.inducing, noise=torch.ones_like(gp.output_mean), mean=gp.output_mean,
+            scale=gp.output_scale, jitter=gp.jitter,
+        )  # fmt: skip
+        self.gp, self.outputs, self.y, self.state = gp, outputs, y, state
+
+    @property
+    def sites(self) -> Sites:
+        """The Gaussian factors."""
+        return self.outputs.sites(self.y, self.state)
+
+    def with_outputs(self, y: Tensor, state: Tensor) -> PseudoGP:
+        """The same mapping with the factors of other outputs.
+
+        :param y: outputs (N, D).
+        :param state: of their factors, (2, N, F).
+        """
+        return PseudoGP(self.gp, self.outputs, y, state)
+
+    def settled(self, posterior: TorchDistribution) -> PseudoGP:
+        """The same mapping with the factors at their optimum given q(x), from those that it has.
+
+        :param posterior: q(x), with a mean and a variance (N, Q).
+        """
+        latent, state = CollapsedLatent(self.gp, posterior), self.state
+        for _ in range(_UPDATES):
+            before, found = state, self.outputs.sites(self.y, state)
+            with torch.enable_grad():
+                sites = Sites(found.weight.requires_grad_(), found.linear.requires_grad_(), found.constant)
+                bound, drawn = latent.evaluate(self.outputs, self.y, sites)
+                sites.weight.grad, sites.linear.grad = torch.autograd.grad(-bound, sites[:2])
+            moments = told_moments([Evaluation(self.outputs, self.y, sites, drawn)])
+            state = self.outputs.updated(self.y, state, moments, 1.0 if drawn is None else _RATE)
+            if torch.allclose(state, before, rtol=_SETTLED, atol=_SETTLED):
+                break
+        return self.with_outputs(self.y, state)
+
+    def num_functions(self, data: Sequences) -> int:
+        return len(self.output_mean)
+
+    def groups_of(self, data: Sequences) -> ColumnGroups:
+        weight, linear = scaled_sites(self.sites, self.output_mean, self.output_scale)
+        count = weight.shape[1]
+        ones = torch.ones(count, dtype=weight.dtype, device=weight.device)
+        index = torch.arange(count, device=weight.device)
+        return ColumnGroups(
+            mask=weight.mT.contiguous(), columns=ones, rows=(weight > 0).sum(0).to(weight),
+            square=torch.zeros_like(ones), factor=linear, widths=(1,) * count, of_column=index,
+            log_scale=ones.new_zeros(()), order=index,
+        )  # fmt: skip
+
+    def targets(self, data: Sequences, start: int, stop: int) -> Tensor:
+        return scaled_sites(self.sites, self.output_mean, self.output_scale)[1][:, start:stop]
+
+    def estimate(self, posterior: TorchDistribution) -> float:
+        """What draws add to the bound of the outputs; 0 for likelihoods that need none.
+
+        :param posterior: q(x).
+        """
+        if not self.outputs.likelihood.is_drawn:
+            return 0.0
+        with torch.no_grad():
+            latent, sites = CollapsedLatent(self.gp, posterior), self.sites
+            whole, _ = latent.evaluate(self.outputs, self.y, sites)
+            return float(whole - latent.bound(sites) - sites.constant.sum())
+
+    def integrate(self, posterior: TorchDistribution) -> _Bound:  # type: ignore[override]
+        return _Bound(self, posterior)
+
+
+class _Bound:
+    """The bound of the outputs whose factors a mapping has."""
+
+    def __init__(self, mapping: PseudoGP, posterior: TorchDistribution) -> None:
+        self.mapping, self.latent = mapping, CollapsedLatent(mapping.gp, posterior)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.latent.evaluate(self.mapping.outputs, self.mapping.y, self.mapping.sites)[0]

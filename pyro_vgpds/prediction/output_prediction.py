@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictive distributions of outputs that are not Gaussian."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import filled
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
+from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.prediction.log_scores import mixture_log_probs
+from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
+from pyro_vgpds.threads import thread_limited
+from pyro_vgpds.types import ArrayLike
+
+__all__ = ["OutputPrediction", "OutputReconstruction"]
+
+_DRAWS = 32  # of the latent point of a frame, in antithetic pairs
+_NODES = {1: 7, 2: 4}  # Gauss–Hermite points in each function of an output, by the number of these functions
+_POINTS = 12  # of a function value for functions with steps
+_BLOCK = 1 << 23  # largest array of draws × nodes × frames × outputs
+
+
+class _Nodes(NamedTuple):
+    """Function values (K, T, F) of some frames that stand for their distribution, and their weights (K,)."""
+
+    rows: slice
+    outputs: LikelihoodValue  #: the likelihood of these frames
+    f: Tensor
+    weight: Tensor
+
+
+class OutputPrediction(Prediction):
+    """Outputs at T times, (T, D), that are not Gaussian. :class:`~pyro_vgpds.Posterior` makes them.
+
+    The predictive distribution of an entry is a mixture over the latent point x and the function value f: f given x is
+    Gaussian and is integrated by Gauss–Hermite quadrature, x by antithetic quasi-random draws that are the same in each
+    call. ``mean`` is the mean of the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of
+    the mixture, whole numbers for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
+
+    With ``include_noise=False`` it is the distribution of the rate: the mean of the output given f.
+
+    :param outputs: the likelihood at its parameters. Other parameters as in :class:`~pyro_vgpds.Prediction`.
+    """
+
+    def __init__(
+        self,
+        t: Tensor,
+        path: TorchDistribution,
+        inducing: InducingPosterior,
+        outputs: LikelihoodValue,
+        *,
+        include_noise: bool = True,
+        observed: Tensor | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(t, path, inducing, include_noise=include_noise, observed=observed, parts=parts)
+        self.outputs = outputs
+
+    is_gaussian = False
+
+    @property
+    def is_whole(self) -> Tensor:
+        found = super().is_whole
+        for part in self.outputs.parts(len(found)) if self.include_noise else ():
+            index = slice(None) if part.outputs is None else part.outputs
+            found[index] = part.likelihood.is_discrete
+        return found
+
+    @property
+    def function(self) -> Prediction:
+        """The latent functions f, (T, F), as a Gaussian prediction with their exact moments."""
+        return _Functions(self.t, self.path, self.inducing, include_noise=False, parts=self.parts)
+
+    @property
+    def rate(self) -> OutputPrediction:
+        """The mean of the outputs given f: a rate for counts, a probability for yes/no."""
+        return self.with_noise(False)
+
+    def kind_of(self, output: int) -> str:
+        kind = self.outputs.likelihood.kind_of(output)
+        return "continuous" if kind == "count" and not self.include_noise else kind
+
+    def with_noise(self, include_noise: bool) -> OutputPrediction:
+        if include_noise == self.include_noise:
+            return self
+        new = copy.copy(self)
+        new.include_noise, new._moments, new._covariance = include_noise, None, None
+        return new
+
+    # the mixture
+
+    def _functions(self, num_nodes: int) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
+        """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
+
+        :param num_nodes: of each function value, which the arrays will be multiplied by.
+        """
+        mean, variance = (part.double() for part in self.latent)
+        z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
+        step = max(1, _BLOCK // (_DRAWS * num_nodes * self.inducing.num_outputs))
+        for start in range(0, len(mean), step):
+            rows = slice(start, min(start + step, len(mean)))
+            x = mean[rows] + variance[rows].sqrt() * z.unsqueeze(-2)  # (S, T, Q)
+            centre, spread = PosteriorGP(x, self.inducing, include_noise=False).moments()
+            yield rows, self.outputs.rows(rows), centre, spread.clamp_min(0.0)
+
+    def _nodes(self, has_steps: bool = False) -> Iterator[_Nodes]:
+        """Function values that stand for the distribution of each entry, some frames at a time.
+
+        :param has_steps: whether they are for functions of f that have steps.
+        """
+        count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
+        if has_steps and count == 1:
+            points, weight = normal_lattice(_POINTS, _DRAWS), torch.full((_POINTS,), 1.0 / _POINTS)
+            points = points[..., None, None]  # (H, S, 1, 1)
+        else:
+            points, weight = hermite_nodes(_NODES.get(count, 3), count)  # (H, P), (H,)
+            # function d·P + p has the p-th coordinate of the points
+            points = points.repeat(1, functions // count)[:, None, None]  # (H, 1, 1, F)
+        for rows, outputs, centre, spread in self._functions(len(weight)):
+            f = centre + spread.sqrt() * points.to(centre)  # (H, S, T, F)
+            share = (weight.to(centre) / _DRAWS).unsqueeze(-1).expand(-1, _DRAWS).reshape(-1)
+            yield _Nodes(rows, outputs, f.flatten(0, 1), share)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        every = torch.arange(self.shape[1], device=self.t.device)
+        with torch.no_grad():
+            for rows, outputs, f, weight in self._nodes():
+                w = weight[:, None, None]
+                means, variances = outputs.moments(f)
+                mean = (w * means).sum(0)
+                variance = (w * (means - mean).square()).sum(0)
+                if self.include_noise:
+                    variance = variance + (w * variances).sum(0)
+                if self.observed is not None:
+                    seen = self.observed[rows]
+                    known = torch.isfinite(seen)
+                    mean, variance = torch.where(known, seen.to(mean), mean), variance.masked_fill(known, 0.0)
+                yield rows, every, mean, variance
+
+    @thread_limited
+    def _make_covariance(self) -> Tensor:
+        parts = []
+        with torch.no_grad():
+            for rows, outputs, f, weight in self._nodes():
+                means, _ = outputs.moments(f)
+                given = means.unflatten(0, (-1, _DRAWS)).mul(weight.unflatten(0, (-1, _DRAWS))[..., None, None])
+                given = given.sum(0) * _DRAWS  # (S, T, D): the mean given the latent point
+                centred = given - given.mean(0)
+                full = torch.einsum("std,ste->tde", centred, centred) / _DRAWS
+                full.diagonal(dim1=-2, dim2=-1).copy_(self.variance[rows])
+                parts.append(full)
+        full = torch.cat(parts)
+        if self.observed is not None:
+            hidden = torch.isnan(self.observed).to(full.dtype)
+            full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
+        return full.to(self.t.dtype)
+
+    def _fill(self, rows: slice, value: Tensor) -> Tensor:
+        """Known numbers in place of predictions."""
+        if self.observed is None:
+            return value
+        return torch.where(torch.isfinite(self.observed[rows]), self.observed[rows].to(value), value)
+
+    @thread_limited
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends (T, D) of central intervals: quantiles of each entry's predictive distribution.
+
+        For counts and yes/no they are whole numbers, and the interval holds at least ``probability``.
+
+        :param probability: of each interval.
+        :raises ValueError: if ``probability`` is not between 0 and 1.
+        """
+        check_probability(probability)
+        tails = 0.5 * (1.0 - probability), 0.5 * (1.0 + probability)
+        return self._quantiles(tails)
+
+    def _quantiles(self, levels: tuple[float, float]) -> tuple[Tensor, Tensor]:
+        ends = torch.empty(2, *self.shape, dtype=self.t.dtype, device=self.t.device)
+        with torch.no_grad():
+            for rows, outputs, f, weight in self._nodes(has_steps=True):
+                if not self.include_noise:
+                    found = Weighted(outputs.moments(f)[0], weight).quantiles(levels)
+                else:
+                    found = mixture_quantiles(outputs, f, weight, levels)
+                for end, value in zip(ends, found, strict=True):
+                    end[rows] = self._fill(rows, value)
+        return ends[0], ends[1]
+
+    @thread_limited
+    def sample(self, num_samples: int = 1) -> Tensor:
+        """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time.
+
+        :param num_samples: number of draws.
+        :raises ValueError: if it is not a positive whole number.
+        """
+        check_count("num_samples", num_samples)
+        with torch.no_grad():
+            f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
+            y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
+            return self._fill(slice(None), y).to(self.t.dtype)
+
+    @thread_limited
+    def log_probs(self, y: ArrayLike) -> Tensor:
+        """Log-probability or log-density of each entry, (T, D); NaN for what is ignored.
+
+        :param y: (T, D); NaN is ignored.
+        :raises ValueError: if ``y`` has another shape, or it is a prediction of the rate.
+        """
+        if not self.include_noise:
+            raise ValueError("log_prob needs a prediction of the outputs, with include_noise=True.")
+        value = self.checked(y).double()
+        if self.observed is not None:
+            value = torch.where(torch.isfinite(self.observed), torch.nan, value)
+        result = torch.full_like(value, torch.nan)
+        with torch.no_grad():
+            nodes = _NODES.get(self.outputs.likelihood.num_functions, 3) ** self.outputs.likelihood.num_functions
+            for rows, outputs, mean, variance in self._functions(nodes):
+                here = value[rows]
+                known = mixture_log_probs(outputs, filled(here), mean, variance, _NODES)
+                result[rows] = torch.where(torch.isfinite(here), known, torch.nan)
+        return result.to(self.t.dtype)
+
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        """Log-probability of the entries under the predictive distribution, summed; NaN is ignored.
+
+        :param y: (T, D).
+        :raises ValueError: if ``y`` has another shape, or it is a prediction of the rate.
+        """
+        return torch.nansum(self.log_probs(y))
+
+    def cdf(self, y: ArrayLike) -> Tensor:
+        """P(output ≤ y) of each entry, (T, D); NaN for what is ignored. For a randomised PIT of counts also give y − 1.
+
+        :param y: (T, D); NaN is ignored.
+        """
+        value = self.checked(y).double()
+        result = torch.full_like(value, torch.nan)
+        with torch.no_grad():
+            for rows, outputs, f, weight in self._nodes(has_steps=True):
+                here = value[rows]
+                y_here = torch.where(torch.isfinite(here), here, 0.0)
+                if self.include_noise:
+                    found = (weight[:, None, None] * outputs.cdf(y_here, f)).sum(0)
+                else:
+                    found = (weight[:, None, None] * (outputs.moments(f)[0] <= y_here)).sum(0)
+                if self.observed is not None:
+                    seen = self.observed[rows]
+                    found = torch.where(torch.isfinite(seen), (seen.double() <= y_here).to(found), found)
+                result[rows] = torch.where(torch.isfinite(here), found, torch.nan)
+        return result.to(self.t.dtype)
+
+
+class OutputReconstruction(OutputPrediction, Reconstruction):
+    """An :class:`OutputPrediction` from partly observed outputs."""
+
+
+class _Functions(Prediction):
+    """Latent functions, of which there may be several for each output."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.t), self.inducing.num_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        return super().columns if self.shape[1] == self.data.num_base_outputs else None

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX.
+
+``python tests/matrix.py`` makes an environment for each row of the matrix, with uv if it is installed and else with
+venv and pip, and runs the tests of ``make test-fast`` in it. A row whose Python or torch is not available is skipped
+with the reason. ``--only oldest`` runs one row, ``--python 3.10=PATH`` names an interpreter that is not on the PATH.
+
+torch comes from PyTorch's index of builds for CPUs and from pip's own ``--find-links`` only: the builds on PyPI for
+Linux bring gigabytes of CUDA with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CPU = "https://download.pytorch.org/whl/cpu"
+TOOLS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "setuptools>=77", "graphviz", "jupytext", "nbclient"]
+VERSIONS = ("torch", "numpy", "pandas", "pyro-ppl", "scipy", "matplotlib", "safetensors")
+
+
+class UnavailableError(Exception):
+    """A row cannot be tested here."""
+
+
+@dataclass
+class Row:
+    """One environment."""
+
+    name: str
+    python: str | None = None  #: default: the one that runs this script
+    torch: str = "torch"
+    oldest: tuple[str, ...] = ()  #: packages at the lower ends of their ranges; "all" for all of them
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+ROWS = [
+    Row("oldest", "3.10", "torch==2.2.*", ("all",)),
+    Row("newest", "3.13"),
+    Row("old packages", oldest=("all",)),
+    Row("old numpy", oldest=("numpy", "pandas", "scipy")),
+    Row("new packages"),
+    Row("no AVX", environment={"PYRO_VGPDS_GENERIC": "1"}),
+]
+
+
+def requirements() -> dict[str, str]:
+    """Package ↦ the lower end of its range, of the library and of its extras for data and video."""
+    text = (ROOT / "pyproject.toml").read_text()
+    lists = [
+        re.search(rf"^{name} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL) for name in ("dependencies", "data", "video")
+    ]
+    found = dict(re.findall(r'"([\w-]+)>=([\d.]+)', "".join(match[1] for match in lists if match)))
+    found.pop("torch")
+    return found
+
+
+def packages(row: Row) -> list[str]:
+    """What pip installs besides torch."""
+    old = [f"{name}=={low}.*" for name, low in requirements().items() if {"all", name} & set(row.oldest)]
+    return old + [f"{name}>={low}" for name, low in requirements().items() if not {"all", name} & set(row.oldest)]
+
+
+def find_python(version: str | None, given: dict[str, str]) -> str:
+    """An interpreter of a version, such as 3.10."""
+    if version is None:
+        return sys.executable
+    for candidate in filter(None, (given.get(version), shutil.which(f"python{version}"))):
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return candidate
+    raise UnavailableError(f"no Python {version}: put python{version} on the PATH or pass --python {version}=PATH")
+
+
+def run(command: list[str], log: Path, **environment: str) -> bool:
+    with log.open("a") as file:
+        print("$", *command, file=file, flush=True)
+        return not subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **environment}, stdout=file, stderr=file, check=False
+        ).returncode
+
+
+def last_line(log: Path) -> str:
+    """What a command said about its failure."""
+    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"error|no matching|no solution", line, re.IGNORECASE)]
+    return (errors or lines or ["no message"])[-1][:200]
+
+
+def make_environment(row: Row, given: dict[str, str], folder: Path, index: str, log: Path) -> Path:
+    """The interpreter of an environment with the packages of a row and the library in it."""
+    python, uv = find_python(row.python, given), shutil.which("uv")
+    if not run([uv, "venv", "-q", "--python", python, str(folder)] if uv else [python, "-m", "venv", str(folder)], log):
+        raise UnavailableError(f"no environment: {last_line(log)}")
+    inner = folder / sysconfig.get_path("scripts", vars={"base": ""}).strip("/") / "python"
+    install = [uv, "pip", "install", "-q", "--python", str(inner)] if uv else [str(inner), "-m", "pip", "install", "-q"]
+    links = os.environ.get("PIP_FIND_LINKS", "").split()
+    own = [part for link in links for part in ("--find-links", link)]
+    # no other index: its builds may bring CUDA
+    alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "UV_NO_CONFIG": "1"}
+    one = [*install, "--no-deps", "--only-binary", ":all:", *own, "--index-url", index, row.torch]
+    if not run(one if uv else [*one, "--retries", "0", "--timeout", "15"], log, **alone):
+        raise UnavailableError(
+            f"no build of {row.torch} for CPUs and Python {row.python or 'of this script'}: {last_line(log)}"
+        )
+    code = "from importlib.metadata import version; print(version('torch').partition('+')[0])"
+    torch = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    more = ["--only-binary", ":all:", *own, *packages(row), *TOOLS, f"torch=={torch}"]
+    if not run([*install, *more], log):
+        raise UnavailableError(f"packages cannot be installed: {last_line(log)}")
+    build = [*install, "--no-deps", "--no-build-isolation", "--target", str(folder / "library"), "."]
+    if not run(build, log, **row.environment):
+        raise UnavailableError(f"the library cannot be built: {last_line(log)}")
+    return inner
+
+
+def try_row(row: Row, given: dict[str, str], index: str, tests: list[str], logs: Path) -> tuple[str, str]:
+    """``passed``, ``failed`` or ``skipped``, and what was tested or why not."""
+    log = logs / f"{row.name.replace(' ', '-')}.log"
+    log.write_text("")
+    with tempfile.TemporaryDirectory(prefix="pyro-vgpds-matrix-") as temporary:
+        try:
+            inner = make_environment(row, given, Path(temporary, "env"), index, log)
+        except UnavailableError as error:
+            return "skipped", str(error)
+        copy = Path(temporary, "tree")  # the tests, with the library that was built in place of the sources
+        shutil.copytree(
+            ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "*.so", "build", "*.egg-info", "__pycache__")
+        )
+        shutil.rmtree(copy / "pyro_vgpds")
+        shutil.copytree(Path(temporary, "env", "library", "pyro_vgpds"), copy / "pyro_vgpds")
+        code = "import sys, importlib.metadata as m; print(sys.version.split()[0], "
+        code += "*(f'{n} {m.version(n)}' for n in NAMES))"
+        code = code.replace("NAMES", repr(VERSIONS))
+        versions = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        command = [str(inner), "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not long", *tests]
+        if row.oldest:  # old packages warn of newer ones that they use
+            command += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
+        with log.open("a") as file:
+            file.flush()
+            environment = {**os.environ, **row.environment, "PYTHONPATH": str(copy)}
+            done = subprocess.run(command, cwd=copy, env=environment, stdout=file, stderr=file, check=False)
+    result = log.read_text().strip().splitlines()[-1].strip("= ")
+    return ("failed" if done.returncode else "passed"), f"Python {versions}: {result}"
+
+
+def main() -> int:
+    """Run the rows; 1 if the tests of one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", action="append", choices=[row.name for row in ROWS], help="a row to run; default: all"
+    )
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="where an interpreter is")
+    parser.add_argument("--torch-index", default=CPU, metavar="URL", help="index of builds of torch for CPUs")
+    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir(), "pyro-vgpds-matrix"), metavar="FOLDER")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="files of tests. Default: all")
+    arguments = parser.parse_args()
+    given = dict(one.partition("=")[::2] for one in arguments.python)
+    arguments.logs.mkdir(parents=True, exist_ok=True)
+    failed = False
+    for row in ROWS:
+        if arguments.only and row.name not in arguments.only:
+            continue
+        begin = time.monotonic()
+        state, about = try_row(row, given, arguments.torch_index, arguments.tests, arguments.logs)
+        failed |= state == "failed"
+        print(f"{row.name:13} {state:8} {about} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print(f"logs: {arguments.logs}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
