@@ -167,13 +167,13 @@ for q in standing:
     print(f"dimension {q}: {100 * constant[q]:.0f} % is constant within a trial, {100 * clock[q]:.0f} % is common")
 
 # %% [markdown]
-# Left: how much each latent dimension contributes to the log rates. Training switched off nine of the twelve. Middle:
-# the first is a clock. All trials run through it alike, whatever their direction. Right: the other two are constants of
-# each trial, one dot each, and they arrange the trials by the direction of the reach. So the model explains 162 neurons
-# by *when* and *where to*, from spikes alone.
+# Left: how much each latent dimension contributes to the log rates. Training switched off most of the twelve. Middle:
+# the most relevant one is a clock. All trials run through it alike, whatever their direction. Right: the next two. One
+# is constant within each trial and sorts the reaches from right to left, the other moves within the trial. So the model
+# explains 162 neurons mainly by *when* and *where to*, from spikes alone.
 #
-# The mapping from these three coordinates to the rates is curved, so the rates themselves move on loops. The next
-# figure shows the principal components of the log rates: the usual picture of rotations in motor cortex.
+# The mapping from these coordinates to the rates is curved, so the rates themselves move on loops. The next figure
+# shows the principal components of the log rates: the usual picture of rotations in motor cortex.
 
 # %%
 rates = posterior.impute(fill=False).mean.numpy()  # (trials * bins, neurons), expected counts
