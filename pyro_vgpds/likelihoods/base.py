@@ -246,6 +246,21 @@ class LikelihoodValue:
         offset = None if exposure is None else exposure.double().log()
         return LikelihoodValue(self.likelihood, self.parameters, offset)
 
+    @property
+    def elsewhere(self) -> LikelihoodValue:
+        """The same for other frames, which have the exposure 1 if those of the data differ by frame."""
+        return self if self.offset is None or self.offset.dim() == 1 else self.exposed(None)
+
+    def longer(self, num_frames: int) -> LikelihoodValue:
+        """The same for the data and frames after them, which have the exposure 1 if those of the data differ by frame.
+
+        :param num_frames: number of frames after those of the data.
+        """
+        if self.offset is None or self.offset.dim() == 1:
+            return self
+        rest = self.offset.new_zeros(num_frames, self.offset.shape[1])
+        return LikelihoodValue(self.likelihood, self.parameters, torch.cat([self.offset, rest]))
+
     def rows(self, rows: slice) -> LikelihoodValue:
         """The same for some of the frames, if their exposures differ.
 

@@ -47,12 +47,12 @@ class PseudoGP(SparseGP):
         return self.outputs.sites(self.y, self.state)
 
     def with_outputs(self, y: Tensor, state: Tensor) -> PseudoGP:
-        """The same mapping with the factors of other outputs.
+        """The same mapping with the factors of more outputs.
 
-        :param y: outputs (N, D).
+        :param y: outputs (N, D), of which the first are those of this mapping.
         :param state: of their factors, (2, N, F).
         """
-        return PseudoGP(self.gp, self.outputs, y, state)
+        return PseudoGP(self.gp, self.outputs.longer(len(y) - len(self.y)), y, state)
 
     def settled(self, posterior: TorchDistribution) -> PseudoGP:
         """The same mapping with the factors at their optimum given q(x), from those that it has.

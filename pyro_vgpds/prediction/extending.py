@@ -40,6 +40,11 @@ def extend_data(data: Sequences, t: DataLike, y: DataLike, sequence: SequenceLik
     """The training data with new frames, in the order of time. Arguments as in :meth:`Posterior.extended
     <pyro_vgpds.Posterior.extended>`.
     """
+    if data.exposure is not None and data.exposure.dim() > 1:
+        raise ValueError(
+            "extended cannot tell the exposure of new frames if it differs between frames. Give all frames with their "
+            "exposures to condition(data) instead."
+        )
     new = read_new_data(t, y, data)
     which = resolve_sequences(sequence, data, new.num_sequences)
     times, outputs = split_outputs(data)

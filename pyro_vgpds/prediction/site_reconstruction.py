@@ -38,11 +38,12 @@ class SiteJoint(Joint):
         self._y = new.y.double()
         self._lengths = new.times.lengths
         self._old = trained.sites
+        self._outputs = trained.outputs.elsewhere  # of the new frames
         #: what draws add to the bound of the training outputs, with the q(U) of training
         self._old_rest = trained.estimate(self.training.q)
 
     def first_state(self) -> Tensor:
-        outputs = self._trained.outputs
+        outputs = self._outputs
         return outputs.initial(self._y, guess(outputs, self._y, self._lengths))
 
     def _scaled(self, sites: Sites) -> tuple[Tensor, Tensor]:
@@ -58,7 +59,7 @@ class SiteJoint(Joint):
 
     def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
         assert state is not None
-        outputs, gp = self._trained.outputs, self._trained
+        outputs, gp = self._outputs, self._trained
         fresh = outputs.sites(self._y, state)
         free_weight, free_linear = fresh.weight.detach().requires_grad_(), fresh.linear.detach().requires_grad_()
         # of all frames: the training frames, then the new ones
@@ -84,7 +85,7 @@ class SiteJoint(Joint):
     def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor:
         assert state is not None
         assert functions is not None
-        return self._trained.outputs.updated(self._y, state, functions, rate)
+        return self._outputs.updated(self._y, state, functions, rate)
 
     def _correction(self, psi: Psi, mean: Tensor, variance: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The part of the new outputs' bound that needs draws of their latent points."""
@@ -94,7 +95,7 @@ class SiteJoint(Joint):
         given = Given(gp.kernel, gp.inducing, self.factor, A, v, gp.output_mean, gp.output_scale)
         order = torch.empty_like(self.rows[self.is_new])
         order[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
-        return correction(given, mean[order], variance[order], self._y, sites, gp.outputs)
+        return correction(given, mean[order], variance[order], self._y, sites, self._outputs)
 
     def mapping(self, solution: Solution) -> PseudoGP:
         assert solution.state is not None

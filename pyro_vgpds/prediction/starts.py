@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -36,7 +37,7 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
     """
     q, likelihood, data = training
     if isinstance(likelihood, PseudoGP):
-        data, new = (_guessed(likelihood, part) for part in (data, new))
+        data, new = _guessed(likelihood.outputs, data), _guessed(likelihood.outputs.elsewhere, new)
     precision = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
@@ -46,11 +47,11 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
         yield lam * q.mean[near], lam
 
 
-def _guessed(mapping: PseudoGP, data: Sequences) -> Sequences:
+def _guessed(outputs: LikelihoodValue, data: Sequences) -> Sequences:
     """Guesses of the functions in place of outputs that are not Gaussian, NaN for outputs that a sequence has not."""
     assert data.y is not None
     y, lengths = data.y.double(), list(data.times.lengths)
-    f = guess(mapping.outputs, y, data.times.lengths)
+    f = guess(outputs, y, data.times.lengths)
     parts = []
     for part, seen in zip(f.split(lengths), torch.isfinite(y).split(lengths), strict=True):
         known = seen.any(0).repeat_interleave(part.shape[1] // seen.shape[1])

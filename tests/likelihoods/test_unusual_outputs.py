@@ -128,3 +128,23 @@ def test_all_predictions_of_counts():
     assert bool((lower <= upper).all())
     other = trained(5.0 + counts(seed=2), NegativeBinomial())
     assert BayesClassifier({"few": post, "many": other}).predict(t, new) == "few"
+
+
+def test_frames_beyond_the_data_have_exposure_one_if_exposures_differ_by_frame():
+    rng = np.random.default_rng(0)
+    exposure = rng.uniform(0.5, 4.0, (30, 3))
+    y, t = rng.poisson(2.0 * exposure).astype(float), np.arange(30) / 5.0
+    data = Sequences(t, y, exposure=exposure)
+    torch.manual_seed(0)
+    model = VGPDS.from_data(data, 1, 6, likelihood=Poisson())
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, data, num_steps=15)
+    post = Posterior(model, guide, data)
+    new = rng.poisson(2.0, (5, 3)).astype(float)
+    for found in (post.forecast([6.1]), post.reconstruct(t[:5], new), post.forecast([6.1, 6.2], given=new[:2])):
+        assert bool(((found.rate.mean > 0.5) & (found.rate.mean < 8.0)).all())  # 2 is the rate of exposure 1
+    assert math.isfinite(float(post.log_density(t[:5], new)))
+    own = post.impute(fill=False).mean / torch.from_numpy(exposure)
+    assert bool(((own > 0.5) & (own < 8.0)).all())
+    with pytest.raises(ValueError, match="extended cannot tell the exposure of new frames"):
+        post.extended([6.1], new[:1])
