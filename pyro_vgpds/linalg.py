@@ -16,6 +16,7 @@ __all__ = [
     "add_diagonal",
     "cholesky",
     "default_jitter",
+    "followed",
     "in_double",
     "matvec",
     "positive_part",
@@ -149,3 +150,17 @@ def in_double(value: V) -> V:
 def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
     """Products (..., n) of matrices (..., n, m) and vectors (..., m)."""
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def followed(x: Tensor) -> Tensor:
+    """``x`` with a gradient of its own; a leaf if it does not require one already, and itself without gradients.
+
+    :param x: any tensor.
+    """
+    if not torch.is_grad_enabled():
+        return x
+    if not x.requires_grad:
+        return x.clone().requires_grad_()
+    x = x.view_as(x)
+    x.retain_grad()
+    return x

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
 __all__ = ["Registry", "check_arguments"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 class Registry(Generic[T]):
@@ -47,6 +48,19 @@ class Registry(Generic[T]):
             )
         self._classes[name] = kind
         self._names[kind] = name
+
+    def decorate(self, kind: type[C] | None, name: str | None) -> type[C] | Callable[[type[C]], type[C]]:
+        """Register a class and return it, or without one return a decorator that does.
+
+        :param kind: the class. Errors as in :meth:`register`.
+        :param name: the name in files. Default: that of the class.
+        """
+
+        def registered(kind: type[C]) -> type[C]:
+            self.register(kind, name)  # type: ignore[arg-type]
+            return kind
+
+        return registered if kind is None else registered(kind)
 
     def name_of(self, kind: type[T]) -> str | None:
         """The name of a class in files; None if it is not registered.

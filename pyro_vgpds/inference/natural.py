@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -157,7 +158,7 @@ class _Tracked(OpperArchambeau):
     def _track(self) -> None:
         if self.tracked_mean is None:
             moments = self.moments
-            self.tracked_mean, self.tracked_variance = _follow(moments.mu), _follow(moments.s.clamp_min(0.0))
+            self.tracked_mean, self.tracked_variance = followed(moments.mu), followed(moments.s.clamp_min(0.0))
 
     @property
     def mean(self) -> Tensor:
@@ -169,14 +170,3 @@ class _Tracked(OpperArchambeau):
     def variance(self) -> Tensor:
         self._track()
         return self.tracked_variance.expand(self._extended_shape())
-
-
-def _follow(x: Tensor) -> Tensor:
-    """``x`` with a gradient of its own; a leaf if it does not require one already."""
-    if not torch.is_grad_enabled():
-        return x
-    if not x.requires_grad:
-        return x.clone().requires_grad_()
-    x = x.view_as(x)
-    x.retain_grad()
-    return x

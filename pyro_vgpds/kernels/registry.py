@@ -49,14 +49,7 @@ def register_kernel(
     >>> Brownian(2.0)
     Brownian(variance=2)
     """
-    if kernel is None:
-        return lambda kernel: _register(kernel, name)
-    return _register(kernel, name)
-
-
-def _register(kernel: type[K], name: str | None) -> type[K]:
-    _REGISTRY.register(kernel, name)
-    return kernel
+    return _REGISTRY.decorate(kernel, name)
 
 
 def kernel_name(kernel: type[Kernel]) -> str | None:

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import undefined
 from pyro_vgpds.likelihoods.factors import Values, spread
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
@@ -105,7 +106,7 @@ class _Logistic(TangentLikelihood):
 
     def size(self, y: Tensor, p: Values) -> Tensor:
         """b, (N, D)."""
-        raise NotImplementedError
+        raise undefined(self, "size(y, p)")
 
     def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         c, b = r.sqrt(), self.size(y, p)

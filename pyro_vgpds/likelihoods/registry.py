@@ -51,9 +51,4 @@ def register_likelihood(
     >>> Laplace(2.0)
     Laplace(scale=2)
     """
-
-    def registered(kind: type[L]) -> type[L]:
-        LIKELIHOODS.register(kind, name)
-        return kind
-
-    return registered if likelihood is None else registered(likelihood)
+    return LIKELIHOODS.decorate(likelihood, name)

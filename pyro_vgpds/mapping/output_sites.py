@@ -17,6 +17,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
+from pyro_vgpds.linalg import followed
 
 __all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "told_moments"]
 
@@ -141,7 +142,7 @@ class OutputSites(PyroModule):
         if torch.is_grad_enabled() and state is self.state and share:
             if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
                 weight, linear, constant = evaluation.sites
-                evaluation.sites = Sites(_follow(weight), _follow(linear), constant)
+                evaluation.sites = Sites(followed(weight), followed(linear), constant)
             self._evaluations.append(evaluation)
         return evaluation
 
@@ -178,7 +179,7 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
         weight, linear = (part.detach().requires_grad_() for part in (sites.weight, sites.linear))
         value = bound(Sites(weight, linear, sites.constant))
         d_weight, d_linear = torch.autograd.grad(value.sum(), (weight, linear))
-    return Moments(d_linear, torch.maximum(-2.0 * d_weight, d_linear.square()))
+    return joined_moments(d_linear, -2.0 * d_weight, None)
 
 
 def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
@@ -211,15 +212,6 @@ def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Momen
     own = (drawn.square > 0).any(0)
     mean, square = torch.where(own, drawn.mean, mean), torch.where(own, drawn.square, square)
     return Moments(mean, torch.maximum(square, mean.square()), drawn.slope, drawn.curvature)
-
-
-def _follow(x: Tensor) -> Tensor:
-    """``x`` with a gradient of its own."""
-    if not x.requires_grad:
-        return x.detach().requires_grad_()
-    x = x.view_as(x)
-    x.retain_grad()
-    return x
 
 
 def _hash(y: Tensor) -> int:
