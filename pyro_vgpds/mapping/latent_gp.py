@@ -63,6 +63,15 @@ class LatentGP(Expandable):
         """L, the Cholesky factor of K_MM with its jitter."""
         return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
 
+    def given(self, psi: Psi, factor: Tensor) -> Given:
+        """The distribution of f given x under the optimal q(U).
+
+        :param psi: the statistics with the Gaussian factors of the outputs.
+        :param factor: L, the Cholesky factor of K_MM.
+        """
+        v, A = solve_triangular(factor, psi.psi1_y, upper=False), whiten(factor, psi.psi2)
+        return Given(self.kernel, self.inducing, factor, A, v, self.output_mean, self.output_scale)
+
     def _factor(self) -> Tensor:
         return cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
 
@@ -108,18 +117,13 @@ class CollapsedLatent:
             psi = observe(gp.kernel, self.x, gp.inducing, weight.mT, linear)
         else:
             psi = expect(gp.kernel, self.x, self.x_variance, gp.inducing, weight.mT, linear)
-        known = gp.output_mean * (sites.linear - 0.5 * sites.weight * gp.output_mean)
         factor = gp.inducing_factor()
-        return site_bound(psi, factor, weight, linear) + known.sum(), psi, factor
+        return site_bound(psi, factor, weight, linear) + mean_terms(sites, gp.output_mean), psi, factor
 
     def given(self, sites: Sites) -> Given:
         """The distribution of f given x under the optimal q(U) of these factors."""
         _, psi, factor = self._bound(sites)
-        return self._given(psi, factor)
-
-    def _given(self, psi: Psi, factor: Tensor) -> Given:
-        gp, v = self.gp, solve_triangular(factor, psi.psi1_y, upper=False)
-        return Given(gp.kernel, gp.inducing, factor, whiten(factor, psi.psi2), v, gp.output_mean, gp.output_scale)
+        return self.gp.given(psi, factor)
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
@@ -132,13 +136,22 @@ class CollapsedLatent:
         bound = bound + sites.constant.sum()
         if not likelihood.likelihood.is_drawn:
             return bound, None
-        more, moments = correction(self._given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
+        more, moments = correction(self.gp.given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
         return bound + more, moments
+
+    def estimate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> Tensor:
+        """The part of the bound that is an estimate with draws. Parameters as in :meth:`evaluate`."""
+        return correction(self.given(sites), self.x, self.x_variance, y, sites, likelihood)[0]
 
 
 def scaled_sites(sites: Sites, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and linear part as factors of g in f = mean + scale g."""
     return scale.square() * sites.weight, scale * (sites.linear - sites.weight * mean)
+
+
+def mean_terms(sites: Sites, mean: Tensor) -> Tensor:
+    """The log of the factors at f = mean, without their constants, summed: what :func:`scaled_sites` leaves."""
+    return (mean * (sites.linear - 0.5 * sites.weight * mean)).sum()
 
 
 class GivenLatent(Expandable):

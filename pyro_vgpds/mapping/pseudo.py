@@ -97,9 +97,7 @@ class PseudoGP(SparseGP):
         if not self.outputs.likelihood.is_drawn:
             return 0.0
         with torch.no_grad():
-            latent, sites = CollapsedLatent(self.gp, posterior), self.sites
-            whole, _ = latent.evaluate(self.outputs, self.y, sites)
-            return float(whole - latent.bound(sites) - sites.constant.sum())
+            return float(CollapsedLatent(self.gp, posterior).estimate(self.outputs, self.y, self.sites))
 
     def integrate(self, posterior: TorchDistribution) -> _Bound:  # type: ignore[override]
         return _Bound(self, posterior)

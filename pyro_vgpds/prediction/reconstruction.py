@@ -242,11 +242,16 @@ class Joint:
     def path(self, solution: Solution) -> TorchDistribution:
         """q(X*) of the new frames."""
         q = self._q(solution.eta, solution.lam)
-        place = torch.empty_like(self.rows[self.is_new])
-        place[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
         if isinstance(self.shift, Tensor):
             return GaussianPath(self.shift + q.mean, q.variance, lambda: q.covariance_matrix)
-        return q.frames(place)
+        return q.frames(self.new_places)
+
+    @property
+    def new_places(self) -> Tensor:
+        """The places of the new frames among the active ones, in the order of the new frames."""
+        place = torch.empty_like(self.rows[self.is_new])
+        place[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
+        return place
 
     def moments(self, solution: Solution) -> tuple[Tensor, Tensor]:
         """Means and variances of q(X, X*) for training and new frames, (N + T, Q)."""

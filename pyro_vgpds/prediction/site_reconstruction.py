@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
-from pyro_vgpds.mapping.bound import site_bound, whiten
-from pyro_vgpds.mapping.drawn import Given, correction
-from pyro_vgpds.mapping.latent_gp import scaled_sites
+from pyro_vgpds.mapping.bound import site_bound
+from pyro_vgpds.mapping.drawn import correction
+from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.psi import Psi, expect
@@ -72,8 +71,7 @@ class SiteJoint(Joint):
         psi = self._statistics(weight[self.rows], linear[self.rows], mean, variance)
         if self.rest is not None:
             psi = added(self.rest, psi)
-        known = gp.output_mean * (every.linear - 0.5 * every.weight * gp.output_mean)
-        value = site_bound(psi, self.factor, weight, linear) + known.sum() + every.constant.sum()
+        value = site_bound(psi, self.factor, weight, linear) + mean_terms(every, gp.output_mean) + every.constant.sum()
         d_weight, d_linear = torch.autograd.grad(value, (free_weight, free_linear), retain_graph=True)
         value = value + self._old_rest
         drawn = None
@@ -89,12 +87,7 @@ class SiteJoint(Joint):
 
     def _correction(self, psi: Psi, mean: Tensor, variance: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The part of the new outputs' bound that needs draws of their latent points."""
-        gp = self._trained
-        v = solve_triangular(self.factor, psi.psi1_y, upper=False)
-        A = whiten(self.factor, psi.psi2)
-        given = Given(gp.kernel, gp.inducing, self.factor, A, v, gp.output_mean, gp.output_scale)
-        order = torch.empty_like(self.rows[self.is_new])
-        order[self.rows[self.is_new] - self.num_old] = self.is_new.nonzero().squeeze(-1)
+        given, order = self._trained.gp.given(psi, self.factor), self.new_places
         return correction(given, mean[order], variance[order], self._y, sites, self._outputs)
 
     def mapping(self, solution: Solution) -> PseudoGP:
