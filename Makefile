@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 install: $(VENV)/.installed
 
 # torch comes first and alone: its exact version is what has a CPU build at hand
-$(VENV)/.library: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpds/*/*.c)
+$(VENV)/.library: pyproject.toml constraints.txt $(wildcard setup.py pyro_vgpds/*/*.c pyro_vgpds/*/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==$(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .

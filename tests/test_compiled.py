@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("mapping/_midpoint", "temporal/_chains", "temporal/_tiles")
+SOURCES = ("mapping/_midpoint", "mapping/_grouped", "temporal/_chains", "temporal/_tiles")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc on Linux"),
@@ -135,7 +135,7 @@ numbers = lambda count: ctypes.byref(ctypes.create_string_buffer(8 * count))
 libc, long = ctypes.CDLL(None), ctypes.c_long
 libc.malloc.restype = ctypes.c_void_p
 short = ctypes.c_void_p(libc.malloc(8 * (4 * 4 - 1)))
-function(long(4), long(4), long(1), long(1), *(numbers(4) for _ in range(4)), None, long(0), long(4), short)
+function(long(4), long(4), long(1), *(numbers(4) for _ in range(4)), long(0), long(4), short)
 """
 
 
@@ -160,11 +160,14 @@ def test_sanitizers_find_nothing(tmp_path):
 def test_sizes_are_computed_in_64_bits():
     """No size or index in the C code has a type of 32 bits: sizes are long, which is checked when it is compiled."""
     for source in SOURCES:
-        code = (ROOT / "pyro_vgpds" / f"{source}.c").read_text()
+        path = ROOT / "pyro_vgpds" / f"{source}.c"
+        code = path.read_text()
+        if '#include "_vectors.h"' in code:
+            code += (path.parent / "_vectors.h").read_text()
         assert "_Static_assert(sizeof(long) >= 8" in code
         # int only counts lanes, rows of a tile and sides, up to a constant
         loops = re.findall(r"for \(int (\w+) = \d+; \1 (?:<|<=) ([^;]+);", code)
         assert {end for _, end in loops} <= {
-            "LANES", "ROWS", "DEGREE", "width", "3", "3 * ROWS", "2", "4", "g->lanes",
+            "LANES", "ROWS", "CHAINS", "DEGREE", "vectors", "width", "3", "3 * ROWS", "2", "4", "g->lanes",
         }, source  # fmt: skip
         assert not re.findall(r"\((?:int|unsigned|int32_t)\)", code)

@@ -52,14 +52,14 @@ def test_midpoint_sums():
     large[4][:, -rows:] = mask
     assert large[1].numel() > LARGE
     assert large[4].numel() > LARGE
-    library = native._library()
+    library = native._library("grouped")
     sums = torch.empty(groups, points, points)
-    assert library.midpoint_forward(
+    assert library.grouped_forward(
         most, points, dims, groups, *pointers(*large), most - rows, most, sums.data_ptr()
     ) == 0  # fmt: skip
     assert torch.allclose(sums, native.forward(a, r, mu, z, mask), rtol=1e-12)
     found = sparse(most), sparse(most, dims), sparse(most, dims), torch.empty_like(z)
-    assert library.midpoint_backward(
+    assert library.grouped_backward(
         most, points, dims, groups, *pointers(*large), most - rows, most, *pointers(g, *found)
     ) == 0  # fmt: skip
     for one, other in zip(found, native.backward(g, a, r, mu, z, mask), strict=True):

@@ -49,6 +49,16 @@ class ColumnGroups:
         new = {name: getattr(self, name).double() for name in names}
         return replace(self, mask=None if self.mask is None else self.mask.double(), **new)
 
+    @functools.cached_property
+    def rows_of_columns(self) -> Tensor:
+        """The number of rows in which each column of ``factor`` was observed, (R,)."""
+        return self.rows.repeat_interleave(torch.tensor(self.widths, dtype=torch.long, device=self.rows.device))
+
+    @functools.cached_property
+    def squares(self) -> Tensor:
+        """The sum of squares of each column of ``factor``, (R,)."""
+        return self.factor.square().sum(0)
+
     @property
     def num_groups(self) -> int:
         """C, the number of groups."""

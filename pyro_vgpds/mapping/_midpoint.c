@@ -3,14 +3,14 @@
 // Midpoint sums over N rows and all pairs of M points, and their gradients.
 //
 //   E[n,m,m'] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q)/2)^2)
-//   V[c,m,m'] = sum_n mask[c,n] E[n,m,m']          (mask == NULL: one group of all rows)
+//   V[m,m']   = sum_n E[n,m,m']                    (of groups of rows: _grouped.c)
 //
 // Multiplying out the square splits the exponent into
 //   alpha_nm + alpha_nm' + sum_q slope_nmq z_m'q,
 //   alpha_nm = a_n/2 + sum_q r_nq (z_mq mu_nq - mu_nq^2/2 - z_mq^2/4),   slope_nmq = -r_nq z_mq / 2,
 // so that a pair costs Q multiply-adds and one exp. alpha and slope carry a factor log2(e): the exp is an exp2.
 //
-// Backward, with g symmetric in (m,m'), L = sum_cmm' g V and G[n,m,m'] = E[n,m,m'] sum_c mask[c,n] g[c,m,m']:
+// Backward, with g symmetric in (m,m'), L = sum_mm' g V and G[n,m,m'] = E[n,m,m'] g[m,m']:
 //   h_nm      = sum_m' G[n,m,m'],                k_nmq = sum_m' G[n,m,m'] z_m'q
 //   S0        = sum_m h_nm                       (sum of G)
 //   S1_q      = sum_m h_nm z_mq                  (sum of G times the midpoint)
@@ -35,8 +35,8 @@ typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES)));
 
 INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
 
-// tile[j][i] <- 2^tile[j][i], times g[j][i] if given; or sums[j][i] += 2^tile[j][i] if sums is given. With k = round(x)
-// and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and inf; a NaN passes through f. ROWS
+// tile[j][i] <- 2^tile[j][i] times g[j][i] if g is given, otherwise sums[j][i] += 2^tile[j][i]. With k = round(x) and
+// f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and inf; a NaN passes through f. ROWS
 // chains run in step to hide the latency of the polynomial.
 INLINE void NAME(exp2)(vec *tile, long cols, const double *p, const double *g, vec *sums) {
     // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
@@ -52,16 +52,14 @@ INLINE void NAME(exp2)(vec *tile, long cols, const double *p, const double *g, v
             for (int i = 0; i < ROWS; i++) E[i] = E[i] * f[i] + p[d];
         for (int i = 0; i < ROWS; i++) {
             E[i] *= (vec)((bits)k[i] << 52);
-            if (g) E[i] *= g[j * ROWS + i];
-            if (sums) sums[j * ROWS + i] += E[i];
-            else tile[j * ROWS + i] = E[i];
+            if (g) tile[j * ROWS + i] = E[i] * g[j * ROWS + i];
+            else sums[j * ROWS + i] += E[i];
         }
     }
 }
 
 // Not inlined: p may then alias the outputs, which makes the compiler broadcast each coefficient once for ROWS chains
 // (hoisted out of the loop they would not fit the registers and come back as one load for each multiply-add).
-NOINLINE void NAME(exp2_plain)(vec *tile, long cols, const double *p) { NAME(exp2)(tile, cols, p, NULL, NULL); }
 NOINLINE void NAME(exp2_times)(vec *tile, long cols, const double *p, const double *g) {
     NAME(exp2)(tile, cols, p, g, NULL);
 }
@@ -170,85 +168,54 @@ INLINE void NAME(products)(const problem *P, long m, long col, long cols, long s
 }
 
 TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
-    const long M = P->M, Q = P->Q, C = P->C, Malpha = P->Mpad + SLACK;
-    vec *work = allocate(sizeof(vec) * (DEPTH * (Q + Malpha + C) + Q + ROWS * Q + PANEL + C * PANEL));
+    const long M = P->M, Q = P->Q, Malpha = P->Mpad + SLACK;
+    vec *work = allocate(sizeof(vec) * (DEPTH * (Q + Malpha) + Q + ROWS * Q + 2 * PANEL));
     if (!work) return 1;
-    vec *r = work, *alpha = r + DEPTH * Q, *weight = alpha + DEPTH * Malpha, *mu = weight + DEPTH * C;
+    vec *r = work, *alpha = r + DEPTH * Q, *mu = alpha + DEPTH * Malpha;
     vec *slope = mu + Q, *tile = slope + ROWS * Q, *sums = tile + PANEL;
     int clamp[DEPTH];
     // DEPTH vectors of rows share a panel of sums, which amortises the sums over lanes.
     for (long n = n0; n < n1; n += DEPTH * LANES) {
         const long depth = min(DEPTH, (n1 - n + LANES - 1) / LANES);
-        for (long d = 0; d < depth; d++) {
+        for (long d = 0; d < depth; d++)
             clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * Q, mu, alpha + d * Malpha);
-            for (long c = 0; P->mask && c < C; c++)
-                weight[d * C + c] = NAME(gather)(P->mask + c * P->N, n + d * LANES, n1, 1);
-        }
         for (long m = 0; m < P->Mpad; m += ROWS)
             for (long col = m; col < P->Mpad; col += COLS) {
                 const long cols = min(COLS, P->Mpad - col);
-                for (long e = 0; e < C * PANEL; e++) sums[e] = splat(0);
+                for (long e = 0; e < PANEL; e++) sums[e] = splat(0);
                 for (long d = 0; d < depth; d++) {
                     NAME(load_slopes)(P, m, r + d * Q, slope);
                     NAME(exponents)(P, m, col, cols, clamp[d], alpha + d * Malpha, slope, tile);
-                    if (!P->mask) {
-                        NAME(exp2_add)(tile, cols, exp2_polynomial, sums);
-                        continue;
-                    }
-                    NAME(exp2_plain)(tile, cols, exp2_polynomial);
-                    for (long c = 0; c < C; c++) {
-                        const vec w = weight[d * C + c];
-                        if (NAME(lane_sum)(w) == 0) continue;
-                        for (long e = 0; e < cols * ROWS; e++) sums[c * PANEL + e] += w * tile[e];
-                    }
+                    NAME(exp2_add)(tile, cols, exp2_polynomial, sums);
                 }
-                for (long c = 0; c < C; c++)
-                    for (long j = 0; j < min(cols, M - col); j++)
-                        for (long i = 0; i < ROWS && m + i <= col + j; i++)
-                            V[(c * M + m + i) * M + col + j] += NAME(lane_sum)(sums[c * PANEL + j * ROWS + i]);
+                for (long j = 0; j < min(cols, M - col); j++)
+                    for (long i = 0; i < ROWS && m + i <= col + j; i++)
+                        V[(m + i) * M + col + j] += NAME(lane_sum)(sums[j * ROWS + i]);
             }
     }
-    for (long c = 0; c < C; c++)
-        for (long m = 0; m < M; m++)
-            for (long j = 0; j < m; j++) V[(c * M + m) * M + j] = V[(c * M + j) * M + m];
+    for (long m = 0; m < M; m++)
+        for (long j = 0; j < m; j++) V[m * M + j] = V[j * M + m];
     free(work);
     return 0;
 }
 
 TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *g, double *grad_a, double *grad_r,
                                  double *grad_mu, double *grad_z) {
-    const long M = P->M, Q = P->Q, C = P->C, ld = Q + 1, Malpha = P->Mpad + SLACK;
-    vec *work = allocate(sizeof(vec) * (2 * Q + Malpha + 2 * C + ROWS * Q + PANEL + P->Mpad * ld + M * Q));
+    const long M = P->M, Q = P->Q, ld = Q + 1, Malpha = P->Mpad + SLACK;
+    vec *work = allocate(sizeof(vec) * (2 * Q + Malpha + ROWS * Q + PANEL + P->Mpad * ld + M * Q));
     if (!work) return 1;
-    vec *r = work, *mu = r + Q, *alpha = mu + Q, *weight = alpha + Malpha, *slope = weight + C;
+    vec *r = work, *mu = r + Q, *alpha = mu + Q, *slope = alpha + Malpha;
     vec *tile = slope + ROWS * Q, *k = tile + PANEL, *dz = k + P->Mpad * ld;
-    long *group = (long *)(dz + M * Q);  // offsets in g
     for (long e = 0; e < M * Q; e++) dz[e] = splat(0);
     for (long n = n0; n < n1; n += LANES) {
         const int clamp = NAME(load_rows)(P, n, n1, r, mu, alpha);
-        long used = 0;  // number of groups with one of these rows
-        for (long c = 0; P->mask && c < C; c++) {
-            weight[used] = NAME(gather)(P->mask + c * P->N, n, n1, 1);
-            group[used] = c * P->Mpad * P->Mpad;
-            used += NAME(lane_sum)(weight[used]) != 0;
-        }
         for (long e = 0; e < P->Mpad * ld; e++) k[e] = splat(0);  // column Q of k is h
         for (long m = 0; m < P->Mpad; m += ROWS) {
             NAME(load_slopes)(P, m, r, slope);
             for (long col = m; col < P->Mpad; col += COLS) {
                 const long cols = min(COLS, P->Mpad - col);
-                const double *gp = g + m * P->Mpad + col * ROWS;
                 NAME(exponents)(P, m, col, cols, clamp, alpha, slope, tile);
-                if (!P->mask) {
-                    NAME(exp2_times)(tile, cols, exp2_polynomial, gp);
-                } else {
-                    NAME(exp2_plain)(tile, cols, exp2_polynomial);
-                    for (long e = 0; e < cols * ROWS; e++) {
-                        vec total = splat(0);
-                        for (long u = 0; u < used; u++) total += weight[u] * gp[group[u] + e];
-                        tile[e] *= total;
-                    }
-                }
+                NAME(exp2_times)(tile, cols, exp2_polynomial, g + m * P->Mpad + col * ROWS);
                 // The ROWS points of a panel on the diagonal already meet themselves in both orders.
                 const long skip = col == m ? ROWS : 0;
                 long q = 0;
@@ -289,37 +256,15 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
 
 #else
 
-#ifdef Py_LIMITED_API
-#include <Python.h>
-#endif
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "_vectors.h"
 
-_Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
-
-enum { ROWS = 4, COLS = 48, SLACK = 2, PANEL = ROWS * (COLS + SLACK), DEPTH = 16, DEGREE = 11 };
-#define LOG2E 0x1.71547652b82fep0
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define NOINLINE TARGET static __attribute__((noinline))
-#define splat(x) ((x) - (vec){0})
-#define min(x, y) ((x) < (y) ? (x) : (y))
-
-// Minimax polynomial of 2^f on |f| <= 1/2, highest degree first (relative error 2e-17). Not const, so that the compiler
-// reads it as scalars to broadcast rather than folding it into full vectors in memory.
-__attribute__((visibility("hidden"))) double exp2_polynomial[DEGREE + 1] = {
-    0x1.c063841f3a21dp-32, 0x1.e605f964b639dp-28, 0x1.b54167a1b0034p-24, 0x1.62bfd49ededd3p-20,
-    0x1.ffcbee3b0a61cp-17, 0x1.43091309610fcp-13, 0x1.5d87fe7bbbe09p-10, 0x1.3b2ab6fba1e1cp-7,
-    0x1.c6b08d7048f31p-5,  0x1.ebfbdff82c598p-3,  0x1.62e42fefa39f3p-1,  1.0};
+enum { ROWS = 4, COLS = 48, SLACK = 2, PANEL = ROWS * (COLS + SLACK), DEPTH = 16 };
 
 typedef struct {
-    long N, M, Mpad, Q, C;  // Mpad: M rounded up to a multiple of ROWS; C = 1 without a mask
-    const double *a, *r, *mu, *mask;
+    long N, M, Mpad, Q;  // Mpad: M rounded up to a multiple of ROWS
+    const double *a, *r, *mu;
     double *z;  // (Mpad + SLACK, Q + 1): the points, the last one repeated as padding, and a column of ones
 } problem;
-
-static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
 
 #if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx512f")))
@@ -345,10 +290,9 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64
 #define LANES MIDPOINT_LANES
 #include "_midpoint.c"
 
-static problem setup(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                     const double *z, const double *mask) {
-    const long Mpad = (M + ROWS - 1) / ROWS * ROWS;
-    problem P = {N, M, Mpad, Q, mask ? C : 1, a, r, mu, mask, malloc((Mpad + SLACK) * (Q + 1) * sizeof(double))};
+static problem setup(long N, long M, long Q, const double *a, const double *r, const double *mu, const double *z) {
+    const long Mpad = rounded(M, ROWS);
+    problem P = {N, M, Mpad, Q, a, r, mu, malloc((Mpad + SLACK) * (Q + 1) * sizeof(double))};
     for (long m = 0; P.z && m < Mpad + SLACK; m++) {
         memcpy(P.z + m * (Q + 1), z + min(m, M - 1) * Q, Q * sizeof(double));
         P.z[m * (Q + 1) + Q] = 1;
@@ -356,29 +300,27 @@ static problem setup(long N, long M, long Q, long C, const double *a, const doub
     return P;
 }
 
-// Rows n0 <= n < n1 only. V (C,M,M) is overwritten. Returns nonzero where memory ran out.
-int midpoint_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                     const double *z, const double *mask, long n0, long n1, double *V) {
-    const problem P = setup(N, M, Q, C, a, r, mu, z, mask);
-    memset(V, 0, P.C * M * M * sizeof(double));
+// Rows n0 <= n < n1 only. V (M,M) is overwritten. Returns nonzero if memory ran out.
+int midpoint_forward(long N, long M, long Q, const double *a, const double *r, const double *mu, const double *z,
+                     long n0, long n1, double *V) {
+    const problem P = setup(N, M, Q, a, r, mu, z);
+    memset(V, 0, M * M * sizeof(double));
     const int status = P.z ? DISPATCH(forward, &P, n0, n1, V) : 1;
     free(P.z);
     return status;
 }
 
 // Rows n0 <= n < n1 only: writes those rows of grad_a, grad_r and grad_mu, and their share of grad_z (M,Q).
-int midpoint_backward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                      const double *z, const double *mask, long n0, long n1, const double *g, double *grad_a,
-                      double *grad_r, double *grad_mu, double *grad_z) {
-    const problem P = setup(N, M, Q, C, a, r, mu, z, mask);
+int midpoint_backward(long N, long M, long Q, const double *a, const double *r, const double *mu, const double *z,
+                      long n0, long n1, const double *g, double *grad_a, double *grad_r, double *grad_mu,
+                      double *grad_z) {
+    const problem P = setup(N, M, Q, a, r, mu, z);
     const long Mpad = P.Mpad;
-    // The symmetric part of g in the order of the panels, [c][m / ROWS][m'][m % ROWS], with zeros as padding
-    double *packed = calloc(P.C * Mpad * Mpad, sizeof(double));
-    for (long c = 0; packed && c < P.C; c++)
-        for (long m = 0; m < M; m++)
-            for (long j = 0; j < M; j++)
-                packed[(c * Mpad + m / ROWS * ROWS) * Mpad + j * ROWS + m % ROWS] =
-                    (g[(c * M + m) * M + j] + g[(c * M + j) * M + m]) / 2;
+    // The symmetric part of g in the order of the panels, [m / ROWS][m'][m % ROWS], with zeros as padding
+    double *packed = calloc(Mpad * Mpad, sizeof(double));
+    for (long m = 0; packed && m < M; m++)
+        for (long j = 0; j < M; j++)
+            packed[m / ROWS * ROWS * Mpad + j * ROWS + m % ROWS] = (g[m * M + j] + g[j * M + m]) / 2;
     const int status = P.z && packed ? DISPATCH(backward, &P, n0, n1, packed, grad_a, grad_r, grad_mu, grad_z) : 1;
     free(P.z);
     free(packed);

@@ -23,7 +23,7 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
-from pyro_vgpds.mapping.bound import whiten
+from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.types import Shape
 

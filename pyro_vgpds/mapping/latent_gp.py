@@ -15,8 +15,9 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import cholesky, in_double
-from pyro_vgpds.mapping.bound import site_bound, whiten
+from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.drawn import Given, correction
+from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, observe
 from pyro_vgpds.types import Shape

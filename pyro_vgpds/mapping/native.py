@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional compiled kernel for the midpoint sums of the expected kernel products.
+"""Optional compiled kernels for the midpoint sums of the expected kernel products.
 
 For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it evaluates
 
     V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
 
-and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time
-if a C compiler is found; :func:`available` tells whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables
-it.
+and its gradients without ever storing an ``N x M x M`` array. The extensions ``_midpoint``, for all rows, and
+``_grouped``, for groups of rows, are built at install time if a C compiler is found; :func:`available` tells whether
+they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
 """
 
 import ctypes
@@ -23,39 +23,42 @@ _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
-    inputs = [ctypes.c_long] * 4 + [ctypes.c_void_p] * 5 + [ctypes.c_long] * 2
-    forward, backward = (inputs + [ctypes.c_void_p] * outputs for outputs in (1, 5))
-    return open_library(f"{__package__}._midpoint", midpoint_forward=forward, midpoint_backward=backward)
+def _library(name: str) -> ctypes.CDLL | None:
+    """The functions for ``"midpoint"`` sums over all rows, or for ``"grouped"`` ones over groups of them."""
+    sizes, inputs = (3, 4) if name == "midpoint" else (4, 5)
+    given = [ctypes.c_long] * sizes + [ctypes.c_void_p] * inputs + [ctypes.c_long] * 2
+    types = {f"{name}_forward": given + [ctypes.c_void_p], f"{name}_backward": given + [ctypes.c_void_p] * 5}
+    return open_library(f"{__package__}._{name}", **types)
 
 
 def available() -> bool:
-    """Whether the compiled kernel was built and is not disabled."""
-    return _library() is not None
+    """Whether the compiled kernels were built and are not disabled."""
+    return _library("midpoint") is not None and _library("grouped") is not None
 
 
 def _run(
-    name: str,
+    direction: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
     ranges: list[tuple[int, int]],
     outputs: Sequence[tuple[Tensor, ...]],
 ) -> None:
     """Call the C function for every range of rows, each with its own tuple of ``outputs``."""
-    function = getattr(_library(), name)
     a, r, mu, z, mask = inputs
     for x in (*inputs, *outputs[0]):
         if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
             raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
     rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
-    sizes = (rows, points, dims, 1 if mask is None else mask.shape[0])
+    sizes = (rows, points, dims) if mask is None else (rows, points, dims, len(mask))
     if (
-        min(sizes) < 1  # an empty tensor has no address, which the C code would read as no mask
+        min(sizes) < 1
         or [tuple(x.shape) for x in (a, r, mu, z)] != shapes
         or (mask is not None and mask.shape[1:] != (rows,))
     ):
         raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
-    pointers = [None if x is None else x.data_ptr() for x in inputs]
+    kind = "midpoint" if mask is None else "grouped"
+    function = getattr(_library(kind), f"{kind}_{direction}")
+    pointers = [x.data_ptr() for x in inputs if x is not None]
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
         return function(*sizes, *pointers, *range_, *(x.data_ptr() for x in tensors))
@@ -71,7 +74,7 @@ def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = N
     groups = 1 if mask is None else mask.shape[0]
     ranges = chunks(len(a), _ROWS)
     parts = [(a.new_empty(groups, len(z), len(z)),) for _ in ranges]
-    _run("midpoint_forward", (a, r, mu, z, mask), ranges, parts)
+    _run("forward", (a, r, mu, z, mask), ranges, parts)
     return functools.reduce(torch.Tensor.add_, (V for (V,) in parts))  # in the order of the rows
 
 
@@ -85,5 +88,5 @@ def backward(
     g, ranges = g.contiguous(), chunks(len(a), _ROWS)
     grad_a, grad_r, grad_mu = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
     parts = [(g, grad_a, grad_r, grad_mu, torch.empty_like(z)) for _ in ranges]
-    _run("midpoint_backward", (a, r, mu, z, mask), ranges, parts)
+    _run("backward", (a, r, mu, z, mask), ranges, parts)
     return grad_a, grad_r, grad_mu, functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))

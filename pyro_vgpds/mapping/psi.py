@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _TILE = 1 << 17  # numbers in a tile of exp_sum, so that it stays in cache
-_NATIVE_GROUPS = 16  # column groups up to which the compiled midpoint sums are faster
 _LOG2E = math.log2(math.e)
 
 
@@ -186,14 +185,14 @@ def cross_psi2(first: object, second: object) -> Callable[..., Tensor]:
 def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(log_scale_n − Σ_q rate_nq (mean_nq − z̄_q)²) for each midpoint z̄ = (z_m + z_m')/2, (..., C, M, M).
 
-    This takes most of the time, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU.
-    With many groups the sums over n cost more than the exponentials, and matrix products are the fastest.
+    This takes most of the time, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU,
+    which has no gradient in the mask.
 
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
     plain = max(log_scale.dim() - 1, rate.dim() - 2, mean.dim() - 2, z.dim() - 2) == 0
-    few = mask is None or (0 < len(mask) <= _NATIVE_GROUPS and not mask.requires_grad)
-    if plain and few and _is_native(mean):
+    known = mask is None or (len(mask) > 0 and not mask.requires_grad)
+    if plain and known and _is_native(mean):
         return _MidpointSum.apply(log_scale, rate, mean, z, mask)
     m = z.shape[-2]
     rows, columns = torch.triu_indices(m, m, device=z.device)  # symmetric, so only the pairs m <= m'

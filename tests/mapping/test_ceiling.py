@@ -75,13 +75,13 @@ def test_a_false_best_is_undone_and_not_kept(monkeypatch):
     data = _data(np.arange(30.0))
     model = VGPDS.from_data(data, latent_dim=2, num_inducing=8, temporal=Matern32() + White(0.01))
     guide = AutoOpperArchambeau(model)
-    original, calls = bound._output_terms, []
+    original, calls = bound._group_terms, []
 
     def sometimes(*args):
         calls.append(1)
         return original(*args) + (1e8 if len(calls) == 6 else 0.0)
 
-    monkeypatch.setattr(bound, "_output_terms", sometimes)
+    monkeypatch.setattr(bound, "_group_terms", sometimes)
     result = fit(model, guide, data, num_steps=12)
     assert result.num_undone == 1
     assert max(record.bound for record in result.history) < 1e6

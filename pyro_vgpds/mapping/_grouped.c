@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Midpoint sums, as in _midpoint.c, for C groups of rows at once, and their gradients.
+//
+//   E[n,m,m'] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q)/2)^2)
+//   V[c,m,m'] = sum_n mask[c,n] E[n,m,m']
+//
+// Multiplying out the square splits the exponent into
+//   alpha_nm + alpha_nm' + sum_q slope_nmq z_m'q,
+//   alpha_nm = a_n/2 + sum_q r_nq (z_mq mu_nq - mu_nq^2/2 - z_mq^2/4),   slope_nmq = -r_nq z_mq / 2,
+// so that a pair costs Q multiply-adds and one exp. alpha and slope carry a factor log2(e): the exp is an exp2.
+//
+// Groups: a group that has most of the rows is the sum of all rows minus those that it does not have. So a group costs
+// one addition for each pair and each row in which it differs from all rows, or from none.
+//
+// Backward, with g symmetric in (m,m'), L = sum_cmm' g V and G[n,m,m'] = E[n,m,m'] sum_c mask[c,n] g[c,m,m']:
+//   h_nm      = sum_m' G[n,m,m'],                k_nmq = sum_m' G[n,m,m'] z_m'q
+//   S0        = sum_m h_nm                       (sum of G)
+//   S1_q      = sum_m h_nm z_mq                  (sum of G times the midpoint)
+//   S2_q      = sum_m z_mq (h_nm z_mq + k_nmq)/2 (sum of G times the squared midpoint)
+//   dL/da_n   = S0
+//   dL/dmu_nq = 2 r_nq (S1_q - mu_nq S0)
+//   dL/dr_nq  = mu_nq (2 S1_q - mu_nq S0) - S2_q
+//   dL/dz_mq  = sum_n r_nq ((2 mu_nq - z_mq) h_nm - k_nmq)
+//
+// Layout: pairs are visited in panels of ROWS points m by all points m' from `first_column(m)` on; the lanes of a SIMD
+// vector are points m' (in the last products: dimensions q), so all rows of a panel are contiguous and can be added.
+// Loops over a panel are blocked for 16 vector registers.
+//
+// The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
+
+#ifdef LANES
+
+typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
+typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES), aligned(8)));
+#define vec NAME(vec)
+#define bits NAME(bits)
+
+INLINE vec NAME(load)(const double *x) { return *(const vec *)x; }
+INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
+INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
+#define load NAME(load)
+#define store NAME(store)
+
+// alpha of row n. Returns whether an exponent may leave the range of exp2: it is concave in the midpoint, so its least
+// value over all pairs is that of a pair (m,m), and it is at most a_n.
+NOINLINE int NAME(load_row)(const problem *P, long n, double *alpha) {
+    const double *r = P->r + n * P->Q, *mu = P->mu + n * P->Q;
+    double base = P->a[n] / 2;
+    for (long q = 0; q < P->Q; q++) base -= r[q] * mu[q] * mu[q] / 2;
+    vec low = splat(0);
+    for (long m = 0; m < P->Mpad; m += LANES) {
+        vec total = splat(base), square = splat(0);
+        for (long q = 0; q < P->Q; q++) {
+            const vec z = load(P->zt + q * P->Mpad + m);
+            total += r[q] * z * (mu[q] - z / 4);
+            square += r[q] * z * z;
+        }
+        const vec exponent = (2 * total - square / 2) * LOG2E;
+        low = NAME(select)((bits)(exponent < low), exponent, low);
+        store(alpha + m, total * LOG2E);
+    }
+    int outside = !(P->a[n] * LOG2E <= 1000.0);
+    for (int lane = 0; lane < LANES; lane++) outside |= !(low[lane] >= -1000.0);
+    return outside;
+}
+
+// panel[i][j] = log2 E[n, m+i, col+j] for ROWS points m+i and `vectors` (1 or 2, constant after inlining) of lanes
+INLINE void NAME(exponents)(const problem *P, long m, long col, int vectors, const double *alpha, const double *slope,
+                            double *panel, long width) {
+    vec t[2 * ROWS];
+    for (int v = 0; v < vectors; v++)
+        for (int i = 0; i < ROWS; i++) t[v * ROWS + i] = alpha[m + i] + load(alpha + col + v * LANES);
+    for (long q = 0; q < P->Q; q++) {
+        const double *z = P->zt + q * P->Mpad + col;
+        for (int v = 0; v < vectors; v++)
+            for (int i = 0; i < ROWS; i++) t[v * ROWS + i] += slope[q * ROWS + i] * load(z + v * LANES);
+    }
+    for (int v = 0; v < vectors; v++)
+        for (int i = 0; i < ROWS; i++) store(panel + i * width + v * LANES, t[v * ROWS + i]);
+}
+
+// x[i] <- 2^x[i]. With k = round(x) and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and
+// inf; a NaN passes through f. CHAINS vectors run in step to hide the latency of the polynomial. Not inlined: p may then
+// alias x, which makes the compiler broadcast each coefficient once for all chains (hoisted out of the loop they would
+// not fit the registers).
+NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) {
+    // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
+    const double shift = 0x1.8p52 + 1023;
+    if (clamp)
+        for (long e = 0; e < count; e += LANES) {
+            const vec low = splat(-1023.0), high = splat(1024.0);
+            vec y = load(x + e);
+            y = NAME(select)((bits)(y < low), low, y);
+            store(x + e, NAME(select)((bits)(y > high), high, y));
+        }
+    for (long e = 0; e < count; e += CHAINS * LANES) {
+        vec k[CHAINS], f[CHAINS], E[CHAINS];
+        for (int i = 0; i < CHAINS; i++) {
+            const vec y = load(x + e + i * LANES);
+            k[i] = y + shift;
+            f[i] = y - (k[i] - shift);
+            E[i] = f[i] * p[0] + p[1];
+        }
+        for (int d = 2; d <= DEGREE; d++)
+            for (int i = 0; i < CHAINS; i++) E[i] = E[i] * f[i] + p[d];
+        for (int i = 0; i < CHAINS; i++) store(x + e + i * LANES, E[i] * (vec)((bits)k[i] << 52));
+    }
+}
+
+// panel[i][j] = E[n, m+i, col+j] for all j < width, a multiple of LANES
+INLINE void NAME(exponentials)(const problem *P, long n, long m, int clamp, const double *alpha, double *slope,
+                               double *panel) {
+    const long first = first_column(m, LANES), width = P->Mpad - first;
+    for (long q = 0; q < P->Q; q++)
+        for (long i = 0; i < ROWS; i++)
+            slope[q * ROWS + i] = P->r[n * P->Q + q] * (-LOG2E / 2 * P->zt[q * P->Mpad + m + i]);
+    long j = 0;
+    for (; j + 2 * LANES <= width; j += 2 * LANES)
+        NAME(exponents)(P, m, first + j, 2, alpha, slope, panel + j, width);
+    if (j < width) NAME(exponents)(P, m, first + j, 1, alpha, slope, panel + j, width);
+    NAME(exp2_all)(panel, ROWS * width, clamp, exp2_polynomial);
+}
+
+// target[e] += sum_u value[u] source[u][e] for `vectors` (constant after inlining) of lanes
+INLINE void NAME(combine)(double *target, int vectors, long count, const double *const *source, const double *value,
+                          long offset) {
+    vec total[8];
+    for (int v = 0; v < vectors; v++) total[v] = load(target + v * LANES);
+    for (long u = 0; u < count; u++)
+        for (int v = 0; v < vectors; v++) total[v] += value[u] * load(source[u] + offset + v * LANES);
+    for (int v = 0; v < vectors; v++) store(target + v * LANES, total[v]);
+}
+
+NOINLINE void NAME(combine_all)(double *target, long size, long count, const double *const *source,
+                                const double *value) {
+    long e = 0;
+    if (!count) return;
+    for (; e + 8 * LANES <= size; e += 8 * LANES) NAME(combine)(target + e, 8, count, source, value, e);
+    for (; e + 2 * LANES <= size; e += 2 * LANES) NAME(combine)(target + e, 2, count, source, value, e);
+    for (; e < size; e += LANES) NAME(combine)(target + e, 1, count, source, value, e);
+}
+
+// Columns q .. q + vectors LANES - 1 of the product of the symmetric G[n] with [z, 1, 0]: rows m+i of k collect the
+// panel, and rows first+j, j >= skip, its transpose. `vectors` is a constant after inlining.
+INLINE void NAME(products)(const problem *P, long m, long first, long width, long skip, const double *G, long q,
+                           int vectors, double *k) {
+    const long ld = P->Qpad;
+    const double *z = P->z + q;
+    vec zm[ROWS * 3], total[ROWS * 3];
+    k += q;
+    for (int i = 0; i < ROWS; i++)
+        for (int v = 0; v < vectors; v++) total[i * vectors + v] = load(k + (m + i) * ld + v * LANES);
+    for (long j = 0; j < width; j++)
+        for (int i = 0; i < ROWS; i++)
+            for (int v = 0; v < vectors; v++)
+                total[i * vectors + v] += G[i * width + j] * load(z + (first + j) * ld + v * LANES);
+    for (int i = 0; i < ROWS; i++)
+        for (int v = 0; v < vectors; v++) {
+            store(k + (m + i) * ld + v * LANES, total[i * vectors + v]);
+            zm[i * vectors + v] = load(z + (m + i) * ld + v * LANES);
+        }
+    for (long j = skip; j < width; j++)
+        for (int v = 0; v < vectors; v++) {
+            vec sum = load(k + (first + j) * ld + v * LANES);
+            for (int i = 0; i < ROWS; i++) sum += G[i * width + j] * zm[i * vectors + v];
+            store(k + (first + j) * ld + v * LANES, sum);
+        }
+}
+
+TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
+    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad, LANES), chunk = FORWARD_ROWS;
+    double *work = allocate(sizeof(double) * (chunk * (Mpad + ROWS * Mpad + 1) + ROWS * P->Q + (C + 1) * size));
+    const double **source = (const double **)allocate(sizeof(double *) * chunk);
+    if (!work || !source) {
+        free(work);
+        free(source);
+        return 1;
+    }
+    double *alpha = work, *panels = alpha + chunk * Mpad, *value = panels + chunk * ROWS * Mpad;
+    double *slope = value + chunk, *sums = slope + ROWS * P->Q, *all = sums + C * size;
+    int clamp[FORWARD_ROWS];
+    memset(sums, 0, (C + 1) * size * sizeof(double));
+    for (long n = n0; n < n1; n += chunk) {
+        const long rows = min(chunk, n1 - n);
+        for (long d = 0; d < rows; d++) clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+        long offset = 0;
+        for (long m = 0; m < Mpad; m += ROWS) {
+            const long panel = ROWS * (Mpad - first_column(m, LANES));
+            for (long d = 0; d < rows; d++) {
+                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panels + d * panel);
+                source[d] = panels + d * panel;
+                value[d] = 1;
+            }
+            if (P->any_full) NAME(combine_all)(all + offset, panel, rows, source, value);
+            for (long c = 0; c < C; c++) {
+                long used = 0;
+                for (long d = 0; d < rows; d++) {
+                    value[used] = P->mask[c * P->N + n + d] - P->full[c];
+                    source[used] = panels + d * panel;
+                    used += value[used] != 0;
+                }
+                NAME(combine_all)(sums + c * size + offset, panel, used, source, value);
+            }
+            offset += panel;
+        }
+    }
+    for (long c = 0; c < C; c++) {
+        long offset = 0;
+        for (long m = 0; m < Mpad; m += ROWS) {
+            const long first = first_column(m, LANES), width = Mpad - first;
+            for (long i = 0; i < min(ROWS, M - m); i++)
+                for (long j = m + i; j < M; j++) {
+                    const long e = offset + i * width + j - first;
+                    const double total = sums[c * size + e] + (P->full[c] ? all[e] : 0.0);
+                    V[(c * M + m + i) * M + j] = V[(c * M + j) * M + m + i] = total;
+                }
+            offset += ROWS * width;
+        }
+    }
+    free(work);
+    free(source);
+    return 0;
+}
+
+TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *g, double *grad_a, double *grad_r,
+                                 double *grad_mu, double *grad_z) {
+    const long M = P->M, Q = P->Q, C = P->C, ld = P->Qpad, Mpad = P->Mpad, size = packed_size(Mpad, LANES);
+    const long chunk = P->chunk;
+    double *work = allocate(sizeof(double) * ((C + 1) * size + chunk * (Mpad + Mpad * ld + C) + ROWS * Q +
+                                              2 * ROWS * Mpad + Mpad * ld));
+    const double **source = (const double **)allocate(sizeof(double *) * chunk * C);
+    long *counts = (long *)allocate(sizeof(long) * chunk);
+    if (!work || !source || !counts) {
+        free(work);
+        free(source);
+        free(counts);
+        return 1;
+    }
+    double *packed = work, *all = packed + C * size, *alpha = all + size, *k = alpha + chunk * Mpad;
+    double *value = k + chunk * Mpad * ld, *slope = value + chunk * C, *panel = slope + ROWS * Q;
+    double *weight = panel + ROWS * Mpad, *dz = weight + ROWS * Mpad;
+    int clamp[BACKWARD_ROWS];
+    // the symmetric part of g in the order of the panels, with zeros as padding and for pairs of an earlier panel
+    memset(packed, 0, (C + 1) * size * sizeof(double));
+    for (long c = 0; c < C; c++) {
+        long offset = c * size;
+        for (long m = 0; m < Mpad; m += ROWS) {
+            const long first = first_column(m, LANES), width = Mpad - first;
+            for (long i = 0; i < min(ROWS, M - m); i++)
+                for (long j = m; j < M; j++)
+                    packed[offset + i * width + j - first] =
+                        (g[(c * M + m + i) * M + j] + g[(c * M + j) * M + m + i]) / 2;
+            offset += ROWS * width;
+        }
+        for (long e = 0; P->full[c] && e < size; e++) all[e] += packed[c * size + e];
+    }
+    memset(dz, 0, Mpad * ld * sizeof(double));
+    for (long n = n0; n < n1; n += chunk) {
+        const long rows = min(chunk, n1 - n);
+        for (long d = 0; d < rows; d++) {
+            clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+            counts[d] = 0;
+            for (long c = 0; c < C; c++) {  // the groups that differ from `full` in this row
+                value[d * C + counts[d]] = P->mask[c * P->N + n + d] - P->full[c];
+                source[d * C + counts[d]] = packed + c * size;
+                counts[d] += value[d * C + counts[d]] != 0;
+            }
+        }
+        memset(k, 0, rows * Mpad * ld * sizeof(double));  // column Q of k is h
+        long offset = 0;
+        for (long m = 0; m < Mpad; m += ROWS) {
+            const long first = first_column(m, LANES), width = Mpad - first, skip = m + ROWS - first;
+            for (long d = 0; d < rows; d++) {
+                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panel);
+                const double *factor = all + offset;
+                if (counts[d]) {
+                    memcpy(weight, factor, ROWS * width * sizeof(double));
+                    for (long u = 0; u < counts[d]; u++) source[d * C + u] += offset;
+                    NAME(combine_all)(weight, ROWS * width, counts[d], source + d * C, value + d * C);
+                    for (long u = 0; u < counts[d]; u++) source[d * C + u] -= offset;
+                    factor = weight;
+                }
+                for (long e = 0; e < ROWS * width; e += LANES) store(panel + e, load(panel + e) * load(factor + e));
+                double *kd = k + d * Mpad * ld;
+                long q = 0;
+                for (; q + 3 * LANES <= ld; q += 3 * LANES)
+                    NAME(products)(P, m, first, width, skip, panel, q, 3, kd);
+                if (ld - q == 2 * LANES) NAME(products)(P, m, first, width, skip, panel, q, 2, kd);
+                if (ld - q == LANES) NAME(products)(P, m, first, width, skip, panel, q, 1, kd);
+            }
+            offset += ROWS * width;
+        }
+        for (long d = 0; d < rows; d++) {
+            const double *kd = k + d * Mpad * ld, *r = P->r + (n + d) * Q, *mu = P->mu + (n + d) * Q;
+            double S0 = 0;
+            for (long m = 0; m < M; m++) S0 += kd[m * ld + Q];
+            grad_a[n + d] = S0;
+            for (long q = 0; q < Q; q++) slope[q] = slope[Q + q] = 0;  // S1 and S2
+            for (long m = 0; m < M; m++) {
+                const double h = kd[m * ld + Q];
+                for (long q = 0; q < Q; q++) {
+                    const double z = P->z[m * ld + q], kq = kd[m * ld + q];
+                    slope[q] += h * z;
+                    slope[Q + q] += (h * z + kq) * (z / 2);
+                    dz[m * ld + q] += r[q] * ((2 * mu[q] - z) * h - kq);
+                }
+            }
+            for (long q = 0; q < Q; q++) {
+                grad_mu[(n + d) * Q + q] = 2 * r[q] * (slope[q] - mu[q] * S0);
+                grad_r[(n + d) * Q + q] = mu[q] * (2 * slope[q] - mu[q] * S0) - slope[Q + q];
+            }
+        }
+    }
+    for (long m = 0; m < M; m++)
+        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[m * ld + q];
+    free(work);
+    free(source);
+    free(counts);
+    return 0;
+}
+
+#undef load
+#undef store
+#undef vec
+#undef bits
+#undef LANES
+#undef NAME
+#undef TARGET
+
+#else
+
+#include "_vectors.h"
+
+// FORWARD_ROWS panels, and the k of P->chunk <= BACKWARD_ROWS rows, stay in the L2 cache
+enum { ROWS = 4, PAD = 4, CHAINS = 4, FORWARD_ROWS = 64, BACKWARD_ROWS = 16, L2 = 1 << 15 };
+typedef struct {
+    long N, M, Mpad, Q, Qpad, C, chunk;  // Mpad: M, and Qpad: Q + 1, rounded up to a multiple of PAD
+    int any_full;
+    const double *a, *r, *mu, *mask;
+    double *z;     // (Mpad, Qpad): the points, the last one repeated as padding, a column of ones, and zeros
+    double *zt;    // (Q, Mpad): the points transposed
+    double *full;  // (C,): 1 if the group is all rows plus (mask - 1) of them, 0 if it is mask of them
+} problem;
+
+// Panels begin at a multiple of the lanes; the pairs before m are those of an earlier panel, and not used.
+static inline long first_column(long m, long lanes) { return m / lanes * lanes; }
+
+static long packed_size(long Mpad, long lanes) {
+    long size = 0;
+    for (long m = 0; m < Mpad; m += ROWS) size += ROWS * (Mpad - first_column(m, lanes));
+    return size;
+}
+
+#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_avx2
+#define LANES 4
+#include "_grouped.c"
+#define DISPATCH(function, ...)                                                                       \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
+                                                                     : function##_generic(__VA_ARGS__))
+#else
+#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
+#endif
+#define TARGET
+#define NAME(x) x##_generic
+#define LANES 2
+#include "_grouped.c"
+
+// Returns nonzero if memory ran out.
+static int setup(problem *P, long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                 const double *z, const double *mask, long n0, long n1) {
+    const long Mpad = rounded(M, PAD), Qpad = rounded(Q + 1, PAD);
+    double *memory = allocate(sizeof(double) * (Mpad * Qpad + Q * Mpad + C));
+    if (!memory) return 1;
+    *P = (problem){N, M, Mpad, Q, Qpad, C, 0, 0, a, r, mu, mask, memory, memory + Mpad * Qpad,
+                   memory + Mpad * Qpad + Q * Mpad};
+    P->chunk = min(BACKWARD_ROWS, 1 + L2 / (Mpad * Qpad));
+    memset(P->z, 0, Mpad * Qpad * sizeof(double));
+    for (long m = 0; m < Mpad; m++) {
+        memcpy(P->z + m * Qpad, z + min(m, M - 1) * Q, Q * sizeof(double));
+        P->z[m * Qpad + Q] = 1;
+        for (long q = 0; q < Q; q++) P->zt[q * Mpad + m] = P->z[m * Qpad + q];
+    }
+    for (long c = 0; c < C; c++) {
+        long ones = 0, zeros = 0;
+        for (long n = n0; n < n1; n++) {
+            ones += mask[c * N + n] == 1;
+            zeros += mask[c * N + n] == 0;
+        }
+        P->full[c] = ones > zeros;
+        P->any_full |= P->full[c] == 1;
+    }
+    return 0;
+}
+
+// Rows n0 <= n < n1 only. V (C,M,M) is overwritten. Returns nonzero if memory ran out.
+int grouped_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                     const double *z, const double *mask, long n0, long n1, double *V) {
+    problem P;
+    if (setup(&P, N, M, Q, C, a, r, mu, z, mask, n0, n1)) return 1;
+    const int status = DISPATCH(forward, &P, n0, n1, V);
+    free(P.z);
+    return status;
+}
+
+// Rows n0 <= n < n1 only: writes those rows of grad_a, grad_r and grad_mu, and their share of grad_z (M,Q).
+int grouped_backward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                      const double *z, const double *mask, long n0, long n1, const double *g, double *grad_a,
+                      double *grad_r, double *grad_mu, double *grad_z) {
+    problem P;
+    if (setup(&P, N, M, Q, C, a, r, mu, z, mask, n0, n1)) return 1;
+    const int status = DISPATCH(backward, &P, n0, n1, g, grad_a, grad_r, grad_mu, grad_z);
+    free(P.z);
+    return status;
+}
+
+#ifdef Py_LIMITED_API
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_grouped", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__grouped(void) { return PyModule_Create(&definition); }
+#endif
+
+#endif

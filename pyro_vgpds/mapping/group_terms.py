@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The terms of the collapsed bound for groups of outputs that were observed in the same rows, with their gradients.
+
+With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀY:
+
+.. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
+          - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
+
+The gradients are computed along with the value: they need the same inverses. :func:`cholesky_terms` is for groups
+whose outputs share one β; :func:`eigen_terms` also for one β each, and for matrices that rounding has made indefinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.linalg import solve_triangular
+
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.types import Context
+
+__all__ = ["Check", "cholesky_terms", "eigen_terms", "whiten"]
+
+#: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2, and raises an error if rounding dominates the slack
+Check = Callable[[Tensor, Tensor, Tensor], None]
+
+_PIVOT_ERROR = 1e-3  # rounding error in the pivots of B, relative to those of K_MM, above which eigenvalues are needed
+_SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
+
+
+def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
+    """L⁻¹ X L⁻ᵀ."""
+    half = solve_triangular(factor, matrix, upper=False)
+    return solve_triangular(factor, half.mT, upper=False).mT
+
+
+def cholesky_terms(
+    psi0: Tensor, v: Tensor, psi2: Tensor, factor: Tensor, beta: Tensor, count: Tensor, check: Check
+) -> Tensor | None:
+    """The terms summed over groups; None if a pivot of B is less than that of K_MM, which only rounding can do.
+
+    :param psi0: (C,).
+    :param v: (C, M, W), of which the Gram matrix counts: W may be less than the number of outputs.
+    :param psi2: (C, M, M).
+    :param factor: L, the Cholesky factor of K_MM.
+    :param beta: (C,).
+    :param count: (C,), the number of outputs in each group.
+    :param check: raises an error if rounding dominates the slack.
+    """
+    inputs, (psi0, v, psi2, L, beta) = (psi0, v, psi2, factor, beta), _detached(psi0, v, psi2, factor, beta)
+    K, rate = L @ L.mT, beta[:, None, None]
+    LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
+    pivots, least = LB.diagonal(dim1=-2, dim2=-1), L.diagonal()
+    # if one of them is NaN, `failed` tells it
+    if bool(((pivots.square() < (1.0 - _PIVOT_ERROR) * least.square()).any(-1) | failed.bool()).any()):
+        return None
+    K_inverse = torch.cholesky_inverse(L)
+    slack = psi0 - psi2.flatten(1) @ K_inverse.flatten()
+    check(slack, K_inverse, psi2)
+    is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)  # or training would exploit the rounding
+    b = torch.cholesky_solve(v, LB)
+    product = (v * b).sum((-2, -1))
+    log_det = 2.0 * (pivots.log().sum(-1) - least.log().sum())
+    value = 0.5 * (beta.square() * product - count * (log_det + beta * slack)).sum()
+    if not _need_gradients(inputs):
+        return value
+    inverse, columns = torch.cholesky_inverse(LB), b.movedim(0, 1).flatten(1)  # (M, C W)
+    scaled = (rate.square() * b).movedim(0, 1).flatten(1)
+    g_psi2 = torch.baddbmm(
+        (K_inverse * is_open[:, None, None] - inverse).mul_(0.5 * (beta * count)[:, None, None]),
+        (-0.5 * rate.pow(3)) * b, b.mT,
+    )  # fmt: skip
+    through = ((beta * count * is_open) @ psi2.flatten(1)).view_as(K)
+    g_K = -scaled @ columns.mT - (count @ inverse.flatten(1)).view_as(K) - K_inverse @ through @ K_inverse
+    g_K += count.sum() * K_inverse  # twice the gradient
+    free = len(K) - inverse.flatten(1) @ K.flatten()  # β tr B⁻¹Ψ2
+    quadratic = (product - (b * (K @ b)).sum((-2, -1))) / beta  # tr bᵀΨ2b
+    g_beta = beta * product - 0.5 * (beta.square() * quadratic + count * (free / beta + slack))
+    gradients = (-0.5 * beta * count * is_open, rate.square() * b, g_psi2, (g_K @ L).tril_(), g_beta)
+    return _Known.apply(value, *inputs, *gradients)
+
+
+def eigen_terms(
+    psi0: Tensor, v: Tensor, psi2: Tensor, factor: Tensor, beta: Tensor, count: Tensor, check: Check
+) -> Tensor:
+    """The same by eigenvalues of L⁻¹Ψ2L⁻ᵀ, which all outputs of a group share.
+
+    L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
+    points than it needs. The matrix has negative eigenvalues only by rounding, so the most negative one tells the size
+    of the errors, and directions whose eigenvalues do not exceed it are removed: the bound of the others is that of
+    fewer inducing variables, hence still a bound. The gradients are those of the matrices, not of the eigenvectors, so
+    equal eigenvalues do no harm.
+
+    :param v: (C, M, W).
+    :param beta: (C, W), one for each column, or (C, 1).
+    :param count: (C, W) or (C, 1), the number of outputs that each β stands for. Others as in :func:`cholesky_terms`.
+    :raises NumericalError: if the statistics are not finite.
+    """
+    inputs, (psi0, v, psi2, L, beta) = (psi0, v, psi2, factor, beta), _detached(psi0, v, psi2, factor, beta)
+    A = whiten(L, psi2)
+    if not bool(torch.isfinite(A).all()):
+        raise NumericalError("the Ψ statistics have entries that are not finite: a parameter has diverged.")
+    check(psi0 - _trace(A), torch.cholesky_inverse(L), psi2)
+    e, u = torch.linalg.eigh(A)
+    kept = (e > _SIGNIFICANT * (-e[..., :1]).clamp_min(0.0)).to(e)
+    e = (e * kept).unsqueeze(-1)  # (C, M, 1)
+    slack = psi0 - e.sum((-2, -1))
+    is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)
+    x = solve_triangular(L.mT, u * kept.unsqueeze(-2), upper=True)  # xᵀ K x = I, xᵀ Ψ2 x = diag e
+    rate, number = beta.unsqueeze(-2), count.unsqueeze(-2)
+    shrink = 1.0 / (1.0 + rate * e)  # (C, M, W or 1), the diagonal of B⁻¹ in the basis x
+    p = x.mT @ v
+    b = shrink * p
+    weight = (beta * count).sum(-1)
+    terms = (rate.square() * p * b).sum((-2, -1)) + (number * shrink.log()).sum((-2, -1)) - weight * slack
+    value = 0.5 * terms.sum()
+    if not _need_gradients(inputs):
+        return value
+    spread = (weight * is_open)[:, None]  # (C, 1)
+    inner = torch.diag_embed(spread - (number * rate * shrink).sum(-1)) - (rate.pow(3) * b) @ b.mT
+    inner_K = torch.diag_embed((number * (1.0 - shrink)).sum(-1) - spread * e.squeeze(-1)) - (rate.square() * b) @ b.mT
+    g_K = (x @ inner_K @ x.mT).sum(0)  # twice the gradient
+    fit = 2.0 * rate * p * b - rate.square() * e * b.square()  # (C, M, W)
+    if rate.shape[-1] == 1:
+        fit = fit.sum(-1, keepdim=True)
+    g_beta = 0.5 * ((fit - number * e * shrink).sum(-2) - count * slack.unsqueeze(-1))
+    g_psi2 = 0.5 * (x @ inner @ x.mT)
+    gradients = (-0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, (g_K @ L).tril_(), g_beta)
+    return _Known.apply(value, *inputs, *gradients)
+
+
+class _Known(torch.autograd.Function):
+    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``."""
+
+    @staticmethod
+    def forward(ctx: Context, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors[len(tensors) // 2 :])
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [grad * known for known in ctx.saved_tensors]
+        return (None, *gradients, *[None] * len(gradients))
+
+
+def _detached(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.detach() for x in tensors)
+
+
+def _need_gradients(tensors: tuple[Tensor, ...]) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
