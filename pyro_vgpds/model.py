@@ -6,6 +6,7 @@ Longer than 300 lines because the methods of one class and their documentation b
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -158,6 +159,7 @@ class VGPDS(ParameterModule):
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
+        self._ran_on: weakref.ref[Sequences] | None = None
 
     def set_noise(self, noise: Any) -> None:
         """Replace the noise variance of the scaled outputs; the new one is learned.
@@ -284,9 +286,28 @@ class VGPDS(ParameterModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
         warn_of_stored("inducing", self.inducing_unconstrained)
-        meet(self.temporal, args[0] if args else kwargs.get("data"), self.warns_of_scales)
+        data = args[0] if args else kwargs.get("data")
+        meet(self.temporal, data, self.warns_of_scales)
         self.warns_of_scales = False
-        return super().__call__(*args, **kwargs)
+        result = super().__call__(*args, **kwargs)
+        self._ran_on = None if data is None else weakref.ref(data)
+        return result
+
+    def is_plain(self, data: Sequences) -> bool:
+        """Whether the bound on ``data`` can be computed without running the model as a Pyro program: it has run on
+        them, as this class defines it, its outputs are Gaussian, and it has no priors on hyperparameters.
+
+        :param data: the sequences.
+        """
+        return (
+            self._ran_on is not None
+            and self._ran_on() is data
+            and data.y is not None
+            and self.output_likelihood is None
+            and type(self).forward is VGPDS.forward
+            and not (self._forward_hooks or self._forward_pre_hooks)
+            and not any(getattr(module, "_pyro_samples", None) for module in self.modules())
+        )
 
     def forward(self, data: Sequences) -> Tensor:
         """Draw x and y, or condition on the y of ``data``.
@@ -296,19 +317,28 @@ class VGPDS(ParameterModule):
         :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
         :raises ValueError: if ``data`` has another number of outputs than the model.
         """
+        prior, k_f = self.path_prior(data), self.mapping()
+        x = pyro.sample("x", prior)
+        if self.output_likelihood is None:
+            return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_marked("x"))
+        outputs = self.output_likelihood().exposed(data.exposure)
+        f = pyro.sample("f", self.functions(x, k_f), infer=_marked("x"))
+        return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
+
+    def path_prior(self, data: Sequences) -> TemporalGP:
+        """p(X) at the current parameters.
+
+        :param data: the sequences, of which the times are used.
+        :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
+        :raises ValueError: if ``data`` has another number of outputs than the model.
+        """
         if not isinstance(data, Sequences):
             raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {counted(data.num_outputs, 'output')}, but the model has {self.num_outputs}.")
         if data.dtype != (own := self.inducing_unconstrained.dtype):
             raise TypeError(f"data is {data.dtype}, but the model is {own}; convert one of them.")
-        k_x, k_f = self.temporal(), self.mapping()
-        x = pyro.sample("x", TemporalGP(k_x, data.times, self.latent_dim, structure=self.structure))
-        if self.output_likelihood is None:
-            return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_marked("x"))
-        outputs = self.output_likelihood().exposed(data.exposure)
-        f = pyro.sample("f", self.functions(x, k_f), infer=_marked("x"))
-        return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
+        return TemporalGP(self.temporal(), data.times, self.latent_dim, structure=self.structure)
 
     def functions(self, x: Tensor, kernel: MappingValue | None = None) -> LatentGP:
         """p(f given x) at the current parameters, for outputs that are not Gaussian.

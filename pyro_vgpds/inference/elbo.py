@@ -14,6 +14,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
+from pyro_vgpds.inference.direct import direct_loss, is_plain
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
@@ -145,6 +146,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     of ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
     that has a site ``f`` of its own, as Pyro's autoguides do, gets the ELBO with draws of f instead.
 
+    A model and guide in which nothing is random and that no other effect handler watches are evaluated without a trace
+    after the first time, which has the same result.
+
     >>> from pyro_vgpds import Collapsed_ELBO
     >>> loss = Collapsed_ELBO().loss(model, guide, data)
     >>> abs(loss + result.bound) < 1e-6  # the bound that training reached
@@ -153,6 +157,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
     _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
+    def _is_direct(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self.num_particles == 1 and not kwargs and is_plain(model, guide, *args)
+
     def loss(self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any) -> float:
         """Minus the bound.
 
@@ -160,6 +167,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
+        if self._is_direct(model, guide, args, kwargs):
+            with torch.no_grad():
+                return float(direct_loss(model, guide, *args))
         loss: float = super().loss(model, guide, *args, **kwargs)
         return loss
 
@@ -172,6 +182,11 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
+        if self._is_direct(model, guide, args, kwargs):
+            surrogate = direct_loss(model, guide, *args)
+            if surrogate.requires_grad:
+                surrogate.backward(retain_graph=self.retain_graph)
+            return float(surrogate.detach())
         loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
         self._step()
         return loss

@@ -185,6 +185,27 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
                 )
         return super().get_posterior(name, prior)
 
+    def is_plain(self, model: object) -> bool:
+        """Whether q(X) can be computed without running the guide as a Pyro program: it is the guide of the model, as
+        this class defines it, and has met no priors on hyperparameters.
+
+        :param model: the model.
+        """
+        kind = type(self)
+        return (
+            self.model is model
+            and kind.get_posterior is AutoOpperArchambeau.get_posterior
+            and kind.forward is AutoNormalMessenger.forward
+            and kind.__call__ is AutoNormalMessenger.__call__
+            and "lam" in self._pyro_params
+            and not (self._forward_hooks or self._forward_pre_hooks)
+            and not self.has_random_parameters
+        )
+
+    def read_parameters(self) -> list[Tensor]:
+        """The parameters that :meth:`make_posterior` reads: none with :class:`~pyro_vgpds.NaturalGradient`."""
+        return [] if "make_posterior" in vars(self) else [getattr(self, name) for name in _SITES]
+
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
@@ -42,6 +43,13 @@ class ARDRBFValue(MappingValue):
 
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
         return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
+
+    def psi1_y_psi2(
+        self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if is_fused(mean, variance, z, mask, (self.weight, self.variance)):
+            return rbf_statistics(mean, variance, z, self.weight, self.variance, mask, y)
+        return super().psi1_y_psi2(mean, variance, z, y, mask)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

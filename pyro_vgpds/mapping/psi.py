@@ -99,20 +99,24 @@ class MappingValue:
         """Ψ2, (..., C, M, M). Parameters as in :class:`MappingValue`."""
         raise undefined(self, "psi2(mean, variance, z, mask)")
 
+    def psi1_y_psi2(
+        self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Both of :meth:`psi1_y` and :meth:`psi2`; to be overridden if they can share work.
+
+        :param y: (N, R). Other parameters as in :class:`MappingValue`.
+        """
+        return self.psi1_y(mean, variance, z, y), self.psi2(mean, variance, z, mask)
+
 
 def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
-    return Psi(
-        kernel.psi0(mean, variance, mask),
-        kernel.psi1_y(mean, variance, z, y),
-        kernel.psi2(mean, variance, z, mask),
-    )
+    return Psi(kernel.psi0(mean, variance, mask), *kernel.psi1_y_psi2(mean, variance, z, y, mask))
 
 
 def observe(kernel: MappingValue, x: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """The same for known x (..., N, Q), where Ψ2 is K_MN K_NM."""
-    k_nm = kernel.cov(x, z)
-    k_mn = k_nm.mT.unsqueeze(-3)
+    k_mn = (k_nm := kernel.cov(x, z)).mT.unsqueeze(-3)
     psi2 = (k_mn if mask is None else k_mn * mask.unsqueeze(-2)) @ k_nm.unsqueeze(-3)
     return Psi(masked_sum(kernel.cov_diag(x).unsqueeze(-1), mask)[..., 0], k_nm.mT @ y, psi2)
 
@@ -224,10 +228,9 @@ class _MidpointSum(torch.autograd.Function):
 
 
 def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
-    """Σ_n mask_cn exp(left_n · right_p), (..., C, P), without an N × P array.
+    """Σ_n mask_cn exp(left_n · right_p), (..., C, P), in tiles that stay in cache, also in the backward pass.
 
-    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any numbers (C, N). The
-    exponentials are computed in tiles that stay in cache, and computed again in the backward pass.
+    ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any numbers (C, N).
     """
     batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if not batch:

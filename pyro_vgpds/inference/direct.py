@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collapsed bound of a plain model without running it as a Pyro program.
+
+Pyro traces model and guide in each evaluation, since a program may do something else each time. For a small problem
+that costs more than the bound. A :class:`~pyro_vgpds.VGPDS` with an :class:`~pyro_vgpds.AutoOpperArchambeau` and no
+priors on hyperparameters always does the same, unless an effect handler changes it: so after it has run once, the same
+numbers are computed from its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import pyro
+from pyro.poutine import runtime
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.pyro_state import pyro_lock
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+__all__ = ["PlainGuide", "PlainModel", "direct_loss", "is_plain"]
+
+
+@runtime_checkable
+class PlainModel(Protocol):
+    """A model whose parts can be read."""
+
+    def is_plain(self, data: Sequences) -> bool:
+        """Whether the model has run on these data before, as its class defines it, and nothing in it is random."""
+        ...
+
+    def path_prior(self, data: Sequences) -> TemporalGP:
+        """p(X)."""
+        ...
+
+    def likelihood(self, x: Tensor, data: Sequences) -> SparseGP:
+        """p(y given x)."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """All parameters."""
+        ...
+
+
+@runtime_checkable
+class PlainGuide(Protocol):
+    """A guide whose q(X) can be read."""
+
+    def is_plain(self, model: object) -> bool:
+        """Whether this is the guide of the model, as its class defines it, and nothing in it is random."""
+        ...
+
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X)."""
+        ...
+
+    def read_parameters(self) -> Iterable[Tensor]:
+        """The parameters that ``make_posterior`` reads."""
+        ...
+
+
+def is_plain(model: object, guide: object, *args: object) -> bool:
+    """Whether :func:`direct_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
+    and Pyro's parameter store has the parameters of these modules.
+    """
+    if len(args) != 1 or not isinstance(args[0], Sequences) or runtime.am_i_wrapped():
+        return False
+    if not isinstance(model, PlainModel) or not isinstance(guide, PlainGuide):
+        return False
+    if not guide.is_plain(model) or not model.is_plain(args[0]):
+        return False
+    with pyro_lock():
+        stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
+    return all(id(p) in stored for p in (*model.parameters(), *guide.read_parameters()))
+
+
+def direct_loss(model: object, guide: object, data: Sequences) -> Tensor:
+    """Minus the bound, of what :func:`is_plain`.
+
+    :param model: a :class:`PlainModel`.
+    :param guide: its :class:`PlainGuide`.
+    :param data: the sequences.
+    """
+    assert isinstance(model, PlainModel)
+    assert isinstance(guide, PlainGuide)
+    assert data.y is not None
+    prior = model.path_prior(data)
+    q = guide.make_posterior(prior)
+    return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)

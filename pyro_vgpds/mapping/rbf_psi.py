@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Ψ1ᵀY and Ψ2 of the squared exponential kernel and their gradients, as one operation for float64 on a CPU.
+
+Everything here is also computed by :class:`~pyro_vgpds.kernels.ard.ARDRBFValue` with the operations of torch. In small
+problems their number takes most of the time.
+
+With s the variances of the latent points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
+
+.. math::
+    \Psi_1 = \sigma^2 \prod_q (1 + w s)^{-1/2} \exp(-\tfrac12 r (\mu - z)^2), \qquad
+    \Psi_2 = \sigma^4 e^{-\frac14 \sum_q w (z - z')^2} \sum_n \prod_q (1 + 2 w s)^{-1/2} e^{-\rho (\mu - \bar z)^2}
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyro_vgpds.mapping import native
+from pyro_vgpds.types import Context
+
+__all__ = ["is_fused", "rbf_statistics"]
+
+_MOST = 1 << 22  # numbers in Ψ1 up to which it is kept for the backward pass
+
+
+def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
+    """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, not too large, known masks."""
+    tensors = (mean, variance, z, *parameters)
+    return (
+        mean.dim() == variance.dim() == z.dim() == 2
+        and all(x.dim() < 2 for x in parameters)
+        and all(x.dtype == torch.float64 and x.device.type == "cpu" for x in tensors)
+        and mean.shape[0] * z.shape[0] <= _MOST
+        and (mask is None or (len(mask) > 0 and not mask.requires_grad))
+        and native.available()
+    )
+
+
+def rbf_statistics(
+    mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, scale: Tensor, mask: Tensor | None, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Ψ1ᵀY (M, R) and Ψ2 (C, M, M).
+
+    :param mean: (N, Q).
+    :param variance: (N, Q).
+    :param z: (M, Q).
+    :param weight: w, (Q,) or (1,).
+    :param scale: σ², one number.
+    :param mask: (C, N); None for one group that has every row.
+    :param y: (N, R).
+    """
+    return _Statistics.apply(mean, variance, z, weight, scale, mask, y)
+
+
+class _Statistics(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context,
+        mean: Tensor,
+        variance: Tensor,
+        z: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        mask: Tensor | None,
+        y: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        centre = z.mean(0)
+        mu, z = mean - centre, (z - centre).contiguous()
+        spread = torch.addcmul(torch.ones_like(mu), variance, weight)  # 1 + w s
+        wide = 2.0 * spread - 1.0
+        r, rho = weight / spread, (weight / wide).contiguous()
+        constant = (-0.5) * torch.addcmul(spread.log(), r * mu, mu).sum(1)
+        psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
+        log_scale = wide.log_().sum(1).mul_(-0.5)
+        apart = _apart(z, weight)
+        decay = torch.exp(-0.25 * apart) * scale.square()
+        mu = mu.contiguous()
+        psi2 = native.forward(log_scale, rho, mu, z, mask).mul_(decay)
+        ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
+        return psi1 @ y, psi2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
+        mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
+        # Ψ1: H is its gradient in the exponents
+        H = (g_first @ y.mT).mul_(psi1)
+        h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()
+        g_r = -0.5 * (mu * (mu * h - 2.0 * at_z) + at_z2)
+        g_mean = r * (at_z - mu * h)
+        g_s = -r * (r * g_r + 0.5 * h)
+        g_w = ((g_r / spread - 0.5 * h * s) / spread).sum(0)
+        g_z = torch.addcmul(H @ (r * mu), z, H @ r, value=-1.0)
+        g_log = h.sum()
+        # Ψ2: of the sums, and of what multiplies them
+        g_a, g_rho, g_mu, g_mid = native.backward(g_second * decay, log_scale, rho, mu, z, mask)
+        wide, g_a = 2.0 * spread - 1.0, g_a.unsqueeze(1)
+        g_mean += g_mu
+        g_s -= rho * (g_a + 2.0 * rho * g_rho)
+        g_w += ((g_rho / wide - g_a * s) / wide).sum(0)
+        W = (g_second * psi2).sum(0)
+        W = W + W.mT
+        far = W.sum(1, keepdim=True) * z - W @ z
+        g_w -= 0.25 * (far * z).sum(0)
+        g_z += g_mid - 0.5 * w * far
+        g_scale = (g_log + W.sum()) / scale
+        return g_mean, g_s, g_z, g_w.sum_to_size(w.shape), g_scale.reshape(scale.shape), None, None
+
+
+def _apart(z: Tensor, weight: Tensor) -> Tensor:
+    """Σ_q w (z − z')², (M, M)."""
+    scaled = z * weight
+    size = (scaled * z).sum(1)
+    return torch.addmm(size.unsqueeze(1) + size, scaled, z.mT, alpha=-2.0)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain models are evaluated without a trace: the same numbers, and only if nothing can tell the difference."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from problems import make_data, make_model
+from pyro import poutine
+from pyro.infer import SVI
+from pyro.optim import Adam
+
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient
+from pyro_vgpds.inference import direct, elbo
+from pyro_vgpds.inference.direct import is_plain
+from pyro_vgpds.kernels import ARDRBF, Matern32
+
+
+def _gradients(model: VGPDS, guide: AutoOpperArchambeau, data: object) -> tuple[float, list[torch.Tensor | None]]:
+    parameters = [*model.parameters(), *guide.parameters()]
+    for parameter in parameters:
+        parameter.grad = None
+    loss = Collapsed_ELBO().loss_and_grads(model, guide, data)
+    return loss, [None if p.grad is None else p.grad.clone() for p in parameters]
+
+
+def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_plain(model, guide, data)
+    loss, gradients = _gradients(model, guide, data)
+    with monkeypatch.context() as patch:
+        patch.setattr(elbo, "is_plain", lambda *args: False)
+        traced, expected = _gradients(model, guide, data)
+        assert Collapsed_ELBO().loss(model, guide, data) == traced
+    assert loss == traced
+    assert Collapsed_ELBO().loss(model, guide, data) == traced
+    for one, other in zip(gradients, expected, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or one.equal(other)
+
+
+def test_the_same_loss_and_gradients(monkeypatch):
+    data = make_data()
+    model, guide = make_model(data)
+    assert not is_plain(model, guide, data)  # it has not run yet
+    Collapsed_ELBO().loss(model, guide, data)
+    _compare(model, guide, data, monkeypatch)
+    with NaturalGradient(guide, data) as natural:
+        _compare(model, guide, data, monkeypatch)
+        _gradients(model, guide, data)
+        natural.step(0.5)
+        _compare(model, guide, data, monkeypatch)
+    _compare(model, guide, data, monkeypatch)
+
+
+def test_no_trace_is_made(monkeypatch):
+    data = make_data()
+    model, guide = make_model(data)
+    first = Collapsed_ELBO().loss_and_grads(model, guide, data)
+    monkeypatch.setattr(VGPDS, "__call__", None)
+    assert Collapsed_ELBO().loss_and_grads(model, guide, data) == first
+
+
+def test_everything_that_could_change_a_program_is_traced():
+    data = make_data()
+    model, guide = make_model(data)
+    Collapsed_ELBO().loss(model, guide, data)
+    assert is_plain(model, guide, data)
+    assert not is_plain(model, guide, make_data())  # other data, which have not been checked
+    assert not is_plain(model, guide, data, 1)
+    assert not is_plain(model, AutoOpperArchambeau(model), data)  # parameters that the store does not have
+    assert not is_plain(model, lambda data: None, data)
+    with poutine.trace():
+        assert not is_plain(model, guide, data)
+    handle = model.register_forward_hook(lambda *args: None)
+    assert not is_plain(model, guide, data)
+    handle.remove()
+    pyro.clear_param_store()
+    assert not is_plain(model, guide, data)
+
+    class Own(VGPDS):
+        def forward(self, data):
+            return super().forward(data)
+
+    own = Own.from_data(data, 2, 6)
+    own_guide = AutoOpperArchambeau(own)
+    Collapsed_ELBO().loss(own, own_guide, data)
+    assert not is_plain(own, own_guide, data)
+
+
+def test_priors_and_likelihoods_are_traced():
+    data = make_data()
+    for model in (
+        VGPDS.from_data(data, 2, 6, temporal=Matern32(lengthscale=dist.LogNormal(0.0, 1.0))),
+        VGPDS.from_data(data, 2, 6, mapping=ARDRBF(variance=dist.LogNormal(0.0, 1.0))),
+        VGPDS.from_data(data, 2, 6, likelihood="student-t"),
+    ):
+        guide = AutoOpperArchambeau(model)
+        pyro.clear_param_store()
+        Collapsed_ELBO().loss(model, guide, data)
+        assert not is_plain(model, guide, data)
+
+
+def test_svi_collects_the_parameters_as_ever():
+    data = make_data()
+    model, guide = make_model(data)
+    svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
+    losses = [svi.step(data) for _ in range(20)]
+    assert losses[-1] < losses[0]
+    assert direct.is_plain(model, guide, data)
+    assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(svi.evaluate_loss(data), rel=1e-14)
