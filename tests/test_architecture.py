@@ -83,8 +83,8 @@ def is_private(name: str) -> bool:
 #: private names that Pyro, torch and Python give to those who derive from their classes, or have no public form of
 OF_OTHERS = {
     "_batch_shape", "_buffers", "_computing_median", "_exit", "_extended_shape", "_get_trace", "_pyro_context",
-    "_PYRO_STACK", "_forward_hooks", "_forward_pre_hooks", "_pyro_name", "_pyro_params", "_pyro_post_sample", "_pyro_sample", "_pyro_samples", "_replace",
-    "_version",
+    "_forward_hooks", "_forward_pre_hooks", "_PYRO_STACK", "_pyro_name", "_pyro_params", "_pyro_post_sample",
+    "_pyro_sample", "_pyro_samples", "_replace", "_version",
 }  # fmt: skip
 
 

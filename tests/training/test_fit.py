@@ -62,7 +62,8 @@ def test_the_bound_rises_and_is_that_of_the_parameters_returned(problem, method)
     result = fit(model, guide, data, num_steps=60, method=method)
     assert result.history[0].bound == pytest.approx(start, rel=1e-9)
     assert result.bound > start + 100
-    assert result.bound == pytest.approx(max(record.bound for record in result.history), rel=1e-9)
+    # the guide's parameters have other rounding errors than the natural ones, in each of the terms of each number
+    assert result.bound == pytest.approx(max(record.bound for record in result.history), abs=1e-9 * data.num_observed)
     assert bound_of(*problem) == pytest.approx(result.bound, rel=1e-8)
     assert [record.step for record in result.history] == list(range(len(result.history)))
     assert result.num_steps <= 60 + (25 if method == "lbfgs" else 0)  # the last line search is finished
