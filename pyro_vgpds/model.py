@@ -49,6 +49,9 @@ __all__ = ["VGPDS", "Relevance"]
 
 _LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would have an unbounded likelihood
 
+#: the data that each model ran on last; not an attribute, because copies of a model have not run
+_ran_on: weakref.WeakKeyDictionary[VGPDS, weakref.ref[Sequences]] = weakref.WeakKeyDictionary()
+
 
 def _marked(site: str) -> Any:
     """A mark for Collapsed_ELBO: integrate over this site. Every other algorithm ignores it."""
@@ -159,7 +162,6 @@ class VGPDS(ParameterModule):
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
-        self._ran_on: weakref.ref[Sequences] | None = None
 
     def set_noise(self, noise: Any) -> None:
         """Replace the noise variance of the scaled outputs; the new one is learned.
@@ -290,7 +292,8 @@ class VGPDS(ParameterModule):
         meet(self.temporal, data, self.warns_of_scales)
         self.warns_of_scales = False
         result = super().__call__(*args, **kwargs)
-        self._ran_on = None if data is None else weakref.ref(data)
+        if data is not None:
+            _ran_on[self] = weakref.ref(data)
         return result
 
     def is_plain(self, data: Sequences) -> bool:
@@ -300,8 +303,8 @@ class VGPDS(ParameterModule):
         :param data: the sequences.
         """
         return (
-            self._ran_on is not None
-            and self._ran_on() is data
+            self in _ran_on
+            and _ran_on[self]() is data
             and data.y is not None
             and self.output_likelihood is None
             and type(self).forward is VGPDS.forward
