@@ -15,6 +15,7 @@ __all__ = ["Calibration", "calibrate_intervals"]
 
 LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 _PSEUDO = 30.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
+_LEAST_COUNT = 10.0  # independent errors that any held-out part is taken to have
 _LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
 
 
@@ -60,18 +61,27 @@ def _gaussian(probability: float) -> float:
 
 
 def calibrate_intervals(
-    held_out: HeldOut, num_outputs: int, checked: HeldOut | None = None, *, gap_length: float = 1.0
+    held_out: HeldOut,
+    num_outputs: int,
+    checked: HeldOut | None = None,
+    *,
+    gap_length: float = 1.0,
+    group: Tensor | None = None,
 ) -> Calibration:
     """The calibration under which held-out numbers lie in their intervals as often as promised.
 
     The standard deviation of an output is corrected by the root mean square of its held-out errors in units of the
-    predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction.
+    predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
+    few gaps tell the size of errors only roughly: the widths are larger by as much as the quantiles of Student's
+    t-distribution are larger than those of the Gaussian, with the effective number of errors as degrees of freedom.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
     :param checked: predictions with corrected deviations that were chosen on other held-out numbers; the widths are the
         quantiles of their errors, which choices have not made smaller. Default: ``held_out``, corrected.
     :param gap_length: number of entries whose errors are so similar that they count as one.
+    :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: each
+        entry is a group.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals
@@ -81,7 +91,34 @@ def calibrate_intervals(
     """
     factor = _factors(held_out, num_outputs, _PSEUDO * gap_length)
     z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
-    return Calibration(factor, torch.tensor(_quantiles(z), dtype=torch.float64))
+    widths = torch.tensor(_quantiles(z), dtype=torch.float64)
+    return Calibration(factor, widths if group is None else widths * _widening(_effective_count(z, group.cpu())))
+
+
+def _effective_count(z: Tensor, group: Tensor) -> float:
+    """The number of independent errors that would tell their mean square as well as these do (Satterthwaite).
+
+    Groups whose mean squares differ little have many independent errors each, those that differ much have one. The few
+    groups of small data do not tell: two more that have one error each are assumed, and at least ten errors in all.
+    """
+    _, index = group.unique(return_inverse=True)
+    count = torch.bincount(index).double()
+    mean = torch.zeros_like(count).index_add_(0, index, z.square().clamp_max(100.0)) / count
+    weight, center = count / count.sum(), (count * mean).sum() / count.sum()
+    groups = float(1.0 / weight.square().sum())
+    spread = float((weight * (mean - center).square()).sum() / center.square()) * groups / max(groups - 1.0, 1e-3)
+    extra = 2.0  # groups with the spread 2 of the square of one Gaussian
+    spread = (spread * max(groups - 1.0, 0.0) + 2.0 * extra) / (max(groups - 1.0, 0.0) + extra)
+    return max(_LEAST_COUNT, 2.0 * groups / spread)
+
+
+def _widening(count: float) -> Tensor:
+    """Quantiles of Student's t-distribution for ``LEVELS`` in units of the Gaussian's, by Fisher's expansion."""
+    x = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
+    first = (x**3 + x) / 4.0
+    second = (5.0 * x**5 + 16.0 * x**3 + 3.0 * x) / 96.0
+    third = (3.0 * x**7 + 19.0 * x**5 + 17.0 * x**3 - 15.0 * x) / 384.0
+    return 1.0 + (first / count + second / count**2 + third / count**3) / x
 
 
 def _relative_errors(held_out: HeldOut) -> Tensor:

@@ -63,6 +63,7 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
     num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
+    group = entries.group
     everything = [fold == k for k in fold.unique()]
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
     for tested in everything:
@@ -78,11 +79,11 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
         part = checked.take(known)
-        others = calibrate_intervals(part, num_outputs, part)
+        others = calibrate_intervals(part, num_outputs, part, group=group[known])
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
     weights = stack(found, num_outputs, scale, limit, gap_length=length)
-    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length)
+    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length, group=group)
     return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
 
 

@@ -31,6 +31,20 @@ class Entries:
         count = self.gap.unique(return_counts=True)[1].double()
         return float(count.square().sum() / count.sum())
 
+    @property
+    def group(self) -> Tensor:
+        """(n,), the number of the part of a sequence, as long as a gap, that an entry is in: errors in one part, also
+        of different outputs, are alike.
+        """
+        frame = torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
+        frames, at = frame.unique(dim=1, return_inverse=True)  # in the order of their times
+        begins = torch.ones(frames.shape[1], dtype=torch.bool)
+        begins[1:] = (frames[:2, 1:] != frames[:2, :-1]).any(0)
+        number = torch.arange(len(begins))
+        first = number[begins][begins.cumsum(0) - 1]
+        part = (number - first) // max(1, round(self.gap_length))
+        return torch.stack([first, part]).unique(dim=1, return_inverse=True)[1][at]
+
     def take(self, where: Tensor) -> Entries:
         """Some of the entries.
 

@@ -22,8 +22,8 @@ __all__ = ["Problem"]
 
 _ORIGINS = 4  # of forecasts, at the most
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
-_PARTS = 2  # held-out parts of other tasks, at the most
-_GAPS = 6.0  # that all parts together should have: the entries of one gap have similar errors
+_PARTS = 4  # held-out parts of other tasks, at the most
+_GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pyro_vgpds.evaluation import HeldOut
-from pyro_vgpds.prediction import Calibration, calibrate_intervals
+from pyro_vgpds.prediction import Calibration, calibrate_intervals, intervals
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
@@ -137,3 +137,33 @@ def test_without_calibration_intervals_are_gaussian():
     assert torch.equal(calibration.factor, torch.ones(3).double())
     for level in (0.05, 0.2, 0.5, 0.77, 0.95, 0.99, 0.999):  # between levels and beyond them
         assert calibration.width(level) == pytest.approx(gaussian(level), rel=1e-9)
+
+
+def test_few_groups_that_differ_widen_the_intervals_as_much_as_students_t_distribution():
+    ends = {10.0: {0.8: 1.372184, 0.95: 2.228139}, 30.0: {0.8: 1.310415, 0.95: 2.042272}}  # quantiles of tables
+    for count, known in ends.items():
+        widening = intervals._widening(count)
+        for level, quantile in known.items():
+            normal = NormalDist().inv_cdf(0.5 + 0.5 * level)
+            assert float(widening[intervals.LEVELS.index(level)]) * normal == pytest.approx(quantile, abs=2e-4)
+
+
+def test_the_effective_number_of_errors_is_found():
+    torch.manual_seed(0)
+    group = torch.arange(400).repeat_interleave(25)
+    independent = torch.randn(10000).double()
+    assert intervals._effective_count(independent.abs(), group) == pytest.approx(10000, rel=0.25)
+    alike = torch.randn(400).double()[group]  # one error in each group
+    assert intervals._effective_count(alike.abs(), group) == pytest.approx(400, rel=0.25)
+    assert intervals._effective_count(alike[:50].abs(), group[:50]) == 10.0  # two groups tell nothing
+
+
+def test_groups_only_change_the_widths():
+    torch.manual_seed(1)
+    truth, output = torch.randn(300).double(), torch.arange(300) % 3
+    held_out = HeldOut(truth, torch.zeros_like(truth), torch.ones_like(truth), output, torch.zeros_like(output))
+    plain = calibrate_intervals(held_out, 3)
+    grouped = calibrate_intervals(held_out, 3, group=torch.arange(300) // 60)
+    assert grouped.factor.equal(plain.factor)
+    assert bool((grouped.widths > plain.widths).all())
+    assert torch.allclose(calibrate_intervals(held_out, 3, group=torch.arange(300)).widths, plain.widths, rtol=0.02)

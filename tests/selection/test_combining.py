@@ -163,3 +163,14 @@ def test_gaps_are_runs_of_columns():
     assert not set(first) & set(entries.gap[7:].tolist())
     assert entries.gap_length == (4 + 9 + 1 + 1) / 7
     assert not entries.lost.any()
+
+
+def test_groups_are_parts_of_a_sequence_as_long_as_a_gap():
+    # two sequences; gaps of three frames in one column, and the same frames of another column
+    t = torch.tensor([0.0, 1.0, 2.0, 7.0, 8.0, 9.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    sequence = torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
+    gap = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3])
+    entries = Entries(sequence, t, torch.zeros_like(gap), torch.zeros_like(gap, dtype=torch.bool), gap)
+    assert entries.group.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 2, 2, 2]
+    assert len(make_entries(50).group.unique()) == 50
+    assert len(make_entries(50, origins=2).group.unique()) == 50

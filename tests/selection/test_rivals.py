@@ -147,7 +147,7 @@ def test_variances_of_all_parts_are_held_out_errors():
     y = torch.randn(40, 3).cumsum(0)
     y[10:16] = torch.nan
     splits = Problem(Sequences(torch.arange(40.0), y), "impute", None, 0).splits
-    assert len(splits) == 2
+    assert len(splits) == 4
     found = try_out("linear interpolation", splits, 0).found
     for output in range(3):
         variance = found.variance[found.output == output]
