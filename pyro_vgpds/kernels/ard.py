@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
-from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_statistics
+from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
@@ -30,6 +30,11 @@ class ARDRBFValue(MappingValue):
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return self.psi1(x, torch.zeros_like(x), z)
+
+    def inducing_cov(self, z: Tensor) -> Tensor:
+        if z.dim() == 2 and self.weight.dim() == 1 and self.variance.dim() == 0:
+            return rbf_covariance(z, self.weight, self.variance)
+        return self.cov(z, z)
 
     def cov_diag(self, x: Tensor) -> Tensor:
         return self.variance.unsqueeze(-1).expand(torch.broadcast_shapes(self.variance.shape + (1,), x.shape[:-1]))

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native
 from pyro_vgpds.types import Context
 
-__all__ = ["is_fused", "rbf_statistics"]
+__all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
 _MOST = 1 << 22  # numbers in Ψ1 up to which it is kept for the backward pass
 
@@ -52,6 +52,33 @@ def rbf_statistics(
     :param y: (N, R).
     """
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y)
+
+
+def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """K_MM, (M, M).
+
+    :param z: (M, Q).
+    :param weight: w, (Q,) or (1,).
+    :param scale: σ², one number.
+    """
+    return _Covariance.apply(z, weight, scale)
+
+
+class _Covariance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        z = z - z.mean(0)
+        K = torch.exp(-0.5 * _apart(z, weight)) * scale
+        ctx.save_for_backward(z, weight, scale, K)
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, w, scale, K = ctx.saved_tensors
+        g_apart, far = _far(grad * K, z)
+        g_scale = (0.5 * g_apart.sum() / scale).reshape(scale.shape)
+        return -w * far, (-0.5 * (far * z).sum(0)).sum_to_size(w.shape), g_scale
 
 
 class _Statistics(torch.autograd.Function):
@@ -100,9 +127,7 @@ class _Statistics(torch.autograd.Function):
         g_mean += g_mu
         g_s -= rho * (g_a + 2.0 * rho * g_rho)
         g_w += ((g_rho / wide - g_a * s) / wide).sum(0)
-        W = (g_second * psi2).sum(0)
-        W = W + W.mT
-        far = W.sum(1, keepdim=True) * z - W @ z
+        W, far = _far((g_second * psi2).sum(0), z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale
@@ -114,3 +139,9 @@ def _apart(z: Tensor, weight: Tensor) -> Tensor:
     scaled = z * weight
     size = (scaled * z).sum(1)
     return torch.addmm(size.unsqueeze(1) + size, scaled, z.mT, alpha=-2.0)
+
+
+def _far(W: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """W + Wᵀ (M, M), and Σ_j (W + Wᵀ)_ij (z_i − z_j), (M, Q): half the gradient of Σ_ij W_ij (z_i − z_j)² in z."""
+    W = W + W.mT
+    return W, W.sum(1, keepdim=True) * z - W @ z

@@ -48,6 +48,19 @@ def test_gradients_by_finite_differences():
     assert torch.autograd.gradcheck(both, [x.requires_grad_() for x in tensors], eps=1e-6, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_covariance_of_inducing_inputs_equals_that_of_points(shared):
+    z = (torch.randn(7, 3).double() + 100.0).requires_grad_()
+    kernel = ARDRBF(1.7, 0.6 if shared else torch.rand(3) + 0.2).double()
+    weights, found = torch.randn(7, 7).double(), []
+    for K in (kernel().inducing_cov(z), kernel().cov(z, z)):
+        found.append([K, *torch.autograd.grad((weights * K).sum(), [z, *kernel.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-10)
+    many = ARDRBF().double()().inducing_cov(z.expand(2, 7, 3))  # a batch takes the general way
+    assert many.shape == (2, 7, 7)
+
+
 def test_what_it_is_not_made_for_takes_the_separate_operations(monkeypatch):
     mean, variance, z, _, _ = _points(None, 2, 1)
     parameters = torch.ones(2).double(), torch.tensor(1.0).double()
