@@ -65,6 +65,8 @@ class Times:
         if t.dim() != 1 or sum(self.lengths) != len(t) or min(self.lengths, default=0) < 1:
             raise ValueError(f"t must be (N,) and lengths positive with sum N, but got {tuple(t.shape)} and {lengths}.")
         self.starts = tuple(itertools.accumulate(self.lengths, initial=0))[:-1]
+        #: what other modules have made of these times alone, by keys of their own
+        self.made: dict[object, object] = {}
 
     @functools.cached_property
     def batches(self) -> list[Batch]:
