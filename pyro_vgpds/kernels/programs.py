@@ -30,7 +30,7 @@ from pyro_vgpds.kernels.stationary import (
 )
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 
-__all__ = ["Matrices", "Program", "read_program"]
+__all__ = ["Matrices", "Program", "ProgramOf", "read_program"]
 
 #: (number in the compiled code, names of its parameters, size of its state, 0 for none) of each kernel
 _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
@@ -120,7 +120,7 @@ class Program:
 
     def states(self, values: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor | None, Tensor]:
         """A, its transposed blocks or None, and the process noise Q, each (K, U, size)."""
-        count, steps = values.shape[1], len(matrices.dt)
+        count, steps = values.shape[1], matrices.dt.shape[0]
         a, q, turned = (torch.zeros(count, steps, matrices.size, dtype=torch.float64) for _ in range(3))
         fixed = self._fixed(values, matrices)
         outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr()
@@ -130,7 +130,7 @@ class Program:
 
     def states_grad(self, values: Tensor, matrices: Matrices, g_a: Tensor, half: Tensor | None, g_q: Tensor) -> Tensor:
         """The gradient in ``values`` from those in A and Q; that in A is ``g_a`` plus twice the turned ``half``."""
-        count, steps, out = values.shape[1], len(matrices.dt), torch.zeros_like(values)
+        count, steps, out = values.shape[1], matrices.dt.shape[0], torch.zeros_like(values)
         tensors = [None if x is None else x.contiguous() for x in (g_a, half, g_q)]
         fixed = [*self._fixed(values, matrices), *(None if x is None else x.data_ptr() for x in tensors)]
         code, function = self._code.data_ptr(), _library().program_states_grad  # type: ignore[union-attr]
@@ -168,8 +168,11 @@ def _each(count: int, call: Callable[[int, int], int]) -> None:
 
 _make_program = functools.cache(Program)
 
+#: the program of a kernel value, and its parameters, each (1,) or (K,)
+ProgramOf: TypeAlias = tuple[Program, list[Tensor]]
 
-def read_program(kernel: KernelValue) -> tuple[Program, list[Tensor]] | None:
+
+def read_program(kernel: KernelValue) -> ProgramOf | None:
     """The program of a kernel value and its parameters, each (1,) or (K,); None if it has none.
 
     It has one if compiled code is available and knows all its parts, and if its parameters are vectors of float64 on
@@ -185,9 +188,10 @@ def read_program(kernel: KernelValue) -> tuple[Program, list[Tensor]] | None:
         return None
     count = 1
     for x in tensors:
-        if x.dim() != 1 or x.dtype != torch.float64 or not x.is_cpu or (len(x) not in (1, count) and count != 1):
+        own = x.shape[0] if x.dim() == 1 else 0
+        if not own or x.dtype != torch.float64 or not x.is_cpu or (own != count and 1 not in (own, count)):
             return None
-        count = max(count, len(x))
+        count = max(count, own)
     return _make_program(tree), tensors
 
 

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -32,13 +33,19 @@ class DenseCovariance(TemporalCovariance):
 
     name = "dense"
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        super().__init__(kernel, times, jitter)
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
+        super().__init__(kernel, times, jitter, program)
         self.blocks = [kernel.gram(batch.t) for batch in times.batches]
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.blocks[0].shape[:-4]
+
+    @property
+    def num_kernels(self) -> int:
+        return self.blocks[0].shape[-4]
 
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.blocks)

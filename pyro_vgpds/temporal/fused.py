@@ -45,6 +45,9 @@ def time_steps(times: Times) -> tuple[Tensor, Tensor, Tensor]:
     return dt, first, torch.arange(len(t), device=t.device)
 
 
+_ZERO = torch.zeros(1, dtype=torch.float64)
+
+
 class Frames:
     """What the recursions of a program need of the times, which is the same for all parameters."""
 
@@ -74,6 +77,11 @@ class Frames:
             self._indices[kernels, chains] = torch.arange(kernels).expand(chains).contiguous()
         return self._indices[kernels, chains]
 
+    def variance(self, tensors: list[Tensor]) -> Tensor:
+        """The diagonal of K_t, the same for all frames, (K,), without a gradient."""
+        values = _stacked(tuple(x.detach() for x in tensors))
+        return self.program.covariances(values, _ZERO)[:, 0] + _white(self.program, values)[:, 0]
+
     def model(self, values: Tensor, chains: int) -> Packed | Plain:
         """The recursions of chains, with the transitions at parameters ``values`` (P, K)."""
         a, turned, q = self.program.states(values, self.own)
@@ -102,14 +110,14 @@ class _Pass(Context, Protocol):
 
 def _stacked(tensors: tuple[Tensor, ...]) -> Tensor:
     """Parameters (1,) or (K,) as (P, K)."""
-    count = max(len(x) for x in tensors)
-    return torch.stack([x if len(x) == count else x.expand(count) for x in tensors])
+    count = max(x.shape[0] for x in tensors)
+    return torch.stack([x if x.shape[0] == count else x.expand(count) for x in tensors])
 
 
 def _split(gradient: Tensor, tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """The gradient (P, K) for parameters (1,) or (K,)."""
     count = gradient.shape[1]
-    return [own if len(x) == count else own.sum(0, True) for own, x in zip(gradient.unbind(), tensors, strict=True)]
+    return [own if x.shape[0] == count else own.sum(0, True) for own, x in zip(gradient.unbind(), tensors, strict=True)]
 
 
 def transitions(frames: Frames, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -143,7 +151,7 @@ class _Natural(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, eta: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, eta, lam = _stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
-        model, white = frames.model(values, len(lam)), _white(frames.program, values)
+        model, white = frames.model(values, lam.shape[0]), _white(frames.program, values)
         shrink = (lam * white).add_(1.0).reciprocal_()
         own = shrink * lam
         s, _, logdet, kept = model.variance(own)
@@ -179,7 +187,7 @@ class _Natural(torch.autograd.Function):
         half = g_a if isinstance(model, Packed) else None
         gradient = program.states_grad(values, ctx.frames.own, more_a if half is not None else g_a + more_a, half, g_q + more_q)
         if program.white:
-            gradient[list(program.white)] = g_white if gradient.shape[1] > 1 or len(g_white) == 1 else g_white.sum(0, True)
+            gradient[list(program.white)] = g_white if gradient.shape[1] > 1 or g_white.shape[0] == 1 else g_white.sum(0, True)
         needs_eta, needs_lam = ctx.needs_input_grad[1:3]
         to_eta = (shrink * g_eta).t() if needs_eta else None
         to_lam = (shrink * g_own - white * g_shrink).t() if needs_lam else None

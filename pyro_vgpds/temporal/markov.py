@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.kernels.programs import read_program
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
@@ -45,13 +45,15 @@ class MarkovCovariance(TemporalCovariance):
 
     name = "markov"
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        super().__init__(kernel, times, jitter)
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
+        super().__init__(kernel, times, jitter, program)
         self._has_graph = torch.is_grad_enabled()
         self._made: dict[bool, _Forms] = {}  # with and without gradients
-        self._fast = _read_fast(kernel, times)
+        self._fast = _read_fast(self.program, times)
         if self._fast is not None:
-            self.kernels = torch.Size((max(len(x) for x in self._fast[1]),))  # (..., K)
+            self.kernels = torch.Size((max(x.shape[0] for x in self._fast[1]),))  # (..., K)
             return
         forms, diag = self._make_forms(), kernel.diag(times.t)
         self._made = {True: forms, False: forms}
@@ -117,12 +119,18 @@ class MarkovCovariance(TemporalCovariance):
         """The diagonal of K_t, (..., N, K)."""
         if self._fast is None:
             return self._k
-        with torch.set_grad_enabled(self._has_graph and torch.is_grad_enabled()):
-            return self.kernel.diag(self.times.t).expand(self.kernels + (len(self.times),)).mT
+        frames, tensors = self._fast
+        if not (self._has_graph and torch.is_grad_enabled()):
+            return frames.variance(tensors).expand(len(self.times), -1)
+        return self.kernel.diag(self.times.t).expand(self.kernels + (len(self.times),)).mT
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.kernels[:-1]
+
+    @property
+    def num_kernels(self) -> int:
+        return self.kernels[-1]
 
     def tensors(self) -> tuple[Tensor, ...]:
         forms = self.forms
@@ -278,13 +286,12 @@ class _Forms(NamedTuple):
     white: Tensor  # (..., N, K)
 
 
-def _read_fast(kernel: KernelValue, times: Times) -> tuple[Frames, list[Tensor]] | None:
+def _read_fast(found: ProgramOf | None, times: Times) -> tuple[Frames, list[Tensor]] | None:
     """The frames and the parameters of a kernel whose form is compiled; None for others."""
     t = times.t
-    if t.dtype != torch.float64 or t.requires_grad or not recursions.is_compiled(t):
+    if found is None or not found[0].sizes or t.dtype != torch.float64 or t.requires_grad:
         return None
-    found = read_program(kernel)
-    if found is None or not found[0].sizes:
+    if not recursions.is_compiled(t):
         return None
     program, tensors = found
     return frames_of(times, program), tensors if torch.is_grad_enabled() else [x.detach() for x in tensors]
