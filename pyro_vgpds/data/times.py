@@ -93,10 +93,15 @@ class Times:
         t = self.t.detach().double()
         dt = torch.diff(t, prepend=t[:1])
         dt[list(self.starts)] = 0.0
-        resolution = _ROUNDING * torch.finfo(dt.dtype).eps * t.abs().max().clamp_min(torch.finfo(dt.dtype).tiny)
-        levels, which = torch.round(dt / resolution).unique(return_inverse=True)
+        levels, which = torch.round(dt / self.resolution).unique(return_inverse=True)
         steps = dt.new_zeros(len(levels)).index_copy_(0, which, dt)  # one of those that are equal
         return steps, which
+
+    @functools.cached_property
+    def resolution(self) -> Tensor:
+        """The rounding errors of time steps and distances: those that differ by less count as equal."""
+        t = self.t.detach().double()
+        return _ROUNDING * torch.finfo(t.dtype).eps * t.abs().max().clamp_min(torch.finfo(t.dtype).tiny)
 
     @functools.cached_property
     def in_double(self) -> Times:

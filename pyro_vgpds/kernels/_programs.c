@@ -410,6 +410,18 @@ int program_covariances(const long *code, long k0, long k1, long kernels, long c
     return 0;
 }
 
+// many (K, E) = few (K, U) at index (E,), for kernels k0 <= k < k1; or, backwards, adds many to few there
+int program_spread(const long *index, long k0, long k1, long count, long entries, int backwards, double *few, double *many) {
+    for (long k = k0; k < k1; k++) {
+        double *one = few + k * count, *all = many + k * entries;
+        if (backwards)
+            for (long e = 0; e < entries; e++) one[index[e]] += all[e];
+        else
+            for (long e = 0; e < entries; e++) all[e] = one[index[e]];
+    }
+    return 0;
+}
+
 #ifdef Py_LIMITED_API
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_programs", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 PyMODINIT_FUNC PyInit__programs(void) { return PyModule_Create(&definition); }

@@ -30,7 +30,7 @@ from pyro_vgpds.kernels.stationary import (
 )
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 
-__all__ = ["Matrices", "Program", "ProgramOf", "read_program"]
+__all__ = ["Matrices", "Program", "ProgramOf", "gathered", "read_program", "scattered"]
 
 #: (number in the compiled code, names of its parameters, size of its state, 0 for none) of each kernel
 _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
@@ -70,6 +70,7 @@ def _library() -> ctypes.CDLL | None:
         program_states=[pointer] + [number] * 5 + [pointer] * 7,
         program_states_grad=[pointer] + [number] * 5 + [pointer] * 8,
         program_covariances=[pointer] + [number] * 4 + [pointer] * 5,
+        program_spread=[pointer] + [number] * 4 + [ctypes.c_int] + [pointer] * 2,
     )
 
 
@@ -156,6 +157,24 @@ class Program:
 
     def _fixed(self, values: Tensor, matrices: Matrices) -> list[int]:
         return [x.data_ptr() for x in (values, matrices.dt, matrices.begins, matrices.place)]
+
+
+def gathered(few: Tensor, index: Tensor) -> Tensor:
+    """``few[:, index]``, (K, E), of numbers (K, U)."""
+    many = few.new_empty(few.shape[0], index.shape[0])
+    _spread(few, index, many, 0)
+    return many
+
+
+def scattered(many: Tensor, index: Tensor, few: Tensor) -> None:
+    """The gradient of :func:`gathered`: add numbers (K, E) to ``few`` (K, U)."""
+    _spread(few, index, many.contiguous(), 1)
+
+
+def _spread(few: Tensor, index: Tensor, many: Tensor, backwards: int) -> None:
+    pointers, sizes = (few.data_ptr(), many.data_ptr()), (few.shape[1], index.shape[0])
+    at, function = index.data_ptr(), _library().program_spread  # type: ignore[union-attr]
+    _each(few.shape[0], lambda k0, k1: function(at, k0, k1, *sizes, backwards, *pointers))
 
 
 def _each(count: int, call: Callable[[int, int], int]) -> None:

@@ -15,6 +15,7 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
+from pyro_vgpds.temporal.gram import fast_blocks
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import lost_digits
 from pyro_vgpds.types import Context
@@ -37,7 +38,8 @@ class DenseCovariance(TemporalCovariance):
         self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
     ) -> None:
         super().__init__(kernel, times, jitter, program)
-        self.blocks = [kernel.gram(batch.t) for batch in times.batches]
+        fast = fast_blocks(self.program, times)
+        self.blocks = [kernel.gram(batch.t) for batch in times.batches] if fast is None else fast
 
     @property
     def batch_shape(self) -> torch.Size:

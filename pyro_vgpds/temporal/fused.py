@@ -20,6 +20,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels.programs import Matrices, Program
 from pyro_vgpds.temporal import tiles
 from pyro_vgpds.temporal.chains import Plain
+from pyro_vgpds.temporal.parameters import split_gradient, stacked, white_of, with_white
 from pyro_vgpds.temporal.tiles import Packed
 from pyro_vgpds.types import Context
 
@@ -79,8 +80,8 @@ class Frames:
 
     def variance(self, tensors: list[Tensor]) -> Tensor:
         """The diagonal of K_t, the same for all frames, (K,), without a gradient."""
-        values = _stacked(tuple(x.detach() for x in tensors))
-        return self.program.covariances(values, _ZERO)[:, 0] + _white(self.program, values)[:, 0]
+        values = stacked([x.detach() for x in tensors])
+        return self.program.covariances(values, _ZERO)[:, 0] + white_of(self.program, values)[:, 0]
 
     def model(self, values: Tensor, chains: int) -> Packed | Plain:
         """The recursions of chains, with the transitions at parameters ``values`` (P, K)."""
@@ -108,18 +109,6 @@ class _Pass(Context, Protocol):
     num_kept: int
 
 
-def _stacked(tensors: tuple[Tensor, ...]) -> Tensor:
-    """Parameters (1,) or (K,) as (P, K)."""
-    count = max(x.shape[0] for x in tensors)
-    return torch.stack([x if x.shape[0] == count else x.expand(count) for x in tensors])
-
-
-def _split(gradient: Tensor, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """The gradient (P, K) for parameters (1,) or (K,)."""
-    count = gradient.shape[1]
-    return [own if x.shape[0] == count else own.sum(0, True) for own, x in zip(gradient.unbind(), tensors, strict=True)]
-
-
 def transitions(frames: Frames, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
     """A and Q, (K, U, d, d), with gradients in the parameters."""
     return _Transitions.apply(frames, *tensors)
@@ -133,7 +122,7 @@ def natural_posterior(frames: Frames, eta: Tensor, lam: Tensor, tensors: list[Te
 class _Transitions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        a, _, q = frames.program.states(_stacked(tensors), frames.plain)
+        a, _, q = frames.program.states(stacked(tensors), frames.plain)
         ctx.frames = frames
         ctx.save_for_backward(*tensors)
         d = len(frames.blocks)
@@ -143,15 +132,15 @@ class _Transitions(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Pass, g_a: Tensor, g_q: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        gradient = ctx.frames.program.states_grad(_stacked(tensors), ctx.frames.plain, g_a, None, g_q)
-        return None, *_split(gradient, tensors)
+        gradient = ctx.frames.program.states_grad(stacked(tensors), ctx.frames.plain, g_a, None, g_q)
+        return None, *split_gradient(gradient, tensors)
 
 
 class _Natural(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, eta: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        values, eta, lam = _stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
-        model, white = frames.model(values, lam.shape[0]), _white(frames.program, values)
+        values, eta, lam = stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
+        model, white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
         shrink = (lam * white).add_(1.0).reciprocal_()
         own = shrink * lam
         s, _, logdet, kept = model.variance(own)
@@ -185,18 +174,9 @@ class _Natural(torch.autograd.Function):
         g_shrink *= shrink * shrink
         g_white = (g_mu * mean_bar + scaled - lam * g_shrink).sum(-1)
         half = g_a if isinstance(model, Packed) else None
-        gradient = program.states_grad(values, ctx.frames.own, more_a if half is not None else g_a + more_a, half, g_q + more_q)
-        if program.white:
-            gradient[list(program.white)] = g_white if gradient.shape[1] > 1 or g_white.shape[0] == 1 else g_white.sum(0, True)
+        more_a = more_a if half is not None else g_a + more_a
+        gradient = program.states_grad(values, ctx.frames.own, more_a, half, g_q + more_q)
         needs_eta, needs_lam = ctx.needs_input_grad[1:3]
         to_eta = (shrink * g_eta).t() if needs_eta else None
         to_lam = (shrink * g_own - white * g_shrink).t() if needs_lam else None
-        return None, to_eta, to_lam, *_split(gradient, tensors)
-
-
-def _white(program: Program, values: Tensor) -> Tensor:
-    """ω, (K, 1)."""
-    rows = program.white
-    if len(rows) == 1:
-        return values[rows[0]].unsqueeze(-1)
-    return values[list(rows)].sum(0).unsqueeze(-1) if rows else values.new_zeros(values.shape[1], 1)
+        return None, to_eta, to_lam, *split_gradient(with_white(program, gradient, g_white), tensors)
