@@ -64,7 +64,7 @@ class Plain(NamedTuple):
     q: Tensor
     h: Tensor  #: (N, d)
     step: Tensor  #: (N,), integers
-    index: Tensor  #: (C,), integers
+    kernel: Tensor  #: (C,), integers
     blocks: tuple[int, ...]
 
     def run(
@@ -129,7 +129,11 @@ def _plain(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Plain:
 
 
 def _run(
-    task: int, model: tuple[Tensor, Tensor, Layout], inputs: tuple[Tensor, ...], num_outputs: int, gradients: bool = False
+    task: int,
+    model: tuple[Tensor, Tensor, Layout],
+    inputs: tuple[Tensor, ...],
+    num_outputs: int,
+    gradients: bool = False,
 ) -> tuple[Tensor, ...]:
     return _plain(*model, *inputs).run(task, inputs, num_outputs, gradients=gradients)
 

@@ -2,8 +2,8 @@
 r"""q(X) of a Markov kernel from the kernel's parameters, in two calls of autograd instead of hundreds.
 
 If the kernel is a :class:`~pyro_vgpds.kernels.programs.Program`, compiled code makes its transitions and runs the
-recursions, and the gradients are written out here. :mod:`pyro_vgpds.temporal.markov` has the equations, and computes the
-same for all other kernels. With σ = 1/(1 + ωλ), the sites of f are (ση, σλ), and
+recursions, and the gradients are written out here. :mod:`pyro_vgpds.temporal.markov` has the equations, and computes
+the same for all other kernels. With σ = 1/(1 + ωλ), the sites of f are (ση, σλ), and
 
 .. math:: \mu = \mu_f + \omega\bar\mu, \qquad s = \sigma\,(\omega + \sigma s_f).
 """
@@ -154,9 +154,7 @@ class _Natural(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, ...]:
         values, white, eta, lam, shrink, own, s, mean, mean_bar, *rest = ctx.saved_tensors
         kept, tensors = tuple(rest[: ctx.num_kept]), tuple(rest[ctx.num_kept :])
         program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)

@@ -27,7 +27,7 @@ class _Distances(NamedTuple):
     """The different distances (U,) between frames of a batch, and which of them each entry of its blocks has."""
 
     d: Tensor
-    index: Tensor  # (B n n,)
+    which: Tensor  # (B n n,)
     shape: torch.Size  # (B, n, n)
 
 
@@ -35,7 +35,7 @@ def _distances(times: Times) -> list[_Distances]:
     """Of each batch, made once for its times."""
     found = times.made.get(_Distances)
     if not isinstance(found, list):
-        found = []
+        found = list[_Distances]()
         for batch in times.batches:
             d = (batch.t.unsqueeze(-1) - batch.t.unsqueeze(-2)).abs()
             levels, which = torch.round(d / times.resolution).unique(return_inverse=True)
@@ -73,7 +73,7 @@ class _Blocks(torch.autograd.Function):
         ctx.save_for_backward(values, *tensors)
         blocks = []
         for own in distances:
-            block = gathered(program.covariances(values, own.d), own.index).view(-1, *own.shape)
+            block = gathered(program.covariances(values, own.d), own.which).view(-1, *own.shape)
             if program.white:
                 block.diagonal(dim1=-2, dim2=-1).add_(white)
             blocks.append(block)
@@ -86,7 +86,7 @@ class _Blocks(torch.autograd.Function):
         program, total, white = ctx.program, torch.zeros_like(values), values.new_zeros(values.shape[1])
         for own, gradient in zip(ctx.distances, gradients, strict=True):
             few = values.new_zeros(values.shape[1], own.d.shape[0])
-            scattered(gradient, own.index, few)
+            scattered(gradient, own.which, few)
             total += program.covariances_grad(values, own.d, few)
             if program.white:
                 white += gradient.diagonal(dim1=-2, dim2=-1).sum((-2, -1))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +27,8 @@ from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
-from pyro_vgpds.temporal.fused import Frames, frames_of, natural_posterior, time_steps, transitions
+from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
+from pyro_vgpds.temporal.fused import natural_posterior
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.paths import GaussianPath
 
@@ -50,38 +50,23 @@ class MarkovCovariance(TemporalCovariance):
     ) -> None:
         super().__init__(kernel, times, jitter, program)
         self._has_graph = torch.is_grad_enabled()
-        self._made: dict[bool, _Forms] = {}  # with and without gradients
-        self._fast = _read_fast(self.program, times)
+        self._made: dict[bool, Forms] = {}  # with and without gradients
+        self._fast = read_fast(self.program, times)
         if self._fast is not None:
             self.kernels = torch.Size((max(x.shape[0] for x in self._fast[1]),))  # (..., K)
             return
-        forms, diag = self._make_forms(), kernel.diag(times.t)
+        forms, diag = make_forms(self.kernel, self.times, self._fast), kernel.diag(times.t)
         self._made = {True: forms, False: forms}
         self.kernels = torch.broadcast_shapes(forms.a.shape[:-3], forms.q.shape[:-3], diag.shape[:-1])
         self._k = diag.expand(self.kernels + (len(times),)).mT
 
-    def _make_forms(self) -> _Forms:
-        t = self.times.t.double()
-        white = self.kernel.white(t)
-        white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)
-        if self._fast is not None:
-            frames, tensors = self._fast
-            return _Forms(*transitions(frames, tensors), frames.step, frames.h, frames.blocks, white)
-        h = self.kernel.observation_model(t)
-        if h.requires_grad:
-            raise ValueError(
-                "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
-                "stationary_covariance, or use structure='dense'."
-            )
-        return _Forms(*_transitions(self.kernel, self.times), h, tuple(self.kernel.state_blocks()), white)
-
     @property
-    def forms(self) -> _Forms:
+    def forms(self) -> Forms:
         """The state-space form. That of a fast kernel is made when it is first needed: q(X) does not need it."""
         has_graph = self._has_graph and torch.is_grad_enabled()
         if has_graph not in self._made:
             with torch.set_grad_enabled(has_graph):
-                self._made[has_graph] = self._make_forms()
+                self._made[has_graph] = make_forms(self.kernel, self.times, self._fast)
         return self._made[has_graph]
 
     @property
@@ -176,7 +161,12 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(self.matmul(mean_bar), variance, self._back(mean_bar), self._whole(logdet, lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
-        if self._fast is not None and eta.shape == lam.shape and lam.dim() == 2 and self.kernels[0] in (1, lam.shape[1]):
+        if (
+            self._fast is not None
+            and eta.shape == lam.shape
+            and lam.dim() == 2
+            and self.kernels[0] in (1, lam.shape[1])
+        ):
             frames, tensors = self._fast
             return PathMoments(*natural_posterior(frames, eta.double(), lam.double(), tensors))
         lam = lam.double()
@@ -273,37 +263,3 @@ class MarkovCovariance(TemporalCovariance):
 
     def inverse_diag(self) -> Tensor:
         return self._back(self._run(recursions.variance, 1.0 / self._noise())[1])
-
-
-class _Forms(NamedTuple):
-    """The state-space form at the times."""
-
-    a: Tensor  # (..., K, U, d, d)
-    q: Tensor
-    step: Tensor  # (N,)
-    h: Tensor  # (N, d)
-    blocks: tuple[int, ...]
-    white: Tensor  # (..., N, K)
-
-
-def _read_fast(found: ProgramOf | None, times: Times) -> tuple[Frames, list[Tensor]] | None:
-    """The frames and the parameters of a kernel whose form is compiled; None for others."""
-    t = times.t
-    if found is None or not found[0].sizes or t.dtype != torch.float64 or t.requires_grad:
-        return None
-    if not recursions.is_compiled(t):
-        return None
-    program, tensors = found
-    return frames_of(times, program), tensors if torch.is_grad_enabled() else [x.detach() for x in tensors]
-
-
-def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Tensor]:
-    """A and the covariance of the process noise for each different time step, (..., K, U, d, d), and which of them
-    precedes each frame, (N,). At the first frame of a sequence they are zero and the stationary covariance.
-    """
-    dt, begins, which = time_steps(times)
-    begins = begins[:, None, None]
-    stationary = kernel.stationary_covariance().double().unsqueeze(-3)
-    a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())
-    q = torch.where(begins, stationary, kernel.process_noise(dt).double())
-    return a, q, which

@@ -41,9 +41,7 @@ def check_structure(structure: str | None, kernel: KernelValue) -> None:
         )
 
 
-def choose_structure(
-    kernel: KernelValue, times: Times, structure: str | None, program: ProgramOf | None = None
-) -> str:
+def choose_structure(kernel: KernelValue, times: Times, structure: str | None, program: ProgramOf | None = None) -> str:
     """``"diagonal"``, ``"markov"`` or ``"dense"``: the requested one, or the fastest that the kernel has."""
     check_structure(structure, kernel)
     if kernel.is_diagonal:
@@ -57,7 +55,11 @@ def choose_structure(
     if not recursions.is_compiled(times.t):
         least, each = _SCAN_FRAMES
     else:
-        least, each = _TILED_FRAMES if tiles.fits(tuple(kernel.state_blocks()) if blocks is None else blocks) else _COMPILED_FRAMES
+        least, each = (
+            _TILED_FRAMES
+            if tiles.fits(tuple(kernel.state_blocks()) if blocks is None else blocks)
+            else _COMPILED_FRAMES
+        )
     if sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
         return "dense"
     return "markov"

@@ -101,7 +101,7 @@ class Packed(NamedTuple):
     q: Tensor
     h: Tensor  #: (N, 4T)
     step: Tensor  #: (N,), integers
-    index: Tensor  #: (C,), integers
+    kernel: Tensor  #: (C,), integers
 
     def _run(
         self,
@@ -115,10 +115,10 @@ class Packed(NamedTuple):
         """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
         a, q, n = self.a, self.q, len(self.step)
         given = tuple(None if x is None else x.contiguous() for x in inputs)
-        outputs = tuple(a.new_empty(len(self.index), n) for _ in range(num_outputs))
-        ranges = chunks(len(self.index), 1)
+        outputs = tuple(a.new_empty(len(self.kernel), n) for _ in range(num_outputs))
+        ranges = chunks(len(self.kernel), 1)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
-        tensors = (self.step, self.index, a, self.turned, q, self.h, *given, weight)
+        tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
         padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
         fixed = [None if x is None else x.data_ptr() for x in padded]
         function = _library().run_tiles  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ class Packed(NamedTuple):
 
     def _make_kept(self) -> Kept:
         """Memory for w (C, N, 4T) and v (C, N)."""
-        shape = (len(self.index), len(self.step))
+        shape = (len(self.kernel), len(self.step))
         return self.h.new_empty(*shape, self.h.shape[-1]), self.h.new_empty(shape)
 
     def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:

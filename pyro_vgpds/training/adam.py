@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adam with a state that is never changed in place: a step that fails is undone without copies.
 
-The arithmetic is that of ``torch.optim.Adam``, and so are the contents of checkpoints. All parameters are moved by a few
-calls of torch, because most of them are a handful of numbers.
+The arithmetic is that of ``torch.optim.Adam``, and so are the contents of checkpoints. All parameters are moved by a
+few calls of torch, because most of them are a handful of numbers.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ class Adam:
 
         :param length: what the learning rates are multiplied by.
         """
-        moved = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        if not moved:
+        pairs = [(i, parameter.grad) for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if not pairs:
             return
-        some = [self.parameters[i] for i in moved]
-        gradients = [parameter.grad for parameter in some]
+        moved, gradients = [i for i, _ in pairs], [gradient for _, gradient in pairs]
         before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
         first, second = self.betas
         averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
@@ -79,7 +78,7 @@ class Adam:
         lengths = [
             -(self.rates[i] * length / (1 - first ** (old.step + 1))) for i, old in zip(moved, before, strict=True)
         ]
-        torch._foreach_addcdiv_(some, averages, scales, lengths)
+        torch._foreach_addcdiv_([self.parameters[i] for i in moved], averages, scales, lengths)
         state = list(self.state)
         for i, old, average, square in zip(moved, before, averages, squares, strict=True):
             state[i] = Moments(old.step + 1, average, square)

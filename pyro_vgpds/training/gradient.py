@@ -33,6 +33,7 @@ _NETWORK_PACE = 0.3  # learning rate of the weights of an amortised guide, each 
 # Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
 
+
 class Point(NamedTuple):
     """Everything that a step changes or starts from."""
 
@@ -155,7 +156,9 @@ class GradientSteps:
             ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
             ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
         ]
-        return [p for some, _ in groups for p in some], [pace * self.settings.rate for some, pace in groups for _ in some]
+        return [p for some, _ in groups for p in some], [
+            pace * self.settings.rate for some, pace in groups for _ in some
+        ]
 
 
 def _slow_parameters(model: nn.Module) -> Iterator[Tensor]:
