@@ -43,6 +43,7 @@ _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
     PeriodicValue: (6, ("variance", "lengthscale", "period"), 0),
 }
 _BY_CODE = {code: (names, size) for code, names, size in _KINDS.values()}
+_ATTRIBUTES = {"parts", "is_diagonal", "variance", "lengthscale", "period", "accuracy", "_harmonics"}
 _WHITE = -1
 _MOST_LEAVES, _LARGEST_BLOCK = 4, 16  # of a term with a state: limits of the compiled code
 
@@ -218,6 +219,8 @@ def read_program(kernel: KernelValue) -> ProgramOf | None:
 
 def _read(value: object, tensors: list[Tensor], outermost: bool) -> Tree | None:
     kind = type(value)
+    if not vars(value).keys() <= _ATTRIBUTES:  # a method of this value was replaced
+        return None
     if kind is SumValue or kind is ProductValue:
         parts: list[Tree] = []
         for part in value.parts:  # type: ignore[attr-defined]
