@@ -74,6 +74,12 @@ class Times:
         return self._make_batches()
 
     @functools.cached_property
+    def _is_one_batch(self) -> bool:
+        """Whether one batch has all frames in their order, so that nothing is moved."""
+        rows = self.batches[0].rows.flatten()
+        return len(self.batches) == 1 and len(rows) == len(self) and bool((rows.diff() == 1).all())
+
+    @functools.cached_property
     def _place(self) -> Tensor:
         """The position of each frame among the padded ones."""
         valid = [torch.ones_like(b.rows, dtype=torch.bool) if b.mask is None else b.mask for b in self.batches]
@@ -156,6 +162,8 @@ class Times:
         :param v: (..., N, Q).
         """
         v = v.mT
+        if self._is_one_batch:
+            return [v.unflatten(-1, self.batches[0].rows.shape)]
         parts = []
         for batch in self.batches:
             part = v.index_select(-1, batch.rows.flatten()).unflatten(-1, batch.rows.shape)
@@ -167,6 +175,8 @@ class Times:
 
         :param parts: one tensor (..., Q, B, n) for each batch.
         """
+        if self._is_one_batch:
+            return parts[0].flatten(-2).mT
         return torch.cat([part.flatten(-2) for part in parts], -1).index_select(-1, self._place).mT
 
     def block_diagonal(self, blocks: list[Tensor]) -> Tensor:

@@ -251,9 +251,11 @@ static const form *make_term(work *w, const long *leaves, long count) {
     return last;
 }
 
-// a, at (or NULL) and q (K, U, size) for kernels k0 <= k < k1. They must be zero before. Returns nonzero without memory.
+// a, at (or NULL) and q (K, U, size) for kernels k0 <= k < k1, and variances (K,). They must be zero before. Returns nonzero
+// without memory.
 int program_states(const long *code, long k0, long k1, long kernels, long steps, long size, const double *values,
-                   const double *dt, const long *begins, const long *place, double *a, double *at, double *q) {
+                   const double *dt, const long *begins, const long *place, double *a, double *at, double *q,
+                   double *variance) {
     const program p = read_program(code);
     work *w = make_work(&p);
     if (!w) return 1;
@@ -272,6 +274,7 @@ int program_states(const long *code, long k0, long k1, long kernels, long steps,
                         if (at) at[offset + to[j * f->n + i]] = f->a[here];
                     }
                 to += f->n * f->n;
+                if (u == 0) variance[k] += f->p[0];
             }
         }
     free_work(w);

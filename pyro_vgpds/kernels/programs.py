@@ -43,6 +43,7 @@ _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
     PeriodicValue: (6, ("variance", "lengthscale", "period"), 0),
 }
 _BY_CODE = {code: (names, size) for code, names, size in _KINDS.values()}
+_KNOWN = {*_KINDS, WhiteValue, SumValue, ProductValue}
 _ATTRIBUTES = {"parts", "is_diagonal", "variance", "lengthscale", "period", "accuracy", "_harmonics"}
 _WHITE = -1
 _MOST_LEAVES, _LARGEST_BLOCK = 4, 16  # of a term with a state: limits of the compiled code
@@ -70,7 +71,7 @@ def _library() -> ctypes.CDLL | None:
     number, pointer = ctypes.c_long, ctypes.c_void_p
     return open_library(
         f"{__package__}._programs",
-        program_states=[pointer] + [number] * 5 + [pointer] * 7,
+        program_states=[pointer] + [number] * 5 + [pointer] * 8,
         program_states_grad=[pointer] + [number] * 5 + [pointer] * 8,
         program_covariances=[pointer] + [number] * 4 + [pointer] * 5,
         program_spread=[pointer] + [number] * 4 + [ctypes.c_int] + [pointer] * 2,
@@ -122,15 +123,16 @@ class Program:
         """h, (d,): a term is the first of its states."""
         return torch.cat([torch.eye(1, n, dtype=torch.float64)[0] for n in self.sizes])
 
-    def states(self, values: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor | None, Tensor]:
-        """A, its transposed blocks or None, and the process noise Q, each (K, U, size)."""
+    def states(self, values: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """A, its transposed blocks or None, the process noise Q, each (K, U, size), and variances (K,) without noise."""
         count, steps = values.shape[1], matrices.dt.shape[0]
         a, q, turned = (torch.zeros(count, steps, matrices.size, dtype=torch.float64) for _ in range(3))
         fixed = self._fixed(values, matrices)
-        outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr()
+        variance = torch.zeros(count, dtype=torch.float64)
+        outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr(), variance.data_ptr()
         code, function = self._code.data_ptr(), _library().program_states  # type: ignore[union-attr]
         _each(count, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, *outputs))
-        return a, turned if matrices.turned else None, q
+        return a, turned if matrices.turned else None, q, variance
 
     def states_grad(self, values: Tensor, matrices: Matrices, g_a: Tensor, half: Tensor | None, g_q: Tensor) -> Tensor:
         """The gradient in ``values`` from those in A and Q; that in A is ``g_a`` plus twice the turned ``half``."""
@@ -219,7 +221,7 @@ def read_program(kernel: KernelValue) -> ProgramOf | None:
 
 def _read(value: object, tensors: list[Tensor], outermost: bool) -> Tree | None:
     kind = type(value)
-    if not vars(value).keys() <= _ATTRIBUTES:  # a method of this value was replaced
+    if kind not in _KNOWN or not vars(value).keys() <= _ATTRIBUTES:  # other attributes: a method was replaced
         return None
     if kind is SumValue or kind is ProductValue:
         parts: list[Tree] = []
@@ -232,8 +234,6 @@ def _read(value: object, tensors: list[Tensor], outermost: bool) -> Tree | None:
     if kind is WhiteValue:
         tensors.append(value.variance)  # type: ignore[attr-defined]
         return _WHITE if outermost else None
-    known = _KINDS.get(kind)
-    if known is None:
-        return None
-    tensors += [getattr(value, name) for name in known[1]]
-    return known[0]
+    code, names, _ = _KINDS[kind]
+    tensors += [getattr(value, name) for name in names]
+    return code

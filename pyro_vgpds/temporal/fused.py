@@ -83,14 +83,14 @@ class Frames:
         values = stacked([x.detach() for x in tensors])
         return self.program.covariances(values, _ZERO)[:, 0] + white_of(self.program, values)[:, 0]
 
-    def model(self, values: Tensor, chains: int) -> Packed | Plain:
-        """The recursions of chains, with the transitions at parameters ``values`` (P, K)."""
-        a, turned, q = self.program.states(values, self.own)
+    def model(self, values: Tensor, chains: int) -> tuple[Packed | Plain, Tensor]:
+        """The recursions of chains, with the transitions at parameters ``values`` (P, K), and the variance (K,) of f."""
+        a, turned, q, variance = self.program.states(values, self.own)
         index = self.index(values.shape[1], chains)
         shape = (*a.shape[:2], -1, 4, 4) if self.is_tiled else (*a.shape[:2], self.h.shape[1], self.h.shape[1])
         if turned is None:
-            return Plain(a.view(shape), q.view(shape), self.own_h, self.step, index, self.blocks)
-        return Packed(a.view(shape), turned.view(shape), q.view(shape), self.own_h, self.step, index)
+            return Plain(a.view(shape), q.view(shape), self.own_h, self.step, index, self.blocks), variance
+        return Packed(a.view(shape), turned.view(shape), q.view(shape), self.own_h, self.step, index), variance
 
 
 def frames_of(times: Times, program: Program) -> Frames:
@@ -115,14 +115,15 @@ def transitions(frames: Frames, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def natural_posterior(frames: Frames, eta: Tensor, lam: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """μ = S η, diag S, mean_bar (N, Q) each and log|B| (Q,), with gradients in η, λ and the parameters."""
+    """μ = S η, diag S, mean_bar (N, Q) each and log|B| (Q,), with gradients in η, λ and the parameters; and the
+    variance (K,) of the prior without a gradient."""
     return _Natural.apply(frames, eta, lam, *tensors)
 
 
 class _Transitions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        a, _, q = frames.program.states(stacked(tensors), frames.plain)
+        a, _, q, _ = frames.program.states(stacked(tensors), frames.plain)
         ctx.frames = frames
         ctx.save_for_backward(*tensors)
         d = len(frames.blocks)
@@ -140,7 +141,7 @@ class _Natural(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, eta: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, eta, lam = stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
-        model, white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
+        (model, total), white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
         shrink = (lam * white).add_(1.0).reciprocal_()
         own = shrink * lam
         s, _, logdet, kept = model.variance(own)
@@ -150,11 +151,15 @@ class _Natural(torch.autograd.Function):
         ctx.save_for_backward(values, white, eta, lam, shrink, own, s, mean, mean_bar, *kept, *tensors)
         mu = torch.addcmul(mean, white, mean_bar)
         variance = torch.addcmul(white, shrink, s).mul_(shrink)
-        return mu.t(), variance.t(), mean_bar.t(), logdet + torch.log1p(lam * white).sum(-1)
+        total += white[:, 0]
+        ctx.mark_non_differentiable(total)
+        return mu.t(), variance.t(), mean_bar.t(), logdet + torch.log1p(lam * white).sum(-1), total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
         values, white, eta, lam, shrink, own, s, mean, mean_bar, *rest = ctx.saved_tensors
         kept, tensors = tuple(rest[: ctx.num_kept]), tuple(rest[ctx.num_kept :])
         program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)

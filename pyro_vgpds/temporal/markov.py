@@ -51,6 +51,7 @@ class MarkovCovariance(TemporalCovariance):
         super().__init__(kernel, times, jitter, program)
         self._has_graph = torch.is_grad_enabled()
         self._made: dict[bool, Forms] = {}  # with and without gradients
+        self._variance: Tensor | None = None  # of a fast kernel, (K,), without a gradient
         self._fast = read_fast(self.program, times)
         if self._fast is not None:
             self.kernels = torch.Size((max(x.shape[0] for x in self._fast[1]),))  # (..., K)
@@ -106,7 +107,9 @@ class MarkovCovariance(TemporalCovariance):
             return self._k
         frames, tensors = self._fast
         if not (self._has_graph and torch.is_grad_enabled()):
-            return frames.variance(tensors).expand(len(self.times), -1)
+            if self._variance is None:
+                self._variance = frames.variance(tensors)
+            return self._variance.expand(len(self.times), -1)
         return self.kernel.diag(self.times.t).expand(self.kernels + (len(self.times),)).mT
 
     @property
@@ -168,7 +171,8 @@ class MarkovCovariance(TemporalCovariance):
             and self.kernels[0] in (1, lam.shape[1])
         ):
             frames, tensors = self._fast
-            return PathMoments(*natural_posterior(frames, eta.double(), lam.double(), tensors))
+            *moments, self._variance = natural_posterior(frames, eta.double(), lam.double(), tensors)
+            return PathMoments(*moments)
         lam = lam.double()
         shrink = self._shrink(lam)
         if eta.shape == lam.shape:

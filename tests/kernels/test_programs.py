@@ -21,7 +21,8 @@ def test_transitions_are_accurate_over_any_step(kernel):
     d = value.state_dim
     rows, columns = program.entries()
     matrices = Matrices(dt, torch.zeros(41, dtype=torch.int64), rows * d + columns, d * d, turned=True)
-    a, turned, q = program.states(torch.stack(tensors), matrices)
+    a, turned, q, variance = program.states(torch.stack(tensors), matrices)
+    assert variance == 2.0
     a, turned, q = (x.view(1, 41, d, d) for x in (a, turned, q))
     expected = value.process_noise(dt).expand_as(q)
     scale = expected.diagonal(dim1=-2, dim2=-1).sqrt()
@@ -38,7 +39,9 @@ def test_first_frames():
     assert program.white == (3,)
     rows, columns = program.entries()
     begins = torch.tensor([0, 1])
-    a, turned, q = program.states(torch.stack(tensors), Matrices(torch.zeros(2), begins, rows * 3 + columns, 9, False))
+    matrices = Matrices(torch.zeros(2), begins, rows * 3 + columns, 9, turned=False)
+    a, turned, q, variance = program.states(torch.stack(tensors), matrices)
+    assert variance == 2.5  # without that of the white noise
     assert turned is None
     assert torch.equal(a[0, 0].view(3, 3), torch.eye(3))  # no time has passed
     assert not q[0, 0].any()
