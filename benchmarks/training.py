@@ -2,6 +2,10 @@
 """Training on real data with default settings: natural steps, then L-BFGS from the same start for the same CPU time.
 
 ``python -m benchmarks.training cmu35 yeast robot french missa --steps 300``, with PYRO_VGPDS_DATA set; one thread.
+
+``python -m benchmarks.training --small`` tells what a step costs at the sizes that people have, on made data: CPU ms,
+and what they are spent on. ``--cells small middle-scattered`` chooses sizes, ``--beside PATH`` compares with another
+checkout, and ``--json`` prints one object for each.
 """
 
 from __future__ import annotations
@@ -9,10 +13,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from pathlib import Path
 
 import pyro
 import torch
 
+from benchmarks import steps as small
 from benchmarks.real import DATA
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, fit
 from pyro_vgpds.kernels import Bias, Matern32, White
@@ -64,9 +70,17 @@ def run(name: str, steps: int, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Natural steps against L-BFGS on real data, same CPU time.")
     parser.add_argument("names", nargs="*", default=list(DATA), help=f"of {', '.join(DATA)}")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, help="default: 300, or 20 with --small")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--small", action="store_true", help="CPU time of single steps at small sizes")
+    parser.add_argument("--cells", nargs="+", default=small.CELLS, help=f"with --small, of {', '.join(small.CELLS)}")
+    parser.add_argument("--beside", type=Path, help="with --small, another checkout to compare with")
+    parser.add_argument("--rounds", type=int, default=3, help="with --beside, processes of each checkout")
+    parser.add_argument("--json", action="store_true", help="with --small, print JSON lines")
     args = parser.parse_args()
+    if args.small:
+        small.table(args.cells, args.steps or 20, args.beside, args.rounds, args.json)
+        return
     if unknown := set(args.names) - DATA.keys():
         parser.error(f"unknown data: {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
@@ -76,7 +90,7 @@ def main() -> None:
     ]  # fmt: skip
     print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
     for name in args.names:
-        run(name, args.steps, args.seed)
+        run(name, args.steps or 300, args.seed)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from torch import Tensor
 __all__ = [
     "NumericalError",
     "add_diagonal",
+    "broadcast_shapes",
     "cholesky",
     "default_jitter",
     "followed",
@@ -54,6 +55,12 @@ def default_jitter(dtype: torch.dtype) -> float:
     1.4901161193847656e-08
     """
     return math.sqrt(torch.finfo(dtype).eps)
+
+
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
+    """The shape of tensors of these shapes together; equal shapes, the usual case, cost nothing."""
+    first = shapes[0]
+    return first if all(shape == first for shape in shapes) else torch.broadcast_shapes(*shapes)
 
 
 def add_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:

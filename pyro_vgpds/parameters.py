@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
@@ -137,8 +138,15 @@ class ParameterModule(PyroModule):
     def __getattr__(self, name: str) -> Any:
         # Pyro's statement of a module's parameter does not tell its constraint, which render_model then cannot show
         own = self.__dict__.get("_pyro_params", {})
-        if name not in own or not self._pyro_context.active:  # only a call of the module makes statements
+        if name not in own:
             return super().__getattr__(name)
+        if not self.__dict__["_pyro_context"].active:  # only a call of the module makes statements
+            unconstrained = self.__dict__["_parameters"].get(f"{name}_unconstrained")
+            if own[name][0] is not constraints.positive or unconstrained is None:
+                return super().__getattr__(name)
+            value = unconstrained.exp()  # as Pyro does it, without a search for the transform
+            value.unconstrained = weakref.ref(unconstrained)
+            return value
         with _Constrained(own[name][0]):
             return super().__getattr__(name)
 

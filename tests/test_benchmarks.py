@@ -63,6 +63,31 @@ def test_threads():
     assert output[-1].endswith(" | 1 |")
 
 
+def test_small_steps():
+    output = run("benchmarks.training", "--small", "--cells", "tiny-twenty-blocks", "--steps", "4", "--json")
+    row = json.loads(output)
+    parts = ["Pyro", "temporal", "Ψ", "bound", "backward", "optimiser", "bookkeeping"]
+    assert list(row) == ["cell", "step_ms", "loss_and_grads_ms", "ratio", *parts]
+    assert row["cell"] == "tiny-twenty-blocks"
+    inside = sum(row[part] for part in parts[:5])
+    assert row["ratio"] == pytest.approx(1.0 + (row["optimiser"] + row["bookkeeping"]) / inside, rel=1e-3)
+    assert all(row[part] > 0.0 for part in parts)  # each of them is seen
+
+
+def test_small_steps_beside():
+    arguments = ["--cells", "tiny-linear-shared", "--steps", "1", "--beside", str(ROOT), "--rounds", "1"]
+    lines = run("benchmarks.training", "--small", *arguments).splitlines()
+    assert lines[0].endswith("| bookkeeping | here_ms | there_ms | there / here |")
+    assert lines[2].startswith("| tiny-linear-shared | ")
+
+
+def test_small_steps_unknown():
+    from benchmarks.steps import make
+
+    with pytest.raises(ValueError, match=r"a cell is one of tiny, small, .* not 'small-red'"):
+        make("small-red")
+
+
 def test_auto_tables(tmp_path):
     scores = {"legs": {"SC": 13.3, "RA": 2.7}, "body": {"SC": 8.6, "RA": 1.56}}
     times = {"auto s": 60.0, "linear dynamical system s": 4.0}

@@ -65,11 +65,19 @@ class Times:
         if t.dim() != 1 or sum(self.lengths) != len(t) or min(self.lengths, default=0) < 1:
             raise ValueError(f"t must be (N,) and lengths positive with sum N, but got {tuple(t.shape)} and {lengths}.")
         self.starts = tuple(itertools.accumulate(self.lengths, initial=0))[:-1]
+        #: what other modules have made of these times alone, by keys of their own
+        self.made: dict[object, object] = {}
 
     @functools.cached_property
     def batches(self) -> list[Batch]:
         """The sequences in batches of similar length, computed on first use: a Markov prior does not need them."""
         return self._make_batches()
+
+    @functools.cached_property
+    def _is_one_batch(self) -> bool:
+        """Whether one batch has all frames in their order, so that nothing is moved."""
+        rows = self.batches[0].rows.flatten()
+        return len(self.batches) == 1 and len(rows) == len(self) and bool((rows.diff() == 1).all())
 
     @functools.cached_property
     def _place(self) -> Tensor:
@@ -91,10 +99,15 @@ class Times:
         t = self.t.detach().double()
         dt = torch.diff(t, prepend=t[:1])
         dt[list(self.starts)] = 0.0
-        resolution = _ROUNDING * torch.finfo(dt.dtype).eps * t.abs().max().clamp_min(torch.finfo(dt.dtype).tiny)
-        levels, which = torch.round(dt / resolution).unique(return_inverse=True)
+        levels, which = torch.round(dt / self.resolution).unique(return_inverse=True)
         steps = dt.new_zeros(len(levels)).index_copy_(0, which, dt)  # one of those that are equal
         return steps, which
+
+    @functools.cached_property
+    def resolution(self) -> Tensor:
+        """The rounding errors of time steps and distances: those that differ by less count as equal."""
+        t = self.t.detach().double()
+        return _ROUNDING * torch.finfo(t.dtype).eps * t.abs().max().clamp_min(torch.finfo(t.dtype).tiny)
 
     @functools.cached_property
     def in_double(self) -> Times:
@@ -149,6 +162,8 @@ class Times:
         :param v: (..., N, Q).
         """
         v = v.mT
+        if self._is_one_batch:
+            return [v.unflatten(-1, self.batches[0].rows.shape)]
         parts = []
         for batch in self.batches:
             part = v.index_select(-1, batch.rows.flatten()).unflatten(-1, batch.rows.shape)
@@ -160,6 +175,8 @@ class Times:
 
         :param parts: one tensor (..., Q, B, n) for each batch.
         """
+        if self._is_one_batch:
+            return parts[0].flatten(-2).mT
         return torch.cat([part.flatten(-2) for part in parts], -1).index_select(-1, self._place).mT
 
     def block_diagonal(self, blocks: list[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,18 @@ from torch import Tensor
 from pyro_vgpds.compiled import chunks, open_library, pool
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
-__all__ = ["available", "draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
+__all__ = [
+    "Plain",
+    "available",
+    "draw",
+    "draw_grad",
+    "matmul",
+    "quadratic",
+    "solve",
+    "undraw",
+    "variance",
+    "variance_grad",
+]
 
 _LANES = 4  # chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
@@ -45,60 +57,99 @@ def _pattern(blocks: tuple[int, ...]) -> Tensor:
     return torch.cat([part, part])  # it is symmetric
 
 
+class Plain(NamedTuple):
+    """Transitions of K kernels, the frames, and the kernel of each of C chains. Nothing is checked."""
+
+    a: Tensor  #: (K, U, d, d)
+    q: Tensor
+    h: Tensor  #: (N, d)
+    step: Tensor  #: (N,), integers
+    kernel: Tensor  #: (C,), integers
+    blocks: tuple[int, ...]
+
+    def run(
+        self,
+        task: int,
+        inputs: tuple[Tensor, ...],
+        num_outputs: int,
+        weight: Tensor | None = None,
+        gradients: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
+        a, q, h, step, index, blocks = self
+        inputs = tuple(x.contiguous() for x in inputs)
+        chains, (n, d) = len(index), h.shape
+        outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
+        pattern, ranges = _pattern(blocks), chunks(chains, _LANES)
+        totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
+        padded = (None,) * 3
+        fixed = [
+            None if x is None else x.data_ptr()
+            for x in (pattern, step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
+        ]
+        function = _library().run_chains  # type: ignore[union-attr]
+
+        def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
+            pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
+            return function(task, n, d, a.shape[1], *range_, *fixed, *pointers)
+
+        each = map if len(ranges) == 1 else pool(len(ranges)).map
+        status = list(each(call, ranges, totals))
+        if any(status):
+            raise MemoryError("the compiled recursions ran out of memory.")
+        if not gradients:
+            return outputs
+        for own in totals[1:]:
+            for total, part in zip(totals[0], own, strict=True):
+                total.add_(part)
+        return (*totals[0], *outputs)
+
+    def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+        """The diagonals of S and of (K_f + Λ⁻¹)⁻¹, log|I + Λ K_f|, and what :meth:`solve` needs: nothing."""
+        s, precision, v = self.run(_VARIANCE, (lam,), 3)
+        return s, precision, torch.log1p(lam * v).sum(-1), ()
+
+    def variance_grad(self, lam: Tensor, d_lam: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        """The gradients in a, q and λ."""
+        return self.run(_GRADIENT, (lam, d_lam), 1, weight.contiguous(), gradients=True)
+
+    def solve(self, eta: Tensor, lam: Tensor, kept: Kept) -> tuple[Tensor, ...]:
+        """S η and (I + Λ K_f)⁻¹ η."""
+        return self.run(_SOLVE, (lam, eta), 3)[:2]
+
+    def quadratic(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of left·K_f right in a and q."""
+        return self.run(_QUADRATIC, (left, right), 0, gradients=True)
+
+
+def _plain(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Plain:
+    check_inputs(a, q, layout, inputs)
+    step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
+    return Plain(a.contiguous(), q.contiguous(), layout.h.contiguous(), step, index, layout.blocks)
+
+
 def _run(
     task: int,
     model: tuple[Tensor, Tensor, Layout],
     inputs: tuple[Tensor, ...],
     num_outputs: int,
-    weight: Tensor | None = None,
     gradients: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
-    a, q, layout = model
-    a, q, h = a.contiguous(), q.contiguous(), layout.h.contiguous()
-    step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    inputs = tuple(x.contiguous() for x in inputs)
-    check_inputs(a, q, layout, inputs)
-    chains, (n, d) = len(index), h.shape
-    outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
-    pattern, ranges = _pattern(layout.blocks), chunks(chains, _LANES)
-    totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
-    padded = (None,) * 3
-    fixed = [
-        None if x is None else x.data_ptr()
-        for x in (pattern, step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
-    ]
-    function = _library().run_chains  # type: ignore[union-attr]
-
-    def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
-        pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
-        return function(task, n, d, a.shape[1], *range_, *fixed, *pointers)
-
-    each = map if len(ranges) == 1 else pool(len(ranges)).map
-    status = list(each(call, ranges, totals))
-    if any(status):
-        raise MemoryError("the compiled recursions ran out of memory.")
-    if not gradients:
-        return outputs
-    for own in totals[1:]:
-        for total, part in zip(totals[0], own, strict=True):
-            total.add_(part)
-    return (*totals[0], *outputs)
+    return _plain(*model, *inputs).run(task, inputs, num_outputs, gradients=gradients)
 
 
 def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    s, precision, v = _run(_VARIANCE, (a, q, layout), (lam,), 3)
-    return s, precision, torch.log1p(lam * v).sum(-1), ()
+    return _plain(a, q, layout, lam).variance(lam)
 
 
 def variance_grad(
     a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
 ) -> tuple[Tensor, ...]:
-    return _run(_GRADIENT, (a, q, layout), (lam, d_lam), 1, weight.contiguous(), gradients=True)
+    return _plain(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
 
 
 def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    return _run(_SOLVE, (a, q, layout), (lam, eta), 3)[:2]
+    return _plain(a, q, layout, eta, lam).solve(eta, lam, kept)
 
 
 def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
@@ -106,7 +157,7 @@ def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
 
 
 def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-    return _run(_QUADRATIC, (a, q, layout), (left, right), 0, gradients=True)
+    return _plain(a, q, layout, left, right).quadratic(left, right)
 
 
 def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf, read_program
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["PathMoments", "Predictor", "TemporalCovariance"]
@@ -42,13 +43,22 @@ class TemporalCovariance(ABC):
     :param kernel: a temporal kernel's value.
     :param times: the times of all sequences.
     :param jitter: added to the diagonal of K_t when it is factorised. None: :func:`~pyro_vgpds.linalg.default_jitter`.
+    :param program: the kernel as a program, if it was read before.
     """
 
     #: the structure's name, such as ``"dense"``
     name: ClassVar[str]
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
         self.kernel, self.times, self.jitter = kernel, times, jitter
+        self.program = read_program(kernel) if program is None else program
+
+    @property
+    def num_kernels(self) -> int:
+        """K."""
+        return self.diag().shape[-1]
 
     @property
     @abstractmethod

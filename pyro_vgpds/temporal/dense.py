@@ -12,8 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
+from pyro_vgpds.temporal.gram import fast_blocks
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import lost_digits
 from pyro_vgpds.types import Context
@@ -32,13 +34,20 @@ class DenseCovariance(TemporalCovariance):
 
     name = "dense"
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        super().__init__(kernel, times, jitter)
-        self.blocks = [kernel.gram(batch.t) for batch in times.batches]
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
+        super().__init__(kernel, times, jitter, program)
+        fast = fast_blocks(self.program, times)
+        self.blocks = [kernel.gram(batch.t) for batch in times.batches] if fast is None else fast
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.blocks[0].shape[:-4]
+
+    @property
+    def num_kernels(self) -> int:
+        return self.blocks[0].shape[-4]
 
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.blocks)

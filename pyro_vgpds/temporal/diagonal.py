@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 
 __all__ = ["DiagonalCovariance"]
@@ -18,8 +19,10 @@ class DiagonalCovariance(TemporalCovariance):
 
     name = "diagonal"
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        super().__init__(kernel, times, jitter)
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
+        super().__init__(kernel, times, jitter, program)
         self.k = kernel.diag(times.t).mT
 
     @property

@@ -18,10 +18,12 @@ from torch.distributions import Independent, Normal, register_kl
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.linalg import in_double, positive_part
+from pyro_vgpds.kernels.programs import read_program
+from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
+from pyro_vgpds.temporal.divergence import divergence
 from pyro_vgpds.temporal.paths import GaussianPath
-from pyro_vgpds.temporal.rounding import check_digits, check_divergence
+from pyro_vgpds.temporal.rounding import check_divergence
 from pyro_vgpds.temporal.structure import make_covariance
 from pyro_vgpds.types import Shape
 
@@ -67,11 +69,12 @@ class TemporalGP(Expandable):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        times, kernel = (times if isinstance(times, Times) else Times(times)).in_double, in_double(kernel)
+        times, program = (times if isinstance(times, Times) else Times(times)).in_double, read_program(kernel)
+        kernel = in_double(kernel) if program is None else kernel  # parameters of programs are float64
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times
-        self.covariance = make_covariance(kernel, times, jitter, structure)
-        own = self.covariance.diag().shape[-1]
+        self.covariance = make_covariance(kernel, times, jitter, structure, program)
+        own = self.covariance.num_kernels
         if own not in (1, latent_dim):
             raise ValueError(
                 f"the temporal kernel has parameters for {own} latent dimensions, but latent_dim is {latent_dim}."
@@ -151,7 +154,7 @@ class OpperArchambeau(Expandable):
         mean_bar, lam = mean_bar.double(), lam.double()
         self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
         self._predictors: dict[int, Predictor | None] = {}  # by sequence, made when first needed
-        batch = torch.broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
+        batch = broadcast_shapes(prior.batch_shape, mean_bar.shape[:-2], lam.shape[:-2])
         super().__init__(batch, prior.event_shape, validate_args=validate_args)
 
     @classmethod
@@ -274,11 +277,7 @@ def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
             "KL(OpperArchambeau, TemporalGP) needs a q with the same prior. Make the OpperArchambeau of the guide from "
             "a TemporalGP with the kernel, times and structure of the model."
         )
-    mu, s, mean_bar, logdet = q.moments
-    shares, square = q.lam * s, mean_bar * mu
-    check_digits(shares, square, logdet)
-    kl = 0.5 * (logdet.sum(-1) + (square - shares).sum((-2, -1)))
-    return kl.expand(q.batch_shape)
+    return divergence(q.moments, q.lam).expand(q.batch_shape)
 
 
 @register_kl(Independent, TemporalGP)  # type: ignore[untyped-decorator]

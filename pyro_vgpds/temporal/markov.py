@@ -22,17 +22,19 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
+from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
+from pyro_vgpds.temporal.fused import natural_posterior
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["MarkovCovariance"]
 
 _COLUMNS = 1 << 22  # numbers in the columns of S that are computed at once
-_SHARED = 0.5  # number of different time steps, relative to that of frames, up to which frames share their matrices
 
 
 class MarkovCovariance(TemporalCovariance):
@@ -43,29 +45,84 @@ class MarkovCovariance(TemporalCovariance):
 
     name = "markov"
 
-    def __init__(self, kernel: KernelValue, times: Times, jitter: float | None) -> None:
-        super().__init__(kernel, times, jitter)
-        t = times.t.double()
-        self.h = kernel.observation_model(t)  # (N, d)
-        if self.h.requires_grad:
-            raise ValueError(
-                "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
-                "stationary_covariance, or use structure='dense'."
-            )
-        self.a, self.q, self.step = _transitions(kernel, times)  # (..., K, U, d, d), and (N,)
-        self.blocks = tuple(kernel.state_blocks())
-        white = kernel.white(t)
-        self.white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)  # (..., N, K)
-        diag = kernel.diag(times.t)
-        self.kernels = torch.broadcast_shapes(self.a.shape[:-3], self.q.shape[:-3], diag.shape[:-1])  # (..., K)
-        self.k = diag.expand(self.kernels + (len(t),)).mT  # (..., N, K)
+    def __init__(
+        self, kernel: KernelValue, times: Times, jitter: float | None, program: ProgramOf | None = None
+    ) -> None:
+        super().__init__(kernel, times, jitter, program)
+        self._has_graph = torch.is_grad_enabled()
+        self._made: dict[bool, Forms] = {}  # with and without gradients
+        self._variance: Tensor | None = None  # of a fast kernel, (K,), without a gradient
+        self._fast = read_fast(self.program, times)
+        if self._fast is not None:
+            self.kernels = torch.Size((max(x.shape[0] for x in self._fast[1]),))  # (..., K)
+            return
+        forms, diag = make_forms(self.kernel, self.times, self._fast), kernel.diag(times.t)
+        self._made = {True: forms, False: forms}
+        self.kernels = torch.broadcast_shapes(forms.a.shape[:-3], forms.q.shape[:-3], diag.shape[:-1])
+        self._k = diag.expand(self.kernels + (len(times),)).mT
+
+    @property
+    def forms(self) -> Forms:
+        """The state-space form. That of a fast kernel is made when it is first needed: q(X) does not need it."""
+        has_graph = self._has_graph and torch.is_grad_enabled()
+        if has_graph not in self._made:
+            with torch.set_grad_enabled(has_graph):
+                self._made[has_graph] = make_forms(self.kernel, self.times, self._fast)
+        return self._made[has_graph]
+
+    @property
+    def a(self) -> Tensor:
+        """(..., K, U, d, d)."""
+        return self.forms.a
+
+    @property
+    def q(self) -> Tensor:
+        """(..., K, U, d, d)."""
+        return self.forms.q
+
+    @property
+    def step(self) -> Tensor:
+        """(N,)."""
+        return self.forms.step
+
+    @property
+    def h(self) -> Tensor:
+        """(N, d)."""
+        return self.forms.h
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The block of each state."""
+        return self.forms.blocks
+
+    @property
+    def white(self) -> Tensor:
+        """The variance of the white noise, (..., N, K)."""
+        return self.forms.white
+
+    @property
+    def k(self) -> Tensor:
+        """The diagonal of K_t, (..., N, K)."""
+        if self._fast is None:
+            return self._k
+        frames, tensors = self._fast
+        if not (self._has_graph and torch.is_grad_enabled()):
+            if self._variance is None:
+                self._variance = frames.variance(tensors)
+            return self._variance.expand(len(self.times), -1)
+        return self.kernel.diag(self.times.t).expand(self.kernels + (len(self.times),)).mT
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.kernels[:-1]
 
+    @property
+    def num_kernels(self) -> int:
+        return self.kernels[-1]
+
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.a, self.q, self.step, self.h, self.white
+        forms = self.forms
+        return forms.a, forms.q, forms.step, forms.h, forms.white
 
     def diag(self) -> Tensor:
         return self.k
@@ -83,16 +140,17 @@ class MarkovCovariance(TemporalCovariance):
         """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q)."""
         chains = torch.broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
         rows = self.kernels.numel()
-        index = torch.arange(rows, device=self.a.device).reshape(self.kernels).expand(chains).flatten()
-        a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (self.a, self.q))
+        forms = self.forms
+        index = torch.arange(rows, device=forms.a.device).reshape(self.kernels).expand(chains).flatten()
+        a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (forms.a, forms.q))
         n = len(self.times)
         flat = [x.double().mT.expand(chains + (n,)).reshape(-1, n) for x in inputs]
-        results = recursion(a, q, Layout(self.h, self.step, index, self.blocks), *flat)
+        results = recursion(a, q, Layout(forms.h, forms.step, index, forms.blocks), *flat)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(x.reshape(chains) if x.dim() == 1 else x.reshape(chains + (n,)).mT for x in results)
 
     def _back(self, x: Tensor) -> Tensor:
-        return x.to(self.k.dtype)
+        return x.to(self.times.t.dtype)
 
     def matmul(self, v: Tensor) -> Tensor:
         (smooth,) = self._run(recursions.matmul, v)
@@ -106,6 +164,15 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(self.matmul(mean_bar), variance, self._back(mean_bar), self._whole(logdet, lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
+        if (
+            self._fast is not None
+            and eta.shape == lam.shape
+            and lam.dim() == 2
+            and self.kernels[0] in (1, lam.shape[1])
+        ):
+            frames, tensors = self._fast
+            *moments, self._variance = natural_posterior(frames, eta.double(), lam.double(), tensors)
+            return PathMoments(*moments)
         lam = lam.double()
         shrink = self._shrink(lam)
         if eta.shape == lam.shape:
@@ -200,26 +267,3 @@ class MarkovCovariance(TemporalCovariance):
 
     def inverse_diag(self) -> Tensor:
         return self._back(self._run(recursions.variance, 1.0 / self._noise())[1])
-
-
-def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Tensor]:
-    """A and the covariance of the process noise for each different time step, (..., K, U, d, d), and which of them
-    precedes each frame, (N,). At the first frame of a sequence they are zero and the stationary covariance.
-
-    Frames at regular times have few different steps. At irregular times each frame has its own.
-    """
-    t = times.t.double()
-    first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
-    first[list(times.starts)] = True
-    steps, which = times.steps
-    if len(steps) + 1 <= _SHARED * len(t) and not times.t.requires_grad:
-        begins = torch.arange(len(steps) + 1, device=t.device) == len(steps)
-        dt, which = torch.nn.functional.pad(steps, (0, 1)), torch.where(first, len(steps), which)
-    else:
-        begins, dt = first, torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
-        which = torch.arange(len(t), device=t.device)
-    begins = begins[:, None, None]
-    stationary = kernel.stationary_covariance().double().unsqueeze(-3)
-    a = torch.where(begins, 0.0, kernel.transition_matrix(dt).double())
-    q = torch.where(begins, stationary, kernel.process_noise(dt).double())
-    return a, q, which

@@ -7,6 +7,7 @@ import torch
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal import recursions, tiles
 from pyro_vgpds.temporal.covariance import TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
@@ -40,36 +41,43 @@ def check_structure(structure: str | None, kernel: KernelValue) -> None:
         )
 
 
-def choose_structure(kernel: KernelValue, times: Times, structure: str | None) -> str:
+def choose_structure(kernel: KernelValue, times: Times, structure: str | None, program: ProgramOf | None = None) -> str:
     """``"diagonal"``, ``"markov"`` or ``"dense"``: the requested one, or the fastest that the kernel has."""
     check_structure(structure, kernel)
     if kernel.is_diagonal:
         return "diagonal"
     if structure is not None:
         return structure
-    d = kernel.state_dim
+    blocks = program[0].blocks if program is not None and program[0].sizes else None
+    d = kernel.state_dim if blocks is None else len(blocks)
     if d is None:
         return "dense"
     if not recursions.is_compiled(times.t):
         least, each = _SCAN_FRAMES
     else:
-        least, each = _TILED_FRAMES if tiles.fits(tuple(kernel.state_blocks())) else _COMPILED_FRAMES
+        least, each = (
+            _TILED_FRAMES
+            if tiles.fits(tuple(kernel.state_blocks()) if blocks is None else blocks)
+            else _COMPILED_FRAMES
+        )
     if sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
         return "dense"
     return "markov"
 
 
 def make_covariance(
-    kernel: KernelValue, times: Times, jitter: float | None, structure: str | None
+    kernel: KernelValue, times: Times, jitter: float | None, structure: str | None, program: ProgramOf | None = None
 ) -> TemporalCovariance:
     """K_t of a kernel in the requested or the fastest form.
 
+    :param program: the kernel as a program, if it was read before.
+
     :raises RuntimeError: if ``torch.jit`` traces the Markov form.
     """
-    name = choose_structure(kernel, times, structure)
+    name = choose_structure(kernel, times, structure, program)
     if name == "markov" and torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in __all__
         raise RuntimeError(
             "torch.jit (JitTrace_ELBO) cannot trace the Markov form of the temporal kernel. Give the model "
             "structure='dense', or use an ELBO without Jit."
         )
-    return next(form for form in _FORMS if form.name == name)(kernel, times, jitter)
+    return next(form for form in _FORMS if form.name == name)(kernel, times, jitter, program)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections import Counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,19 @@ from pyro_vgpds.compiled import chunks, open_library, pool
 from pyro_vgpds.temporal.chains import UNROLLED, draw, draw_grad, matmul, undraw
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
-__all__ = ["draw", "draw_grad", "fits", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
+__all__ = [
+    "Packed",
+    "draw",
+    "draw_grad",
+    "fits",
+    "matmul",
+    "place",
+    "quadratic",
+    "solve",
+    "undraw",
+    "variance",
+    "variance_grad",
+]
 
 _SIDE = 4  # of a tile
 _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
@@ -80,68 +93,102 @@ class _Tiles:
 _make_tiles = functools.cache(_Tiles)
 
 
-def _run(
-    task: int,
-    a: Tensor,
-    q: Tensor,
-    layout: Layout,
-    inputs: tuple[Tensor | None, ...],  # λ, η and the direction of λ
-    kept: Kept,
-    num_outputs: int,
-    weight: Tensor | None = None,
-    gradients: bool = False,
-) -> tuple[Tensor, ...]:
-    """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
-    given = tuple(None if x is None else x.contiguous() for x in inputs)
-    check_inputs(a, q, layout, tuple(x for x in given if x is not None))
+class Packed(NamedTuple):
+    """Transitions of K kernels in tiles, the frames, and the kernel of each of C chains. Nothing is checked."""
+
+    a: Tensor  #: (K, U, T, 4, 4)
+    turned: Tensor  #: the transposes of the tiles of ``a``
+    q: Tensor
+    h: Tensor  #: (N, 4T)
+    step: Tensor  #: (N,), integers
+    kernel: Tensor  #: (C,), integers
+
+    def _run(
+        self,
+        task: int,
+        inputs: tuple[Tensor | None, ...],  # λ, η and the direction of λ
+        kept: Kept,
+        num_outputs: int,
+        weight: Tensor | None = None,
+        gradients: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
+        a, q, n = self.a, self.q, len(self.step)
+        given = tuple(None if x is None else x.contiguous() for x in inputs)
+        outputs = tuple(a.new_empty(len(self.kernel), n) for _ in range(num_outputs))
+        ranges = chunks(len(self.kernel), 1)
+        totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
+        tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
+        padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
+        fixed = [None if x is None else x.data_ptr() for x in padded]
+        function = _library().run_tiles  # type: ignore[union-attr]
+
+        def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
+            pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
+            return function(task, n, a.shape[2], a.shape[1], *range_, *fixed, *pointers)
+
+        each = map if len(ranges) == 1 else pool(len(ranges)).map
+        if any(list(each(call, ranges, totals))):
+            raise MemoryError("the compiled recursions ran out of memory.")
+        if not gradients:
+            return outputs
+        return (*(functools.reduce(torch.Tensor.add_, parts) for parts in zip(*totals, strict=True)), *outputs)
+
+    def _make_kept(self) -> Kept:
+        """Memory for w (C, N, 4T) and v (C, N)."""
+        shape = (len(self.kernel), len(self.step))
+        return self.h.new_empty(*shape, self.h.shape[-1]), self.h.new_empty(shape)
+
+    def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+        """The diagonals of S and of (K_f + Λ⁻¹)⁻¹, log|I + Λ K_f|, and what :meth:`solve` needs."""
+        kept = self._make_kept()
+        s, precision = self._run(_VARIANCE, (lam, None, None), kept, 2)
+        return s, precision, torch.log1p(lam * kept[1]).sum(-1), kept
+
+    def variance_grad(self, lam: Tensor, d_lam: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        """Half of the transposed gradient in a, and the gradients in q and λ."""
+        return self._run(_GRADIENT, (lam, None, d_lam), self._make_kept(), 1, weight.contiguous(), gradients=True)
+
+    def solve(self, eta: Tensor, lam: Tensor, kept: Kept) -> tuple[Tensor, ...]:
+        """S η and (I + Λ K_f)⁻¹ η."""
+        return self._run(_SOLVE, (lam, eta, None), kept, 2)
+
+    def quadratic(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of left·K_f right in a and q."""
+        return self._run(_QUADRATIC, (left, right, None), (), 0, gradients=True)
+
+
+def place(blocks: tuple[int, ...]) -> tuple[int, Tensor]:
+    """The number of tiles for states of these blocks, and the place of each state in them."""
+    tiles = _make_tiles(blocks)
+    return tiles.count, tiles.place
+
+
+def _pack(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Packed:
+    check_inputs(a, q, layout, inputs)
     tiles = _make_tiles(layout.blocks)
-    packed_a, packed_q, h = tiles.pack(a), tiles.pack(q), tiles.pack_vectors(layout.h)
+    packed = tiles.pack(a)
     step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    n = len(step)
-    outputs = tuple(a.new_empty(len(index), n) for _ in range(num_outputs))
-    ranges = chunks(len(index), 1)
-    totals = [(torch.zeros_like(packed_a), torch.zeros_like(packed_q)) if gradients else () for _ in ranges]
-    tensors = (step, index, packed_a, packed_a.mT.contiguous(), packed_q, h, *given, weight)
-    padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
-    fixed = [None if x is None else x.data_ptr() for x in padded]
-    function = _library().run_tiles  # type: ignore[union-attr]
-
-    def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
-        pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
-        return function(task, n, tiles.count, a.shape[1], *range_, *fixed, *pointers)
-
-    each = map if len(ranges) == 1 else pool(len(ranges)).map
-    if any(list(each(call, ranges, totals))):
-        raise MemoryError("the compiled recursions ran out of memory.")
-    if not gradients:
-        return outputs
-    sums = [tiles.unpack(functools.reduce(torch.Tensor.add_, parts)) for parts in zip(*totals, strict=True)]
-    return (*sums, *outputs)
-
-
-def _make_kept(layout: Layout) -> Kept:
-    """Memory for w (C, N, 4T) and v (C, N)."""
-    shape, size = (len(layout.kernel), len(layout.step)), _SIDE * _make_tiles(layout.blocks).count
-    return layout.h.new_empty(*shape, size), layout.h.new_empty(shape)
+    return Packed(packed, packed.mT.contiguous(), tiles.pack(q), tiles.pack_vectors(layout.h), step, index)
 
 
 def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    kept = _make_kept(layout)
-    s, precision = _run(_VARIANCE, a, q, layout, (lam, None, None), kept, 2)
-    return s, precision, torch.log1p(lam * kept[1]).sum(-1), kept
+    return _pack(a, q, layout, lam).variance(lam)
 
 
 def variance_grad(
     a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
 ) -> tuple[Tensor, ...]:
-    inputs, kept = (lam, None, d_lam), _make_kept(layout)
-    half, g_q, g_lam = _run(_GRADIENT, a, q, layout, inputs, kept, 1, weight.contiguous(), gradients=True)
-    return 2.0 * half.mT, g_q, g_lam
+    half, g_q, g_lam = _pack(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
+    unpack = _make_tiles(layout.blocks).unpack
+    return 2.0 * unpack(half).mT, unpack(g_q), g_lam
 
 
 def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    return _run(_SOLVE, a, q, layout, (lam, eta, None), kept or variance(a, q, layout, lam)[-1], 2)
+    packed = _pack(a, q, layout, eta, lam)
+    return packed.solve(eta, lam, kept or packed.variance(lam)[-1])
 
 
 def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-    return _run(_QUADRATIC, a, q, layout, (left, right, None), (), 0, gradients=True)
+    unpack = _make_tiles(layout.blocks).unpack
+    return tuple(unpack(x) for x in _pack(a, q, layout, left, right).quadratic(left, right))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.training.adam import Adam, AdamState
 from pyro_vgpds.training.problem import NO_START, Problem, Values
 from pyro_vgpds.training.settings import ResumeError, Settings
 
@@ -32,8 +33,6 @@ _NETWORK_PACE = 0.3  # learning rate of the weights of an amortised guide, each 
 # Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
 
-AdamState = dict[Tensor, dict[str, Tensor]]
-
 
 class Point(NamedTuple):
     """Everything that a step changes or starts from."""
@@ -49,7 +48,7 @@ class GradientSteps:
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
         betas = _BETAS[settings.method]
-        self.adam = torch.optim.Adam(self._groups(), betas=betas) if problem.parameters else None
+        self.adam = Adam(*self._groups(), betas) if problem.parameters else None
         # The bound as an estimate falls by chance, and Adam alone lowers it on its way up.
         may_fall = problem.random or settings.method == "adam"
         self.damping = Damping(
@@ -121,7 +120,7 @@ class GradientSteps:
     def _evaluate(self) -> tuple[Point, float]:
         generator = torch.get_rng_state()
         bound, values = self.problem.evaluate()
-        return Point(values, {} if self.adam is None else _copied(self.adam.state), generator), bound
+        return Point(values, () if self.adam is None else self.adam.state, generator), bound
 
     def _advance(self, state: Ascent[Point]) -> tuple[Point, float]:
         problem, settings = self.problem, self.settings
@@ -130,25 +129,22 @@ class GradientSteps:
                 parameter.grad = None
         problem.move_sites(settings.natural_rate * state.length)
         if self.adam is not None:
-            for group in self.adam.param_groups:
-                group["lr"] = group["pace"] * settings.rate * state.length
-            self.adam.step()
+            self.adam.step(state.length)
         return self._evaluate()
 
     def _undo(self, state: Ascent[Point]) -> Ascent[Point]:
         """Go back and evaluate there again: a step needs the gradients."""
         self.problem.restore(state.point.values)
         if self.adam is not None:
-            self.adam.state.clear()
-            self.adam.state.update(_copied(state.point.adam))
+            self.adam.state = state.point.adam
         shorter = replace(state.grown().undone(), quiet=0)
         if self.damping.stopped(shorter):
             return shorter
         point, bound = self._evaluate()
         return replace(shorter, point=point, bound=bound)
 
-    def _groups(self) -> list[dict[str, object]]:
-        """Adam's parameter groups: inducing inputs, slow parameters, and all others."""
+    def _groups(self) -> tuple[list[Tensor], list[float]]:
+        """Adam's parameters and their learning rates: inducing inputs, all others, networks, and slow parameters."""
         parameters, model = self.problem.parameters, self.problem.model
         inducing = getattr(model, "inducing_unconstrained", None)
         slow = {id(p) for p in _slow_parameters(model)}
@@ -160,11 +156,9 @@ class GradientSteps:
             ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
             ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
         ]
-        return [{"params": some, "pace": pace, "lr": self.settings.rate} for some, pace in groups if some]
-
-
-def _copied(state: AdamState) -> AdamState:
-    return {parameter: {key: value.clone() for key, value in kept.items()} for parameter, kept in state.items()}
+        return [p for some, _ in groups for p in some], [
+            pace * self.settings.rate for some, pace in groups for _ in some
+        ]
 
 
 def _slow_parameters(model: nn.Module) -> Iterator[Tensor]:

@@ -130,7 +130,7 @@ class Problem:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
-        if not math.isfinite(bound) or not all(bool(torch.isfinite(g).all()) for g in gradients):
+        if not math.isfinite(bound) or not _are_finite(gradients):
             raise NumericalError("the bound or one of its gradients is not finite.")
         values = self.values()
         if bound > self.best_bound or self.random:
@@ -146,6 +146,11 @@ class Problem:
     def small_change(self, bound: float, tolerance: float) -> float:
         """The change that is small for a bound, which may cross zero: so its size alone is no measure."""
         return tolerance * max(abs(bound), self._observed)
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers."""
+    return not tensors or bool(torch.isfinite(torch.cat([x.flatten() for x in tensors])).all())
 
 
 def _noise_parameters(model: PyroModule) -> list[Tensor]:

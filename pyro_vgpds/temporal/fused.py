@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""q(X) of a Markov kernel from the kernel's parameters, in two calls of autograd instead of hundreds.
+
+If the kernel is a :class:`~pyro_vgpds.kernels.programs.Program`, compiled code makes its transitions and runs the
+recursions, and the gradients are written out here. :mod:`pyro_vgpds.temporal.markov` has the equations, and computes
+the same for all other kernels. With σ = 1/(1 + ωλ), the sites of f are (ση, σλ), and
+
+.. math:: \mu = \mu_f + \omega\bar\mu, \qquad s = \sigma\,(\omega + \sigma s_f).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.kernels.programs import Matrices, Program
+from pyro_vgpds.temporal import tiles
+from pyro_vgpds.temporal.chains import Plain
+from pyro_vgpds.temporal.parameters import split_gradient, stacked, white_of, with_white
+from pyro_vgpds.temporal.tiles import Packed
+from pyro_vgpds.types import Context
+
+__all__ = ["Frames", "frames_of", "natural_posterior", "time_steps", "transitions"]
+
+_SHARED = 0.5  # number of different time steps, relative to that of frames, up to which frames share their matrices
+
+
+def time_steps(times: Times) -> tuple[Tensor, Tensor, Tensor]:
+    """The time steps (U,) that have matrices of their own, whether a sequence begins there (U,), and which of them
+    precedes each frame (N,).
+
+    Frames at regular times have few different steps. At irregular times each frame has its own.
+    """
+    t = times.t.double()
+    first = torch.zeros(len(t), dtype=torch.bool, device=t.device)
+    first[list(times.starts)] = True
+    steps, which = times.steps
+    if len(steps) + 1 <= _SHARED * len(t) and not times.t.requires_grad:
+        begins = torch.arange(len(steps) + 1, device=t.device) == len(steps)
+        return torch.nn.functional.pad(steps, (0, 1)), begins, torch.where(first, len(steps), which)
+    dt = torch.where(first, 0.0, torch.diff(t, prepend=t[:1]))
+    return dt, first, torch.arange(len(t), device=t.device)
+
+
+_ZERO = torch.zeros(1, dtype=torch.float64)
+
+
+class Frames:
+    """What the recursions of a program need of the times, which is the same for all parameters."""
+
+    def __init__(self, times: Times, program: Program) -> None:
+        self.program, self.blocks = program, program.blocks
+        dt, begins, step = time_steps(times)
+        dt, begins, self.step = dt.contiguous(), begins.to(torch.int64), step.contiguous()
+        rows, columns = program.entries()
+        d = len(self.blocks)
+        self.h = program.observation().repeat(len(times), 1)  # (N, d)
+        #: matrices as they are, and as the recursions read them
+        self.plain = Matrices(dt, begins, rows * d + columns, d * d, turned=False)
+        self.own = self.plain
+        self.own_h = self.h
+        self.is_tiled = tiles.fits(self.blocks)
+        if self.is_tiled:
+            self.count, place = tiles.place(self.blocks)
+            to = 4 * place[rows] + place[columns] % 4
+            self.own = Matrices(dt, begins, to, 16 * self.count, turned=True)
+            self.own_h = torch.zeros(len(times), 4 * self.count, dtype=torch.float64)
+            self.own_h[:, place] = self.h
+        self._indices: dict[tuple[int, int], Tensor] = {}
+
+    def index(self, kernels: int, chains: int) -> Tensor:
+        """The kernel of each chain."""
+        if (kernels, chains) not in self._indices:
+            self._indices[kernels, chains] = torch.arange(kernels).expand(chains).contiguous()
+        return self._indices[kernels, chains]
+
+    def variance(self, tensors: list[Tensor]) -> Tensor:
+        """The diagonal of K_t, the same for all frames, (K,), without a gradient."""
+        values = stacked([x.detach() for x in tensors])
+        return self.program.covariances(values, _ZERO)[:, 0] + white_of(self.program, values)[:, 0]
+
+    def model(self, values: Tensor, chains: int) -> tuple[Packed | Plain, Tensor]:
+        """The recursions of chains, with the transitions at parameters ``values`` (P, K), and the variance (K,) of f."""
+        a, turned, q, variance = self.program.states(values, self.own)
+        index = self.index(values.shape[1], chains)
+        shape = (*a.shape[:2], -1, 4, 4) if self.is_tiled else (*a.shape[:2], self.h.shape[1], self.h.shape[1])
+        if turned is None:
+            return Plain(a.view(shape), q.view(shape), self.own_h, self.step, index, self.blocks), variance
+        return Packed(a.view(shape), turned.view(shape), q.view(shape), self.own_h, self.step, index), variance
+
+
+def frames_of(times: Times, program: Program) -> Frames:
+    """The frames of a program, made once for its times."""
+    found = times.made.get(program.tree)
+    if not isinstance(found, Frames):
+        found = times.made[program.tree] = Frames(times, program)
+    return found
+
+
+class _Pass(Context, Protocol):
+    """The context of functions here."""
+
+    frames: Frames
+    model: Packed | Plain
+    num_kept: int
+
+
+def transitions(frames: Frames, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """A and Q, (K, U, d, d), with gradients in the parameters."""
+    return _Transitions.apply(frames, *tensors)
+
+
+def natural_posterior(frames: Frames, eta: Tensor, lam: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """μ = S η, diag S, mean_bar (N, Q) each and log|B| (Q,), with gradients in η, λ and the parameters; and the
+    variance (K,) of the prior without a gradient."""
+    return _Natural.apply(frames, eta, lam, *tensors)
+
+
+class _Transitions(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Pass, frames: Frames, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        a, _, q, _ = frames.program.states(stacked(tensors), frames.plain)
+        ctx.frames = frames
+        ctx.save_for_backward(*tensors)
+        d = len(frames.blocks)
+        return a.unflatten(-1, (d, d)), q.unflatten(-1, (d, d))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Pass, g_a: Tensor, g_q: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        gradient = ctx.frames.program.states_grad(stacked(tensors), ctx.frames.plain, g_a, None, g_q)
+        return None, *split_gradient(gradient, tensors)
+
+
+class _Natural(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Pass, frames: Frames, eta: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        values, eta, lam = stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
+        (model, total), white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
+        shrink = (lam * white).add_(1.0).reciprocal_()
+        own = shrink * lam
+        s, _, logdet, kept = model.variance(own)
+        mean, mean_bar = model.solve(shrink * eta, own, kept)
+        ctx.frames, ctx.model = frames, model
+        ctx.num_kept = len(kept)
+        ctx.save_for_backward(values, white, eta, lam, shrink, own, s, mean, mean_bar, *kept, *tensors)
+        mu = torch.addcmul(mean, white, mean_bar)
+        variance = torch.addcmul(white, shrink, s).mul_(shrink)
+        total += white[:, 0]
+        ctx.mark_non_differentiable(total)
+        return mu.t(), variance.t(), mean_bar.t(), logdet + torch.log1p(lam * white).sum(-1), total
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        values, white, eta, lam, shrink, own, s, mean, mean_bar, *rest = ctx.saved_tensors
+        kept, tensors = tuple(rest[: ctx.num_kept]), tuple(rest[ctx.num_kept :])
+        program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)
+        g_mu, g_s = g_mu.t(), g_s.t()
+        # of f: b = mean_bar = η_f − λ_f mean, and d mean = W dK_f b − S dΛ mean + S dη; see recursions
+        scaled = shrink * g_s
+        g_a, g_q, g_own = model.variance_grad(own, shrink * scaled, g_logdet)
+        g_b = torch.addcmul(g_bar.t(), white, g_mu)
+        through, left = model.solve(g_mu - own * g_b, own, kept)
+        more_a, more_q = model.quadratic(left, mean_bar)
+        g_eta = through + g_b
+        g_own += weight * s - mean * g_eta
+        # of the noise: through σ, and directly
+        g_shrink = eta * g_eta + lam * g_own + g_s * (white + 2.0 * shrink * s) - weight / shrink
+        g_shrink *= shrink * shrink
+        g_white = (g_mu * mean_bar + scaled - lam * g_shrink).sum(-1)
+        half = g_a if isinstance(model, Packed) else None
+        more_a = more_a if half is not None else g_a + more_a
+        gradient = program.states_grad(values, ctx.frames.own, more_a, half, g_q + more_q)
+        needs_eta, needs_lam = ctx.needs_input_grad[1:3]
+        to_eta = (shrink * g_eta).t() if needs_eta else None
+        to_lam = (shrink * g_own - white * g_shrink).t() if needs_lam else None
+        return None, to_eta, to_lam, *split_gradient(with_white(program, gradient, g_white), tensors)

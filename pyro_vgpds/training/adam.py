@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adam with a state that is never changed in place: a step that fails is undone without copies.
+
+The arithmetic is that of ``torch.optim.Adam``, and so are the contents of checkpoints. All parameters are moved by a
+few calls of torch, because most of them are a handful of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["Adam", "AdamState", "Moments"]
+
+_EPS = 1e-8  # of torch.optim.Adam
+
+
+class Moments(NamedTuple):
+    """What Adam knows of a parameter."""
+
+    step: int  #: steps that moved it
+    average: Tensor  #: of the gradient
+    square: Tensor  #: the average of the squared gradient
+
+
+def _unmoved(parameter: Tensor) -> Moments:
+    return Moments(0, torch.zeros_like(parameter), torch.zeros_like(parameter))
+
+
+#: of each parameter; None if it has not moved yet
+AdamState: TypeAlias = tuple[Moments | None, ...]
+
+
+class Adam:
+    """Moves parameters by their gradients; those without one stay.
+
+    :param parameters: the parameters.
+    :param rates: the learning rate of each.
+    :param betas: the decay of the averages of gradients and of their squares.
+
+    >>> import torch
+    >>> from pyro_vgpds.training.adam import Adam
+    >>> number = torch.tensor([1.0], requires_grad=True)
+    >>> adam = Adam([number], [0.1], betas=(0.9, 0.999))
+    >>> number.grad = torch.tensor([5.0])
+    >>> adam.step()
+    >>> number.item()  # the first step is as long as the learning rate
+    0.8999999761581421
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], betas: tuple[float, float]) -> None:
+        self.parameters, self.rates, self.betas = list(parameters), list(rates), betas
+        #: never changed in place: keep it to go back
+        self.state: AdamState = (None,) * len(self.parameters)
+
+    @torch.no_grad()
+    def step(self, length: float = 1.0) -> None:
+        """Move the parameters.
+
+        :param length: what the learning rates are multiplied by.
+        """
+        pairs = [(i, parameter.grad) for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if not pairs:
+            return
+        moved, gradients = [i for i, _ in pairs], [gradient for _, gradient in pairs]
+        before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
+        first, second = self.betas
+        averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
+        squares = torch._foreach_mul([old.square for old in before], second)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_div_(scales, [math.sqrt(1 - second ** (old.step + 1)) for old in before])
+        torch._foreach_add_(scales, _EPS)
+        lengths = [
+            -(self.rates[i] * length / (1 - first ** (old.step + 1))) for i, old in zip(moved, before, strict=True)
+        ]
+        torch._foreach_addcdiv_([self.parameters[i] for i in moved], averages, scales, lengths)
+        state = list(self.state)
+        for i, old, average, square in zip(moved, before, averages, squares, strict=True):
+            state[i] = Moments(old.step + 1, average, square)
+        self.state = tuple(state)
+
+    def state_dict(self) -> dict[str, dict[int, dict[str, Tensor]]]:
+        """The state for a file, in the form of ``torch.optim.Adam``."""
+        return {
+            "state": {
+                i: {"step": torch.tensor(float(own.step)), "exp_avg": own.average, "exp_avg_sq": own.square}
+                for i, own in enumerate(self.state)
+                if own is not None
+            }
+        }
+
+    def load_state_dict(self, content: Mapping[str, Mapping[int, Mapping[str, Tensor]]]) -> None:
+        """Continue from a :meth:`state_dict`, also from one of ``torch.optim.Adam``.
+
+        :param content: the state.
+        :raises ValueError: if it is not that of these parameters.
+        """
+        state: list[Moments | None] = [None] * len(self.parameters)
+        for i, own in content["state"].items():
+            parameter = self.parameters[i]
+            if any(own[name].shape != parameter.shape for name in ("exp_avg", "exp_avg_sq")):
+                raise ValueError(f"the state of parameter {i} has another shape than {tuple(parameter.shape)}.")
+            average, square = (own[name].to(parameter, copy=True) for name in ("exp_avg", "exp_avg_sq"))
+            state[i] = Moments(int(own["step"]), average, square)
+        self.state = tuple(state)
