@@ -15,9 +15,11 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.distributions import Independent, Normal, register_kl
 
+from pyro_vgpds.checks import check_count, check_not_negative, check_tensor, is_whole
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
+from pyro_vgpds.kinds import check_flags, check_kind, check_parts
 from pyro_vgpds.linalg import in_double, positive_part
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -67,7 +69,16 @@ class TemporalGP(Expandable):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        times, kernel = (times if isinstance(times, Times) else Times(times)).in_double, in_double(kernel)
+        check_parts("kernel", kernel, "the value of a kernel, such as RBF()()", "gram", "diag", "is_diagonal")
+        check_count("latent_dim", latent_dim)
+        if jitter is not None:
+            check_not_negative("jitter", jitter)
+        if not isinstance(times, Times):
+            check_tensor("times", times)
+            if times.dim() != 1 or not len(times):
+                raise ValueError(f"times must be (N,), but its shape is {tuple(times.shape)}.")
+            times = Times(times)
+        times, kernel = times.in_double, in_double(kernel)
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times
         self.covariance = make_covariance(kernel, times, jitter, structure)
@@ -108,6 +119,7 @@ class TemporalGP(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         n, q = self.event_shape
+        _check_shapes(self, value=value)
         square, logdet = self.covariance.whiten(value)
         terms = square + logdet + n * math.log(2.0 * math.pi)
         return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
@@ -148,6 +160,8 @@ class OpperArchambeau(Expandable):
 
     def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:
         _check_shapes(prior, mean_bar=mean_bar, lam=lam)
+        if validate_args is not None:
+            check_flags(validate_args=validate_args)
         mean_bar, lam = mean_bar.double(), lam.double()
         self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
         self._predictors: dict[int, Predictor | None] = {}  # by sequence, made when first needed
@@ -236,6 +250,14 @@ class OpperArchambeau(Expandable):
         >>> q.forecast(torch.tensor([1.1, 1.2]).double(), sequence=0).variance.shape
         torch.Size([2, 2])
         """
+        check_tensor("t", t)
+        if t.dim() != 1 or not len(t):
+            raise ValueError(f"t must be new times (T,), but its shape is {tuple(t.shape)}.")
+        count = len(self.prior.times.lengths)
+        if sequence is not None and not (is_whole(sequence) and 0 <= sequence < count):
+            raise ValueError(
+                f"sequence must be a whole number from 0 to {count - 1} or None, but got {sequence!r:.80}."
+            )
         predict = None if sequence is None else self._predictor(sequence)
         if predict is not None:
             return predict(t.double())
@@ -253,13 +275,16 @@ class OpperArchambeau(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
+        _check_shapes(self.prior, value=value)
         mu, _, _, logdet = self.moments
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
 
 
 def _check_shapes(prior: TemporalGP, **parameters: Tensor) -> None:
+    check_kind("prior", prior, TemporalGP, "a TemporalGP")
     for name, value in parameters.items():
+        check_tensor(name, value, 2)
         if value.shape[-2:] != prior.event_shape:
             raise ValueError(
                 f"{name} must end in {tuple(prior.event_shape)} = (frames, latent dimensions), "
