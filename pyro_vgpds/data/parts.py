@@ -25,7 +25,7 @@ def check_data(data: object, name: str = "data", needs_outputs: bool = True) -> 
     """
     if not isinstance(data, Sequences):
         is_frame = hasattr(data, "iloc") and hasattr(data, "columns")
-        got = "a DataFrame. Sequences.from_frame(frame) reads it." if is_frame else f"{data!r:.80}."
+        got = "a DataFrame. Sequences.from_frame(frame) reads it." if is_frame else f"{type(data).__name__}."
         raise TypeError(f"{name} must be Sequences(t, y), but got {got}")
     if needs_outputs and data.y is None:
         raise ValueError(f"{name} must be Sequences(t, y) with outputs, but got {data!r:.80}.")

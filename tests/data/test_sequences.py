@@ -175,7 +175,7 @@ def test_frames():
     single = Sequences.from_frame(frame.iloc[2:].drop(columns="who").set_index("when"))
     assert single.columns == ["u", "v"]
     assert single.times.t.tolist() == [0.0, 1.0, 2.0]
-    with pytest.raises(ValueError, match="time='t' is not a column; the columns are"):
+    with pytest.raises(ValueError, match="time='t' is not a column of frame; the columns are"):
         Sequences.from_frame(frame, time="t")
 
 

@@ -245,7 +245,7 @@ def test_load_cmu_mocap_refuses(folder):
         path.unlink()
     with pytest.raises(FileNotFoundError, match=r"no trial 09_\*.amc in"):
         load_cmu_mocap(9, folder=folder)
-    with pytest.raises(ValueError, match="every must be an integer >= 1 and fps must be positive, but got every=0"):
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, but got 0"):
         load_cmu_mocap(9, folder=folder, every=0)
     with pytest.raises(ValueError, match="subject and trials must be numbers such as 7 or '07', but got 'walk'"):
         load_cmu_mocap("walk", folder=folder)
