@@ -34,8 +34,8 @@ test-fast: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
 
-# The quick tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX, each in an environment
-# of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
+# The quick tests with the oldest and the newest Python, torch, numpy and pandas, without AVX and without C, each in an
+# environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
 test-matrix:
 	$(PYTHON) tests/matrix.py $(MATRIX)
 

@@ -82,7 +82,7 @@ def _impute(
 ) -> Tensor | list[Tensor]:
     most = min(gaps.y.shape)
     if number is not None and not (is_whole(number) and 1 <= number <= most):
-        raise ValueError(f"num_components must be from 1 to {most}, the smaller side of y, but got {number!r:.80}.")
+        raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number!r:.80}.")
     check_count("num_iterations", num_iterations)
     check_not_negative("tolerance", tolerance)
     if bool(gaps.seen.all()):

@@ -69,7 +69,7 @@ def ridge_regression(
             f"than {_MOST}: use fewer lags, or ppca for many outputs."
         )
     if penalty is not None:
-        check_number("penalty", penalty, "positive", lambda value: value > 0.0, "None")
+        check_number("penalty", penalty, "positive", lambda value: value > 0.0)
     spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
     spread = torch.where(spread > 0, spread, 1.0)
     scaled = (gaps.y - gaps.means) / spread

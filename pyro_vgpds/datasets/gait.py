@@ -97,8 +97,9 @@ def make_gait(
     check_not_negative("noise", noise)
     check_seed(seed)
     check_texts("styles", styles)
-    if not len(styles) or any(style not in _STYLES for style in styles):
-        raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {list(styles)}.")
+    unknown = [style for style in styles if style not in _STYLES]
+    if unknown or not len(styles):
+        raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown}.")
     rng = np.random.default_rng(seed)
     skeleton = stick_figure()
     t, y, latent, names = [], [], [], []

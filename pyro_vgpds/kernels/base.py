@@ -113,9 +113,7 @@ class Kernel(ParameterModule):
         if value is None:
             self.unset.add(name)
             value = default
-        if value is None:
-            raise ValueError(f"value and default of {type(self).__name__}.{name} are None: give one of them.")
-        self._give(name, value)
+        self._give(name, value)  # type: ignore[arg-type]
 
     def _give(self, name: str, value: TimeLike) -> None:
         """Set a parameter to what a user gave; a duration is stored in seconds."""

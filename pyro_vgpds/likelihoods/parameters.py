@@ -56,9 +56,7 @@ class LikelihoodParameters(ParameterModule):
         if value is None:
             self.unset.add(name)
             value = default
-        if value is None:
-            raise ValueError(f"value and default of {type(self).__name__}.{name} are None: give one of them.")
-        self.assign(name, value)
+        self.assign(name, value)  # type: ignore[arg-type]
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

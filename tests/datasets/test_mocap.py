@@ -297,7 +297,7 @@ def test_cmu35(data_home):
     assert np.isnan(hidden).sum() == 62 * 7
     assert np.isnan(hidden[62:, 7:14]).all()
     assert np.isnan(data.hide(data.test_y, "body")[62:, 20:50]).all()
-    with pytest.raises(ValueError, match="block must be one of legs, body, but got 'arms'"):
+    with pytest.raises(ValueError, match="block must be one of 'legs', 'body', but got 'arms'"):
         data.hide(data.test_y, "arms")
     with pytest.raises(ValueError, match=r"truth and prediction must be \(N, 59\), but got \(124, 59\) and \(3, 59\)"):
         data.score(data.test_y, data.test_y[:3], "legs")
