@@ -34,13 +34,13 @@ test-fast: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
 
-# The quick tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX, each in an environment
-# of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
+# The quick tests with the oldest and the newest Python, torch, numpy and pandas, without AVX and without C, each in an
+# environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
 test-matrix:
 	$(PYTHON) tests/matrix.py $(MATRIX)
 
-# Random problems, trained, predicted, saved and loaded; prints the seeds that fail. Then mutated files, and processes
-# that are killed while they write. `make test` has a short part of it.
+# Random problems, trained, predicted, saved and loaded; prints the seeds that fail. Then all values for each argument of
+# each public function, mutated files, and processes that are killed while they write. `make test` has a short part of it.
 FUZZ_FIRST ?= 0
 FUZZ_COUNT ?= 2000
 # mutated files of each kind: 16 times as many in all
@@ -50,6 +50,7 @@ FUZZ_KILLS ?= 60
 FUZZ_SECONDS ?= 3600
 fuzz: install
 	$(BIN)/python tests/fuzz/fuzz_problems.py --first $(FUZZ_FIRST) --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
+	PYRO_VGPDS_ARGUMENTS=all $(BIN)/python -m pytest -n 2 tests/test_public_arguments.py
 	PYRO_VGPDS_FUZZ=$(FUZZ_FILES) PYRO_VGPDS_KILLS=$(FUZZ_KILLS) $(BIN)/python -m pytest -n 2 tests/fuzz/test_files.py \
 	    tests/fuzz/test_kills.py
 

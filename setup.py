@@ -22,7 +22,13 @@ setup(
             py_limited_api=STABLE,
             optional=True,
         )
-        for name in ("kernels._programs", "mapping._midpoint", "mapping._grouped", "temporal._chains", "temporal._tiles")
+        for name in (
+            "kernels._programs",
+            "mapping._midpoint",
+            "mapping._grouped",
+            "temporal._chains",
+            "temporal._tiles",
+        )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if STABLE else {},
 )

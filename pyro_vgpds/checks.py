@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.distributions import constraints
 
 __all__ = [
-    "check_choice", "check_count", "check_device", "check_dtype", "check_horizon", "check_lengths", "check_noise",
-    "check_not_negative", "check_number", "check_probability", "check_rate", "constrained", "finite", "is_real",
-    "is_whole", "positive", "undefined",
+    "as_numbers", "check_choice", "check_count", "check_device", "check_dtype", "check_horizon", "check_lengths",
+    "check_noise", "check_not_negative", "check_number", "check_probability", "check_rate", "check_seed",
+    "check_tensor", "constrained", "finite", "is_real", "is_whole", "plain", "positive", "undefined",
 ]  # fmt: skip
 
+_MOST = 2**31  # more than any count that fits into memory
 _REAL = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8,
@@ -37,6 +38,14 @@ def check_count(name: str, value: object, least: int = 1, what: str = "a whole n
     """
     if not is_whole(value) or value < least:
         raise ValueError(f"{name} must be {what} of at least {least}, but got {value!r:.80}.")
+    if value >= _MOST:
+        raise ValueError(f"{name} must be less than 2**31, but got {value!r:.80}.")
+
+
+def check_seed(seed: object) -> None:
+    """Raise a ValueError if ``seed`` is not a whole number that all generators of random numbers take."""
+    if not is_whole(seed) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, but got {seed!r:.80}.")
 
 
 def check_horizon(horizon: object) -> None:
@@ -52,7 +61,7 @@ def check_device(device: torch.device | str | None) -> torch.device:
     try:
         found = torch.device("cpu" if device is None else device)
         torch.empty(1, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError, UnicodeDecodeError) as error:
+    except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
         fault = str(error).splitlines()[0][:200]
         raise ValueError(f"device must be one that torch can use, such as 'cpu', but got {device!r}: {fault}") from None
     return found
@@ -109,8 +118,13 @@ def check_number(
     :param is_right: whether a finite number has the property.
     :param default: what else is allowed, for the error.
     """
-    if not is_real(value) or not math.isfinite(value) or not is_right(float(value)):
+    if not is_real(value) or not _is_finite(value) or not is_right(float(value)):
         raise ValueError(f"{name} must be {wanted}{default and f' or {default}'}, but got {value!r:.80}.")
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is finite, and not an integer that is too large for tensors."""
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def check_probability(value: float, name: str = "probability") -> None:
@@ -142,6 +156,26 @@ def finite(name: str, value: object) -> Tensor:
     return tensor
 
 
+def as_numbers(name: str, value: object) -> np.ndarray:
+    """``value`` as an array of float64: an array, a tensor, a table or nested lists of numbers, NaN and infinity
+    included.
+
+    :raises TypeError: if it is anything else.
+    """
+    try:
+        if value is None:
+            raise TypeError
+        array = np.ma.filled(value, np.nan) if isinstance(value, np.ma.MaskedArray) else value
+        array = np.asarray(array.detach().cpu() if isinstance(array, Tensor) else array)
+        if array.dtype.kind == "O" and not any(isinstance(one, (str, bytes, dict)) for one in array.flat):
+            array = array.astype(np.float64)  # missing values of pandas, for example
+        if array.dtype.kind not in "fiub":
+            raise TypeError
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError):
+        raise TypeError(f"{name} must be numbers, as an array, a tensor or lists, but got {value!r:.80}.") from None
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError if ``value`` is not one of some words."""
     if not isinstance(value, str) or value not in choices:
@@ -154,9 +188,33 @@ def _numbers(name: str, value: object, what: str) -> Tensor:
         if kind not in ("f", "i", "u") and not (isinstance(kind, torch.dtype) and kind in _REAL):
             raise TypeError
         keep = isinstance(value, Tensor) and value.is_floating_point()
-        return torch.as_tensor(value, dtype=None if keep else torch.float64)
+        return plain(name, torch.as_tensor(value, dtype=None if keep else torch.float64))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{name} must be {what} or tensor, but got {value!r:.200}.") from None
+
+
+def check_tensor(name: str, value: object, dims: int = 0, optional: bool = False) -> None:
+    """Raise an error if ``value`` is not a tensor of real numbers, or has too few dimensions.
+
+    :param dims: the least number of dimensions.
+    :param optional: whether None is right, too.
+    """
+    if value is None and optional:
+        return
+    if not isinstance(value, Tensor) or value.dtype not in _REAL:
+        raise TypeError(f"{name} must be a tensor of real numbers, but got {value!r:.80}.")
+    if plain(name, value).dim() < dims:
+        raise ValueError(f"{name} must have at least {dims} dimensions, but its shape is {tuple(value.shape)}.")
+
+
+def plain(name: str, tensor: Tensor) -> Tensor:
+    """``tensor`` itself.
+
+    :raises TypeError: if its numbers are not in memory one by one: a sparse tensor, or one of the device "meta".
+    """
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise TypeError(f"{name} must be a dense tensor with values, but got {tensor!r:.80}.")
+    return tensor
 
 
 def undefined(owner: object, method: str) -> NotImplementedError:

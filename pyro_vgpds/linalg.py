@@ -11,6 +11,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_dtype
+
 __all__ = [
     "NumericalError",
     "add_diagonal",
@@ -54,6 +56,7 @@ def default_jitter(dtype: torch.dtype) -> float:
     >>> default_jitter(torch.float64)
     1.4901161193847656e-08
     """
+    check_dtype(dtype)
     return math.sqrt(torch.finfo(dtype).eps)
 
 

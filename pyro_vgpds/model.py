@@ -16,6 +16,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, check_number, finite, positive
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
@@ -36,6 +37,7 @@ from pyro_vgpds.inference.start import Sizes, Start, check_start, default_tempor
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
+from pyro_vgpds.kinds import check_callable, check_flags
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -138,7 +140,8 @@ class VGPDS(ParameterModule):
         output_scale = positive("output_scale", torch.ones_like(output_mean) if output_scale is None else output_scale)
         if output_scale.shape != output_mean.shape:
             raise ValueError(
-                f"output_scale must be ({len(output_mean)},), but its shape is {tuple(output_scale.shape)}."
+                f"output_scale must be ({len(output_mean)},) as output_mean, but its shape is "
+                f"{tuple(output_scale.shape)}."
             )
         check_number("least_noise", least_noise, "a finite number >= 0", lambda value: value >= 0.0)
         if jitter is not None:
@@ -235,6 +238,7 @@ class VGPDS(ParameterModule):
         """
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
+        check_flags(noise_per_output=noise_per_output, scale_outputs=scale_outputs)
         meet(temporal, data)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
         if not scale_outputs:
@@ -335,8 +339,7 @@ class VGPDS(ParameterModule):
         :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
         :raises ValueError: if ``data`` has another number of outputs than the model.
         """
-        if not isinstance(data, Sequences):
-            raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+        check_data(data, needs_outputs=False)
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {counted(data.num_outputs, 'output')}, but the model has {self.num_outputs}.")
         if data.dtype != (own := self.inducing_unconstrained.dtype):
@@ -393,6 +396,9 @@ class VGPDS(ParameterModule):
         >>> model.relevance(guide, data).value.argsort(descending=True).shape  # the most relevant first
         torch.Size([3])
         """
+        check_callable("guide", guide, "a guide of this model", optional=True)
+        if data is not None:
+            check_data(data)
         with torch.no_grad():
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:

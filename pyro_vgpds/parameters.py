@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import constrained, positive
 from pyro_vgpds.data.durations import Duration
+from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
 __all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
@@ -46,6 +47,16 @@ def is_prior(value: object) -> TypeGuard[PriorLike]:
     if isinstance(value, PyroParam):  # which is callable, too
         return False
     return isinstance(value, PyroSample) or hasattr(value, "log_prob") or callable(value)
+
+
+def _sample(label: str, prior: Prior) -> PyroSample:
+    """A prior as Pyro has it."""
+    try:
+        return PyroSample(prior)
+    except (AssertionError, AttributeError, TypeError, ValueError):
+        raise TypeError(
+            f"{label} must be a number, a distribution or a function from the module to one, but got {prior!r:.80}."
+        ) from None
 
 
 class _Constrained(Messenger):
@@ -107,15 +118,18 @@ class ParameterModule(PyroModule):
         >>> kernel.variance.tolist()
         [2.0, 1.0]
         """
+        check_kind("name", name, str, "a text")
+        if not name.isidentifier():
+            raise ValueError(f"name must be the name of an attribute, but got {name!r:.80}.")
         if is_prior(value):
-            value = value if isinstance(value, PyroSample) else PyroSample(value)
+            value = value if isinstance(value, PyroSample) else _sample(f"{type(self).__name__}.{name}", value)
         elif not isinstance(value, PyroParam):
             label, other = f"{type(self).__name__}.{name}", self._declared.get(name)
             numbers = positive(label, value) if other is None else constrained(label, value, other)
             if numbers.dim() > 1:
                 raise ValueError(f"{label} must be one number or (K,), but its shape is {tuple(numbers.shape)}.")
             value = PyroParam(numbers, constraints.positive if other is None else other)
-        if name in self._buffers or name in self._pyro_params or name in self._pyro_samples:
+        if self._has(name):
             delattr(self, name)
         setattr(self, name, value)
 
@@ -127,6 +141,7 @@ class ParameterModule(PyroModule):
         >>> kernel.constraint("period")
         GreaterThan(lower_bound=0.0)
         """
+        check_kind("name", name, str, "a text")
         if name in self._pyro_params:  # a PyroParam may have come with its own
             return self._pyro_params[name][0]
         return self._declared.get(name, constraints.positive)
@@ -158,6 +173,7 @@ class ParameterModule(PyroModule):
         >>> kernel.is_learned("variance"), kernel.is_learned("lengthscale"), kernel.is_learned("period")
         (True, False, False)
         """
+        check_kind("name", name, str, "a text")
         return name in self._pyro_params
 
     def is_fixed(self, name: str) -> bool:
@@ -168,6 +184,7 @@ class ParameterModule(PyroModule):
         >>> kernel.is_fixed("variance"), kernel.is_fixed("period")
         (False, True)
         """
+        check_kind("name", name, str, "a text")
         return name in self._buffers
 
     def prior(self, name: str) -> Prior | None:
@@ -180,6 +197,7 @@ class ParameterModule(PyroModule):
         >>> kernel.prior("period") is None
         True
         """
+        check_kind("name", name, str, "a text")
         return self._pyro_samples.get(name)  # type: ignore[return-value]  # Pyro annotates it as PyroSample
 
     def event_dim(self, name: str) -> int:
@@ -192,11 +210,18 @@ class ParameterModule(PyroModule):
         >>> kernel.event_dim("variance"), kernel.event_dim("lengthscale"), kernel.event_dim("period")
         (1, 0, 0)
         """
+        check_kind("name", name, str, "a text")
+        if not self._has(name):
+            raise ValueError(f"name must be a parameter of {type(self).__name__}, but got {name!r:.80}.")
         prior = self.prior(name)
         if prior is None:
             return int(getattr(self, name).dim())
         value = prior(self) if callable(prior) and not hasattr(prior, "sample") else prior
         return int(getattr(value, "event_dim", 0))  # a function may also return a tensor
+
+    def _has(self, name: str) -> bool:
+        """Whether there is a parameter of this name."""
+        return name in self._buffers or name in self._pyro_params or name in self._pyro_samples
 
     @property
     def is_attached(self) -> bool:

@@ -36,10 +36,11 @@ class Registry(Generic[T]):
         """
         base = self.base.__name__
         if not (isinstance(kind, type) and issubclass(kind, self.base)):
-            raise TypeError(f"{self.function} needs a class that derives from {base}, but got {kind!r:.80}.")
+            what = base.lower()
+            raise TypeError(
+                f"{what} must be a class that derives from {base} in {self.function}, but got {kind!r:.80}."
+            )
         name = kind.__name__ if name is None else name
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
         other = self._classes.get(name, self.reserved.get(name, kind))
         if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
             raise ValueError(
@@ -55,6 +56,8 @@ class Registry(Generic[T]):
         :param kind: the class. Errors as in :meth:`register`.
         :param name: the name in files. Default: that of the class.
         """
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
 
         def registered(kind: type[C]) -> type[C]:
             self.register(kind, name)  # type: ignore[arg-type]

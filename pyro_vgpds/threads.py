@@ -20,7 +20,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from pyro_vgpds.checks import check_not_negative, is_real
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kinds import check_list
 
 __all__ = ["WORK_PER_THREAD", "bound_work", "sizes_work", "thread_limited", "threads_for"]
 
@@ -41,6 +43,12 @@ def bound_work(
     >>> f"{bound_work(100, 20, 5, 30):.0e}, {bound_work(10_000, 60, 5, 100):.0e}"
     '5e+05, 6e+08'
     """
+    check_list("dense", dense, "a list of lengths")
+    for name, value in (
+        ("num_frames", num_frames), ("num_outputs", num_outputs), ("latent_dim", latent_dim),
+        ("num_inducing", num_inducing), *(("dense", length) for length in dense),
+    ):  # fmt: skip
+        check_not_negative(name, value)
     each = num_inducing * (num_inducing * latent_dim + min(num_frames, num_outputs))
     return float(num_frames) * each + float(latent_dim) * sum(float(n) ** 3 for n in dense)
 
@@ -122,6 +130,8 @@ def threads_for(work: float) -> Iterator[int]:
     >>> torch.get_num_threads() == before
     True
     """
+    if not is_real(work) or not work >= 0:
+        raise ValueError(f"work must be a number of 0 or more, but got {work!r:.80}.")
     wanted = _wanted(work)
     if wanted is None:
         yield torch.get_num_threads()

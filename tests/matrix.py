@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast tests with the oldest and the newest Python, torch, numpy and pandas, and without AVX.
+"""The fast tests with the oldest and the newest Python, torch, numpy and pandas, without AVX, and without C.
 
 ``python tests/matrix.py`` makes an environment for each row of the matrix, with uv if it is installed and else with
 venv and pip, and runs the tests of ``make test-fast`` in it. A row whose Python or torch is not available is skipped
-with the reason. ``--only oldest`` runs one row, ``--python 3.10=PATH`` names an interpreter that is not on the PATH.
+with the reason, and one that takes longer than ``--minutes`` has failed. ``--only oldest`` runs one row, ``--python
+3.10=PATH`` names an interpreter that is not on the PATH.
 
 torch comes from PyTorch's index of builds for CPUs and from pip's own ``--find-links`` only: the builds on PyPI for
 Linux bring gigabytes of CUDA with them.
@@ -15,6 +16,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -51,6 +53,7 @@ ROWS = [
     Row("old numpy", oldest=("numpy", "pandas", "scipy")),
     Row("new packages"),
     Row("no AVX", environment={"PYRO_VGPDS_GENERIC": "1"}),
+    Row("no C", environment={"PYRO_VGPDS_NATIVE": "0"}),
 ]
 
 
@@ -83,12 +86,21 @@ def find_python(version: str | None, given: dict[str, str]) -> str:
     raise UnavailableError(f"no Python {version}: put python{version} on the PATH or pass --python {version}=PATH")
 
 
-def run(command: list[str], log: Path, **environment: str) -> bool:
+def run(command: list[str], log: Path, folder: Path = ROOT, minutes: float = 20.0, **environment: str) -> bool:
+    """Whether a command succeeds; its output goes to the log. One that takes too long is ended, and has failed."""
     with log.open("a") as file:
         print("$", *command, file=file, flush=True)
-        return not subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **environment}, stdout=file, stderr=file, check=False
-        ).returncode
+        own = {**os.environ, **environment}
+        process = subprocess.Popen(command, cwd=folder, env=own, stdout=file, stderr=file, start_new_session=True)
+        try:
+            return process.wait(60.0 * minutes) == 0
+        except subprocess.TimeoutExpired:
+            print(f"error: not done after {minutes:g} minutes", file=file, flush=True)
+            return False
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+                process.wait()
 
 
 def last_line(log: Path) -> str:
@@ -125,7 +137,9 @@ def make_environment(row: Row, given: dict[str, str], folder: Path, index: str, 
     return inner
 
 
-def try_row(row: Row, given: dict[str, str], index: str, tests: list[str], logs: Path) -> tuple[str, str]:
+def try_row(
+    row: Row, given: dict[str, str], index: str, tests: list[str], logs: Path, minutes: float
+) -> tuple[str, str]:
     """``passed``, ``failed`` or ``skipped``, and what was tested or why not."""
     log = logs / f"{row.name.replace(' ', '-')}.log"
     log.write_text("")
@@ -147,12 +161,9 @@ def try_row(row: Row, given: dict[str, str], index: str, tests: list[str], logs:
         command = [str(inner), "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not long", *tests]
         if row.oldest:  # old packages warn of newer ones that they use
             command += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
-        with log.open("a") as file:
-            file.flush()
-            environment = {**os.environ, **row.environment, "PYTHONPATH": str(copy)}
-            done = subprocess.run(command, cwd=copy, env=environment, stdout=file, stderr=file, check=False)
+        passed = run(command, log, copy, minutes, **row.environment, PYTHONPATH=str(copy))
     result = log.read_text().strip().splitlines()[-1].strip("= ")
-    return ("failed" if done.returncode else "passed"), f"Python {versions}: {result}"
+    return ("passed" if passed else "failed"), f"Python {versions}: {result}"
 
 
 def main() -> int:
@@ -164,6 +175,7 @@ def main() -> int:
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="where an interpreter is")
     parser.add_argument("--torch-index", default=CPU, metavar="URL", help="index of builds of torch for CPUs")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir(), "pyro-vgpds-matrix"), metavar="FOLDER")
+    parser.add_argument("--minutes", type=float, default=60.0, help="limit for the tests of a row. Default: 60")
     parser.add_argument("tests", nargs="*", default=["tests"], help="files of tests. Default: all")
     arguments = parser.parse_args()
     given = dict(one.partition("=")[::2] for one in arguments.python)
@@ -173,7 +185,7 @@ def main() -> int:
         if arguments.only and row.name not in arguments.only:
             continue
         begin = time.monotonic()
-        state, about = try_row(row, given, arguments.torch_index, arguments.tests, arguments.logs)
+        state, about = try_row(row, given, arguments.torch_index, arguments.tests, arguments.logs, arguments.minutes)
         failed |= state == "failed"
         print(f"{row.name:13} {state:8} {about} ({time.monotonic() - begin:.0f} s)", flush=True)
     print(f"logs: {arguments.logs}")

@@ -278,7 +278,9 @@ def test_data_that_cannot_be_trained_on():
         VGPDS.from_data(Sequences(t, pd.DataFrame(unseen, columns=list("abc"))), 2)
     with pytest.raises(ValueError, match="nothing in data varies"):
         VGPDS.from_data(Sequences(t, np.full((4, 3), 0.1)), 2)
-    with pytest.raises(ValueError, match="data has times but no outputs"):
+    with pytest.raises(
+        ValueError, match=r"data must be Sequences\(t, y\) with outputs, but got Sequences\(1 sequence, 4 frames\)"
+    ):
         VGPDS.from_data(Sequences(t), 2)
     with pytest.raises(TypeError, match=r"data must be Sequences\(t, y\), but got ndarray"):
         VGPDS.from_data(y, 2)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
-from pyro_vgpds.checks import check_count, check_number
+from pyro_vgpds.checks import as_numbers, check_count, check_number, check_seed
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -70,6 +70,7 @@ class NegativeBinomialFactors:
         """
         check_count("num_factors", num_factors)
         check_count("num_steps", num_steps)
+        check_seed(seed)
         check_number("persistence", persistence, "between 0 and 1", lambda value: 0 < value < 1)
         gaps = Gaps(t, y)
         bad = gaps.seen & ~((gaps.y >= 0) & (gaps.y == gaps.y.floor()))
@@ -77,7 +78,7 @@ class NegativeBinomialFactors:
             row, column = bad.nonzero()[0].tolist()
             value = float(gaps.y[row, column])
             raise ValueError(f"y must be counts 0, 1, 2, ... or NaN, but entry ({row}, {column}) is {value:g}.")
-        scale = torch.as_tensor(exposure, dtype=torch.float64)
+        scale = torch.from_numpy(as_numbers("exposure", exposure))
         (n, d), k = gaps.y.shape, num_factors
         if tuple(scale.shape) not in ((), (d,), (n, d)):
             raise ValueError(f"exposure must be a number, ({d},) or ({n}, {d}), but got {tuple(scale.shape)}.")
@@ -123,7 +124,7 @@ class NegativeBinomialFactors:
         :param y: (N, D).
         :raises ValueError: if the shape is another.
         """
-        counts = torch.as_tensor(y, dtype=torch.float64)
+        counts = torch.from_numpy(as_numbers("y", y))
         if counts.shape != self.mean.shape:
             raise ValueError(f"y must be {tuple(self.mean.shape)}, but got {tuple(counts.shape)}.")
         return _log_prob(counts, self.mean.log(), self.dispersion.log())

@@ -45,6 +45,7 @@ def repeat_cycle(
     if period is None:
         period = _estimate(gaps)
     check_number("period", period, "positive and finite", lambda value: value > 0.0)
+    period = float(period)
     values = gaps.means.expand_as(gaps.y).clone()
     for rows, times, part, seen in gaps.sequences():
         before, after, known = around(seen)

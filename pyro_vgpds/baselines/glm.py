@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_not_negative
+from pyro_vgpds.checks import as_numbers, check_choice, check_count, check_not_negative
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["GLM"]
@@ -151,7 +151,7 @@ def _cumulant(eta: Tensor, family: str) -> Tensor:
 
 
 def _matrix(name: str, value: ArrayLike) -> Tensor:
-    matrix = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+    matrix = torch.from_numpy(as_numbers(name, value))
     if matrix.ndim != 2:
         raise ValueError(f"{name} must have two axes, but its shape is {tuple(matrix.shape)}.")
     return matrix

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_vgpds.baselines.gaps import Gaps, patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import RBF, Matern12, Matern32, Matern52
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["gp_interpolation"]
@@ -60,7 +61,8 @@ def gp_interpolation(
     >>> bool(abs(mean[20, 0] - np.sin(t[20])) < 1e-2), variance[19, 0].item()
     (True, 0.0)
     """
-    if kernel not in _KERNELS:
+    check_flags(return_variance=return_variance)
+    if not isinstance(kernel, type) or kernel not in _KERNELS:
         names = ", ".join(known.__name__ for known in _KERNELS)
         raise TypeError(f"kernel must be one of the classes {names}, but got {kernel!r}.")
     gaps = Gaps(t, y)

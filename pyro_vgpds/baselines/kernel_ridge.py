@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_vgpds.baselines.gaps import patterns
 from pyro_vgpds.baselines.neighbours import is_list, read_frames
 from pyro_vgpds.baselines.regression import check_lags, windows
+from pyro_vgpds.checks import check_choice
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -49,8 +50,7 @@ def kernel_ridge(
     0.84
     """
     check_lags(lags)
-    if kernel not in _KERNELS:
-        raise ValueError(f'kernel must be "rbf" or "linear", but got {kernel!r}.')
+    check_choice("kernel", kernel, _KERNELS)
     if isinstance(train, Sequences):
         train = [train.read()[rows] for rows in train.times.slices()]
     frames = read_frames("train", train)

@@ -13,8 +13,9 @@ from pyro_vgpds.baselines.gaps import Gaps, patterns
 from pyro_vgpds.baselines.kalman import Grid, Smoothed, smooth
 from pyro_vgpds.baselines.pca import pairs
 from pyro_vgpds.baselines.simple import line_between
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_not_negative
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["LinearDynamicalSystem", "linear_dynamical_system"]
@@ -54,6 +55,7 @@ def linear_dynamical_system(
     >>> bool(abs(filled[55, 0] - np.sin(55 / 3)) < 0.1)
     True
     """
+    check_flags(return_variance=return_variance)
     return LinearDynamicalSystem.fit(t, y, num_states, num_steps).fill(t, y, return_variance)
 
 
@@ -111,6 +113,7 @@ class LinearDynamicalSystem:
         """
         gaps = Gaps(t, y)
         check_count("num_steps", num_steps)
+        check_not_negative("tolerance", tolerance)
         n, outputs = int(gaps.seen.any(1).sum()), gaps.y.shape[1]
         if num_states is None:
             num_states = max(1, min(30, outputs, n // 10))
@@ -158,6 +161,7 @@ class LinearDynamicalSystem:
         >>> bool(system.fill(data.times.t[:20], y[:20]).isnan().any())
         False
         """
+        check_flags(return_variance=return_variance)
         gaps = Gaps(t, y, hidden_columns=True)
         if gaps.y.shape[1] != len(self.offset):
             raise ValueError(f"y has {gaps.y.shape[1]} columns, but the system was trained on {len(self.offset)}.")

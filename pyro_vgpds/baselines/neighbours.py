@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import as_numbers, is_whole
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["is_list", "nearest_neighbour", "read_frames"]
@@ -37,8 +39,9 @@ def nearest_neighbour(
     frames = read_frames("train", train.read() if isinstance(train, Sequences) else train)
     if not bool(torch.isfinite(frames).all()):
         raise ValueError("train must be finite: impute missing values first, for example by linear_interpolation.")
-    if not 1 <= k <= len(frames):
-        raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k}.")
+    check_flags(scaled=scaled)
+    if not is_whole(k) or not 1 <= k <= len(frames):
+        raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k!r:.80}.")
     if is_list(test):
         return [_fill(frames, read_frames("test", part), k, scaled) for part in test]
     return _fill(frames, read_frames("test", test), k, scaled)
@@ -80,7 +83,7 @@ def read_frames(name: str, value: DataLike) -> Tensor:
             widths = [part.shape[1] for part in parts]
             raise ValueError(f"all sequences of {name} must have the same number of columns, but got {widths}.")
         return torch.cat(parts)
-    array = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
+    array = torch.from_numpy(as_numbers(name, value).copy())
     if array.dim() != 2 or array.numel() == 0:
         raise ValueError(f"{name} must be frames (N, D), but its shape is {tuple(array.shape)}.")
-    return array.to(torch.float64)
+    return array

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.checks import check_count, check_not_negative, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -80,8 +81,10 @@ def _impute(
     tolerance: float,
 ) -> Tensor | list[Tensor]:
     most = min(gaps.y.shape)
-    if number is not None and not 1 <= number <= most:
-        raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number}.")
+    if number is not None and not (is_whole(number) and 1 <= number <= most):
+        raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number!r:.80}.")
+    check_count("num_iterations", num_iterations)
+    check_not_negative("tolerance", tolerance)
     if bool(gaps.seen.all()):
         return gaps.fill(gaps.y)
     if number is None:

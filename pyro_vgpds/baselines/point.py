@@ -9,11 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
+from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.model import VGPDS
+from pyro_vgpds.prediction.arguments import read_new_data
 from pyro_vgpds.prediction.starts import nearest_frames
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
@@ -52,6 +56,9 @@ class MapGPLVM:
         :param num_steps: maximum number of iterations.
         :raises ValueError: if the model has no initial latent points.
         """
+        check_kind("model", model, VGPDS, "a VGPDS")
+        check_data(data)
+        check_count("num_steps", num_steps)
         if model.start is None:
             raise ValueError("MapGPLVM.fit needs a model made by VGPDS.from_data, for its initial latent points.")
         target = model.start.x
@@ -78,7 +85,8 @@ class MapGPLVM:
         >>> rival.reconstruct(data.times.t[:10], seen, num_steps=5).shape
         torch.Size([10, 5])
         """
-        new = Sequences(t, y, dtype=self.data.dtype, device=self.data.device)
+        check_count("num_steps", num_steps)
+        new = read_new_data(t, y, self.data)
         both = self.data.joined(new)
         with torch.no_grad():
             prior = _prior(self.model, new.times)

@@ -9,9 +9,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.parts import make_like, merge_frames, split_outputs
+from pyro_vgpds.checks import check_tensor
+from pyro_vgpds.data.parts import check_data, make_like, merge_frames, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
+from pyro_vgpds.kinds import check_callable, check_flags, check_list
 from pyro_vgpds.prediction.arguments import (
     ONLY,
     OneSequence,
@@ -25,7 +27,7 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.extending import extend_data
 from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.training.progress import CountLike
+from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["BaselinePosterior", "Imputer"]
@@ -49,6 +51,11 @@ class BaselinePosterior:
     """
 
     def __init__(self, imputer: Imputer, data: Sequences, variance: Tensor | None = None) -> None:
+        check_callable("imputer", imputer)
+        check_data(data)
+        check_tensor("variance", variance, 1, optional=True)
+        if variance is not None and variance.shape != (data.num_base_outputs,):
+            raise ValueError(f"variance must be ({data.num_base_outputs},), but its shape is {tuple(variance.shape)}.")
         self.imputer, self.data = imputer, data
         own = data.output_variances[: data.num_base_outputs] if variance is None else variance
         self.variance = own.to(data.times.t)
@@ -64,6 +71,7 @@ class BaselinePosterior:
         :param data: sequences of the same outputs.
         :param sequences: as in :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; not used.
         """
+        check_list("sequences", sequences, "a list with an index, a name or None for each sequence", optional=True)
         return BaselinePosterior(self.imputer, data, self.variance)
 
     def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> BaselinePosterior:
@@ -77,6 +85,7 @@ class BaselinePosterior:
 
         :param fill: for the same arguments as in :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`.
         """
+        check_flags(fill=fill)
         t, y = split_outputs(self.data)
         return self._predict(self.data.times.t, t, y, [torch.arange(self.data.num_frames)], Parts.of(self.data))
 
@@ -92,6 +101,7 @@ class BaselinePosterior:
         """Hidden outputs of partly observed frames. Arguments as in :meth:`Posterior.reconstruct
         <pyro_vgpds.Posterior.reconstruct>`; there are no steps to show progress of.
         """
+        check_progress(progress)
         new = read_new_data(t, y, self.data)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
         return self._with_new(new.times.t, *split_outputs(new), belongs, describe_parts(self.data, new, belongs))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps, patterns
 from pyro_vgpds.baselines.simple import line_between
-from pyro_vgpds.checks import is_whole
+from pyro_vgpds.checks import check_number, is_whole
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kinds import check_flags, check_list
 from pyro_vgpds.types import DataLike
 
 __all__ = ["check_lags", "ridge_regression", "windows"]
@@ -56,6 +57,7 @@ def ridge_regression(
     >>> round(ridge_regression(np.arange(40.0), y)[4, 1].item(), 2)  # twice the sine of 4
     -1.51
     """
+    check_flags(return_variance=return_variance)
     gaps = Gaps(t, y)
     num_outputs = gaps.y.shape[1]
     if lags is None:
@@ -66,8 +68,8 @@ def ridge_regression(
             f"{num_outputs} outputs with {len(lags)} lags are windows of {num_outputs * (1 + len(lags))} entries, more "
             f"than {_MOST}: use fewer lags, or ppca for many outputs."
         )
-    if penalty is not None and not penalty > 0:
-        raise ValueError(f"penalty must be positive, but got {penalty}.")
+    if penalty is not None:
+        check_number("penalty", penalty, "positive", lambda value: value > 0.0)
     spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
     spread = torch.where(spread > 0, spread, 1.0)
     scaled = (gaps.y - gaps.means) / spread
@@ -80,7 +82,8 @@ def ridge_regression(
 
 def check_lags(lags: Sequence[int]) -> None:
     """Raise a ValueError if lags are not distinct integers other than 0."""
-    if not all(is_whole(lag) for lag in lags) or 0 in lags or len(set(lags)) < len(lags):
+    check_list("lags", lags, "a list of whole numbers")
+    if not all(is_whole(lag) and abs(lag) < 2**31 for lag in lags) or 0 in lags or len(set(lags)) < len(lags):
         raise ValueError(f"lags must be distinct whole numbers other than 0, but got {tuple(lags)}.")
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import as_numbers
+from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.types import DataLike
 
 __all__ = ["join_exposures", "read_exposure"]
@@ -29,15 +31,15 @@ def read_exposure(
     """
     if exposure is None:
         return None
-    try:
-        if several and isinstance(exposure, (list, tuple)) and np.ndim(exposure[0]):
-            if len(exposure) != len(lengths):
-                raise ValueError(f"t has {len(lengths)} sequences, but exposure has {len(exposure)}.")
-            value = np.concatenate([np.asarray(part, dtype=np.float64) for part in exposure])
-        else:
-            value = np.asarray(exposure, dtype=np.float64)
-    except TypeError as error:
-        raise TypeError(f"exposure must be numbers, but got {exposure!r:.80}.") from error
+    if several and is_list(exposure):
+        if len(exposure) != len(lengths):
+            raise ValueError(f"t has {len(lengths)} sequences, but exposure has {len(exposure)}.")
+        parts = [as_numbers(f"exposure[{i}]", part) for i, part in enumerate(exposure)]
+        if len({part.shape[1:] for part in parts}) > 1 or parts[0].ndim == 0:
+            raise ValueError(f"exposure must be (n, D) for each sequence, but got {[part.shape for part in parts]}.")
+        value = np.concatenate(parts)
+    else:
+        value = as_numbers("exposure", exposure)
     width = num_outputs or value.shape[-1] if value.ndim else 0
     if value.shape not in ((width,), (sum(lengths), width)):
         raise ValueError(

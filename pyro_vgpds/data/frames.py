@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyro_vgpds.formatting import is_number
+from pyro_vgpds.kinds import check_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -27,9 +29,12 @@ def split_frame(
     :raises ValueError: if a column does not exist, or a row names no sequence.
     :raises TypeError: if the times are text, or another column is not numbers.
     """
+    check_parts("frame", frame, "a DataFrame of pandas", "columns", "iloc", "groupby")
     for name, value in (("time", time), ("sequence", sequence)):
-        if value is not None and value not in frame.columns:
-            raise ValueError(f"{name}={value!r} is not a column; the columns are {list(frame.columns)}.")
+        if value is not None and (not isinstance(value, Hashable) or value not in frame.columns):
+            raise ValueError(f"{name}={value!r} is not a column of frame; the columns are {list(frame.columns)}.")
+    if time is not None and time == sequence:
+        raise ValueError(f"sequence must be another column than time, but both are {time!r}.")
     if sequence is not None and bool(frame[sequence].isna().any()):
         raise ValueError(f"sequence={sequence!r} is missing in some rows; fill or drop them.")
     _check_times(frame, time)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyro_vgpds.checks import is_whole
+from pyro_vgpds.checks import as_numbers, is_whole
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["check_lags", "lagged"]
@@ -31,8 +31,8 @@ def lagged(y: ArrayLike, lags: Sequence[int]) -> np.ndarray:
            [ 2.,  1.,  3.],
            [ 3.,  2., nan]])
     """
-    frames = np.asarray(y, dtype=float)
-    if frames.ndim != 2:
+    frames = as_numbers("y", y)
+    if frames.ndim != 2 or frames.size == 0:
         raise ValueError(f"y must be one sequence (T, D), but its shape is {frames.shape}.")
     check_lags(lags)
     wide = np.full((len(frames), 1 + len(lags), frames.shape[1]), np.nan)

@@ -12,9 +12,23 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 
 __all__ = [
-    "base_outputs", "check_zone", "like_training", "make_like", "merge_frames", "same_outputs", "split_outputs",
-    "take_frames", "with_outputs", "without_lags",
+    "base_outputs", "check_data", "check_zone", "like_training", "make_like", "merge_frames", "same_outputs",
+    "split_outputs", "take_frames", "with_outputs", "without_lags",
 ]  # fmt: skip
+
+
+def check_data(data: object, name: str = "data", needs_outputs: bool = True) -> None:
+    """Raise a TypeError if ``data`` is not sequences, or a ValueError if it has no outputs.
+
+    :param name: the argument that it was given as.
+    :param needs_outputs: whether times alone are refused.
+    """
+    if not isinstance(data, Sequences):
+        is_frame = hasattr(data, "iloc") and hasattr(data, "columns")
+        got = "a DataFrame. Sequences.from_frame(frame) reads it." if is_frame else f"{type(data).__name__}."
+        raise TypeError(f"{name} must be Sequences(t, y), but got {got}")
+    if needs_outputs and data.y is None:
+        raise ValueError(f"{name} must be Sequences(t, y) with outputs, but got {data!r:.80}.")
 
 
 def base_outputs(data: Sequences) -> Tensor:

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import plain
 from pyro_vgpds.data.dates import to_seconds
 from pyro_vgpds.data.stamps import has_dates, read_dates
 from pyro_vgpds.data.zones import common_zone
+from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Array", "Stamps", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]
@@ -67,10 +69,9 @@ def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
     """Names of ``count`` sequences, which must differ."""
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be a list of strings, one for each sequence, but got {names!r}.")
+    check_texts("names", names)
     if len(names) != count or len(set(names)) < count:
-        raise ValueError(f"names must be {count} different names, one for each sequence, but got {list(names)}.")
+        raise ValueError(f"names must be {count} different names, one for each sequence of t, but got {list(names)}.")
     return list(names)
 
 
@@ -150,13 +151,13 @@ def _check_columns(part: ArrayLike, name: str) -> None:
 
 
 def _check_outputs(part: ArrayLike, name: str, num_times: int) -> Array:
-    array = part.detach() if isinstance(part, Tensor) else _as_numpy(part, name)
+    array = plain(name, part).detach() if isinstance(part, Tensor) else _as_numpy(part, name)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2:
         raise ValueError(f"{name} must be (N, D), frames by outputs, but its shape is {tuple(array.shape)}.")
     if len(array) != num_times:
         hint = f" {name}.T has as many rows as there are times." if array.shape[1] == num_times else ""
-        raise ValueError(f"{name} has {len(array)} rows, but {num_times} times: each frame needs one time.{hint}")
+        raise ValueError(f"{name} has {len(array)} rows, but t has {num_times} times: each frame needs one.{hint}")
     if array.shape[1] == 0:
         raise ValueError(f"{name} has no columns: there must be at least one output.")
     real = not array.is_complex() if isinstance(array, Tensor) else array.dtype.kind in "fiub"
@@ -171,8 +172,11 @@ def _as_numpy(value: ArrayLike, name: str) -> np.ndarray:
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":  # a memmap stays a memmap
         return value
     if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
-    array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        return plain(name, value).detach().cpu().numpy()
+    try:
+        array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, for example
+        raise TypeError(f"{name} must be numbers, as an array, a tensor or lists, but got {value!r:.80}.") from None
     if array.dtype.kind == "O" and any(isinstance(one, datetime.timedelta) for one in array.flat):
         return array.astype("timedelta64[ns]")  # which gets its own error
     if array.dtype.kind == "O":

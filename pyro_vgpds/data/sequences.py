@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data: times and outputs of one or several sequences."""
+"""The data: times and outputs of one or several sequences.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +24,7 @@ from pyro_vgpds.data.reading import Array, is_list, read_names, read_outputs, re
 from pyro_vgpds.data.summary import summarise
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_flags, check_kind, check_texts
 from pyro_vgpds.types import DataLike
 
 if TYPE_CHECKING:
@@ -89,6 +94,7 @@ class Sequences:
             self._arrays = [to_tensor(a, dtype) for a in self._arrays]
         self.times = Times(torch.from_numpy(np.concatenate(stamps)).to(self.device, dtype), [len(s) for s in stamps])
         self.times.check_resolution()
+        check_texts("columns", columns, optional=True)
         self.columns = list(columns) if columns is not None else own
         if self.columns is not None and self.columns and len(self.columns) != self.num_outputs:
             raise ValueError(f"columns has {len(self.columns)} names, but y has {self.num_outputs} columns.")
@@ -131,6 +137,7 @@ class Sequences:
         :param other: sequences of the same outputs.
         :raises ValueError: if outputs, lags, dtypes or devices differ.
         """
+        check_kind("other", other, Sequences, "Sequences(t, y)")
         for name in ("num_outputs", "dtype", "device"):
             if getattr(self, name) != getattr(other, name):
                 raise ValueError(f"{name} of other is {getattr(other, name)}, but must be {getattr(self, name)}.")
@@ -246,6 +253,8 @@ class Sequences:
         >>> data.read(1).flatten().tolist()
         [2.0, nan, 6.0, 8.0, nan]
         """
+        check_kind("start", start, Integral, "a whole number")
+        check_kind("stop", stop, Integral, "a whole number", optional=True)
         parts = [to_tensor(a[:, start:stop], self.dtype) for a in self._arrays]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.device)
 
@@ -273,6 +282,9 @@ class Sequences:
         >>> groups.columns.tolist(), groups.rows.tolist()  # one column seen in all 5 rows, one in 3
         ([1.0, 1.0], [5.0, 3.0])
         """
+        for name, value in (("mean", mean), ("scale", scale)):
+            check_kind(name, value, Tensor, "a tensor", optional=name == "scale")
+        check_flags(columns=columns)
         given, versions = [mean, scale], [-1 if value is None else value._version for value in (mean, scale)]
         kept = self._groups.get(columns)
         if kept is not None and kept[0][0] is mean and kept[0][1] is scale and kept[1] == versions:

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_tensor, is_whole
+from pyro_vgpds.kinds import check_list
+
 __all__ = ["Times", "check_range"]
 
 _ROUNDING = 8.0  # rounding errors of a time step, in units of the last place of the largest time
@@ -60,6 +63,10 @@ class Times:
     """
 
     def __init__(self, t: Tensor, lengths: Sequence[int] | None = None) -> None:
+        check_tensor("t", t)
+        check_list("lengths", lengths, "a list of whole numbers", optional=True)
+        if lengths is not None and not all(is_whole(n) for n in lengths):
+            raise TypeError(f"lengths must be a list of whole numbers, but got {lengths!r:.80}.")
         self.t = t
         self.lengths = tuple(int(n) for n in lengths) if lengths is not None else (len(t),)
         if t.dim() != 1 or sum(self.lengths) != len(t) or min(self.lengths, default=0) < 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pyro_vgpds.datasets.skeleton import Skeleton, euler
+from pyro_vgpds.kinds import check_kind, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["read_amc", "read_asf"]
@@ -42,6 +43,7 @@ def read_asf(path: PathLike) -> Skeleton:
     >>> read_asf("leg.asf").channels
     ('root.tx', 'root.ty', 'root.tz', 'leg.rx')
     """
+    check_path("path", path)
     path = Path(path)
     sections = _sections(path)
     for needed in ("root", "bonedata", "hierarchy"):
@@ -94,6 +96,8 @@ def read_amc(path: PathLike, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray
     >>> frames.tolist(), channels.tolist()
     ([1, 2], [[5.0, 30.0], [6.0, 40.0]])
     """
+    check_path("path", path)
+    check_kind("skeleton", skeleton, Skeleton, "a Skeleton")
     path = Path(path)
     columns: dict[str, list[int]] = {}
     angles = np.array([".r" in channel for channel in skeleton.channels])

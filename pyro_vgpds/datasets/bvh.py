@@ -11,9 +11,10 @@ from typing import NoReturn, TextIO
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_number
 from pyro_vgpds.datasets.mocap import Motion
 from pyro_vgpds.datasets.skeleton import Skeleton
+from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_bvh", "read_bvh"]
@@ -60,8 +61,9 @@ def load_bvh(paths: PathLike | Sequence[PathLike], *, every: int = 1, metres: fl
     [[0.0, 1.0, 0.0], [-2.0, 1.0, 0.0]]
     """
     check_count("every", every)
-    if not 0.0 < metres < math.inf:
-        raise ValueError(f"metres must be a positive number, but got {metres!r}.")
+    check_number("metres", metres, "a positive number", lambda value: value > 0.0)
+    for path in [paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths:
+        check_path("paths", path)
     files = [Path(p) for p in ([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)]
     if not files:
         raise ValueError("paths must be a file or a list of at least one file, but got an empty list.")
@@ -104,7 +106,10 @@ def read_bvh(path: PathLike) -> tuple[Skeleton, float, np.ndarray]:
     >>> skeleton.joints, seconds, channels.tolist()
     (('Hips', 'Hips_end'), 0.5, [[0.0], [90.0]])
     """
+    check_path("path", path)
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     with path.open(encoding="latin-1", newline=None) as file:
         reader = _Reader(path, file)
         skeleton = _hierarchy(reader)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyro_vgpds.datasets.base import require
+from pyro_vgpds.kinds import check_flags, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["SOURCES", "Source", "data_folder", "find_file"]
@@ -154,6 +155,7 @@ def data_folder(data_home: PathLike | None = None) -> Path:
     >>> data_folder("my_data").name
     'my_data'
     """
+    check_path("data_home", data_home, optional=True)
     if data_home is not None:
         return Path(data_home).expanduser()
     if home := os.environ.get(_ENVIRONMENT):
@@ -177,6 +179,8 @@ def find_file(name: str, data_home: PathLike | None = None, download: bool = Fal
     Traceback (most recent call last):
     FileNotFoundError: cmu35/35.asf is not in the data folder nowhere; it comes from github.com/SheffieldML/GPmat...
     """
+    check_path("name", name)
+    check_flags(download=download)
     folder = data_folder(data_home)
     path = folder / name
     if path.is_file():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyro_vgpds import metrics
+from pyro_vgpds.checks import as_numbers, check_choice
 from pyro_vgpds.datasets.acclaim import read_asf
 from pyro_vgpds.datasets.base import require
 from pyro_vgpds.datasets.cache import find_file
@@ -50,7 +51,9 @@ class CMU35(Motion):
         :param block: "legs" or "body".
         :raises ValueError: if ``block`` is not "legs" or "body".
         """
-        hidden = np.array(y, dtype=np.float64)
+        hidden = as_numbers("y", y).copy()
+        if hidden.ndim != 2 or hidden.shape[1] != 59:
+            raise ValueError(f"y must be features (N, 59), but its shape is {hidden.shape}.")
         hidden[len(hidden) // 2 :, self._block(block)] = np.nan
         return hidden
 
@@ -62,7 +65,7 @@ class CMU35(Motion):
         :param block: "legs" or "body".
         :raises ValueError: if ``block`` is not "legs" or "body", or shapes differ.
         """
-        arrays = [metrics.as_array(values) for values in (truth, prediction)]
+        arrays = [as_numbers("truth", truth), as_numbers("prediction", prediction)]
         if arrays[0].shape != arrays[1].shape or arrays[0].shape[1:] != (59,):
             raise ValueError(f"truth and prediction must be (N, 59), but got {arrays[0].shape} and {arrays[1].shape}.")
         hidden = self._block(block)
@@ -70,8 +73,7 @@ class CMU35(Motion):
         return {"SC": metrics.sc(true, guess, self.scale[hidden]), "RA": metrics.ra(true, guess)}
 
     def _block(self, block: str) -> np.ndarray:
-        if block not in self.blocks:
-            raise ValueError(f"block must be one of {', '.join(self.blocks)}, but got {block!r}.")
+        check_choice("block", block, list(self.blocks))
         return self.blocks[block]
 
 
@@ -130,7 +132,7 @@ def features_from_channels(channels: np.ndarray) -> np.ndarray:
     >>> features_from_channels(np.zeros((4, 62))).shape
     (3, 59)
     """
-    channels = np.asarray(channels, dtype=np.float64)
+    channels = as_numbers("channels", channels)
     if channels.ndim != 2 or channels.shape[1] != 62 or len(channels) < 2:
         raise ValueError(f"channels must be (N, 62) with N >= 2, but got {channels.shape}.")
     before, now = channels[:-1], channels[1:]
@@ -157,8 +159,8 @@ def channels_from_features(features: np.ndarray, start: np.ndarray | None = None
     >>> channels_from_features(features_from_channels(raw), start=raw[0])[:, 2].tolist()
     [1.0, 3.0, 6.0]
     """
-    features = np.asarray(features, dtype=np.float64)
-    first = np.zeros(62) if start is None else np.asarray(start, dtype=np.float64)
+    features = as_numbers("features", features)
+    first = np.zeros(62) if start is None else as_numbers("start", start)
     if features.ndim != 2 or features.shape[1] != 59 or first.shape != (62,):
         raise ValueError(f"features must be (N, 59) and start (62,), but got {features.shape} and {first.shape}.")
     channels = np.zeros((len(features), 62))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.checks import check_choice, check_count, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset
 from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.kinds import check_list
 from pyro_vgpds.types import PathLike
 
 __all__ = ["CaseCounts", "Chorales", "Reaches", "load_flu", "load_jsb", "load_mc_maze"]
@@ -63,6 +64,9 @@ class Reaches(Dataset):
 
         :param trials: their indices.
         """
+        check_list("trials", trials, "a list of indices")
+        if not len(trials) or not all(is_whole(i) and -len(self.t) <= i < len(self.t) for i in trials):
+            raise ValueError(f"trials must be indices from 0 to {len(self.t) - 1}, but got {trials!r:.80}.")
         return Sequences([self.t[i] for i in trials], [self.y[i] for i in trials], columns=self.columns)
 
     def training(self, fold: int) -> Sequences:
@@ -97,8 +101,7 @@ class Chorales(Dataset):
         :param name: "train", "valid" or "test".
         :raises ValueError: if ``name`` is unknown.
         """
-        if name not in self.parts:
-            raise ValueError(f"name must be one of {', '.join(self.parts)}, but got {name!r}.")
+        check_choice("name", name, list(self.parts))
         rows = self.parts[name]
         names = None if self.names is None else self.names[rows]
         return Sequences(self.t[rows], self.y[rows], columns=self.columns, names=names)

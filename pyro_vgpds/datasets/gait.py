@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number
+from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number, check_seed
 from pyro_vgpds.datasets.mocap import Motion
 from pyro_vgpds.datasets.skeleton import Skeleton
+from pyro_vgpds.kinds import check_texts
 
 __all__ = ["make_gait", "stick_figure"]
 
@@ -94,9 +95,11 @@ def make_gait(
     check_lengths(length)
     check_number("fps", fps, "positive and finite", lambda value: value > 0.0)
     check_not_negative("noise", noise)
-    check_count("seed", seed, 0)
-    if unknown := [style for style in styles if style not in _STYLES] or not styles:
-        raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown if styles else styles!r}.")
+    check_seed(seed)
+    check_texts("styles", styles)
+    unknown = [style for style in styles if style not in _STYLES]
+    if unknown or not len(styles):
+        raise ValueError(f"styles must be some of {', '.join(_STYLES)}, but got {unknown}.")
     rng = np.random.default_rng(seed)
     skeleton = stick_figure()
     t, y, latent, names = [], [], [], []

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pyro_vgpds.checks import check_count, check_number, is_whole
 from pyro_vgpds.datasets.acclaim import read_amc, read_asf
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.cache import SOURCES, data_folder, find_file
 from pyro_vgpds.datasets.skeleton import Skeleton
+from pyro_vgpds.kinds import check_list, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["CMU_TERMS", "Motion", "load_cmu_mocap"]
@@ -41,6 +43,9 @@ class Motion(Dataset):
 
         :param sequence: index of the sequence.
         """
+        count = len(self.channels)
+        if not is_whole(sequence) or not -count <= sequence < count:
+            raise ValueError(f"sequence must be a whole number from 0 to {count - 1}, but got {sequence!r:.80}.")
         return self.skeleton.positions(self.channels[sequence])
 
 
@@ -76,8 +81,10 @@ def load_cmu_mocap(
     >>> load_cmu_mocap("07", trials=[1, 2], every=4).sequences()  # doctest: +SKIP
     Sequences(2 sequences, 162 frames, 62 outputs)
     """
-    if int(every) != every or every < 1 or not fps > 0:
-        raise ValueError(f"every must be an integer >= 1 and fps must be positive, but got {every=}, {fps=}.")
+    check_count("every", every)
+    check_number("fps", fps, "positive", lambda value: value > 0.0)
+    check_path("folder", folder, optional=True)
+    check_list("trials", trials, "a list of numbers such as 7 or '07'", optional=True)
     number = _two_digits(subject)
     place = Path(folder) if folder is not None else data_folder(data_home) / f"cmu{number}"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.checks import check_count, check_not_negative, check_seed
 from pyro_vgpds.datasets.base import Dataset
+from pyro_vgpds.kinds import check_flags
 
 __all__ = ["make_sensors"]
 
@@ -46,7 +47,8 @@ def make_sensors(
     check_count("num_days", num_days, 7)
     check_count("num_sensors", num_sensors)
     check_not_negative("noise", noise)
-    check_count("seed", seed, 0)
+    check_flags(dropouts=dropouts)
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     hours = np.arange(24.0 * num_days)
     clouds, air = _slow(len(hours), 24.0, rng), _slow(len(hours), 40.0, rng)

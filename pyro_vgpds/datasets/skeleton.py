@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers
+
 __all__ = ["Skeleton", "euler"]
 
 _AXES = {"rx": 0, "ry": 1, "rz": 2, "tx": 0, "ty": 1, "tz": 2}
@@ -112,7 +114,7 @@ class Skeleton:
         >>> arm.positions([90.0]).round(6).tolist()  # the forearm points up
         [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
         """
-        rows = np.asarray(channels, dtype=np.float64)
+        rows = as_numbers("channels", channels)
         if rows.ndim not in (1, 2) or rows.shape[-1] != len(self.channels):
             raise ValueError(f"channels must be (T, {len(self.channels)}), but got {rows.shape}.")
         if rows.ndim == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number
+from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number, check_seed
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.video import Video
 
@@ -42,7 +42,7 @@ def make_sequences(
     check_lengths(length)
     check_number("missing", missing, "in [0, 1)", lambda value: 0.0 <= value < 1.0)
     check_not_negative("noise", noise)
-    check_count("seed", seed, 0)
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     t, latent = [], []
     for _ in range(num_sequences):
@@ -99,7 +99,7 @@ def make_pendulum_video(
     check_number("period", period, "positive and finite", lambda value: value > 0.0)
     check_number("swing", swing, "in (0, 90]", lambda value: 0.0 < value <= 90.0)
     check_not_negative("noise", noise)
-    check_count("seed", seed, 0)
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(num_frames) / period
     latent = np.stack([np.sin(phase), np.cos(phase)], 1)

@@ -7,8 +7,10 @@ import re
 
 import numpy as np
 
+from pyro_vgpds.checks import check_choice
 from pyro_vgpds.datasets.base import Dataset, require
 from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_french", "load_robot_wireless", "load_spellman"]
@@ -44,8 +46,9 @@ def load_spellman(
     >>> load_spellman("cdc15", download=True).sequences()  # doctest: +SKIP
     Sequences(1 sequence, 24 frames, 4381 outputs)
     """
-    if experiment is not None and experiment not in _EXPERIMENTS:
-        raise ValueError(f"experiment must be one of {', '.join(_EXPERIMENTS)} or None, but got {experiment!r}.")
+    if experiment is not None:
+        check_choice("experiment", experiment, list(_EXPERIMENTS))
+    check_flags(complete=complete)
     path = find_file("spellman_yeast/combined.csv", data_home, download)
     frame = require("pandas", "data").read_csv(path, index_col=0)
     names = list(_EXPERIMENTS) if experiment is None else [experiment]

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers, check_choice, check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
+from pyro_vgpds.kinds import check_kind, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["Video", "load_clip", "load_missa", "load_video"]
@@ -59,7 +62,7 @@ class Video(Dataset):
         :param y: (..., H W).
         :raises ValueError: if the size of the last axis is not H W.
         """
-        rows, pixels = np.asarray(y), self.shape[0] * self.shape[1]
+        rows, pixels = as_numbers("y", y), self.shape[0] * self.shape[1]
         if rows.shape[-1:] != (pixels,):
             raise ValueError(f"the last axis of y must have {pixels} pixels, but the shape of y is {rows.shape}.")
         return rows.reshape(*rows.shape[:-1], *self.shape)
@@ -107,11 +110,14 @@ def load_video(path: PathLike, *, factor: int = 1, start: int = 0, stop: int | N
     >>> video.frames.shape, video.fps
     ((20, 8, 12), 25.0)
     """
+    check_path("path", path)
+    check_count("factor", factor)
+    check_count("every", every)
+    check_kind("start", start, Integral, "a whole number")
+    check_kind("stop", stop, Integral, "a whole number", optional=True)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"the video {path} does not exist.")
-    if int(factor) != factor or factor < 1 or int(every) != every or every < 1:
-        raise ValueError(f"factor and every must be integers >= 1, but got {factor=}, {every=}.")
     frames, fps = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_film(path)
     number = np.arange(len(frames))[start:stop:every]
     pictures = _shrink(frames[start:stop:every], factor)
@@ -179,8 +185,7 @@ def load_clip(name: str, *, data_home: PathLike | None = None, download: bool = 
     >>> load_clip("mouse").frames.shape  # doctest: +SKIP
     (100, 203, 198)
     """
-    if name not in _CLIPS:
-        raise ValueError(f"name must be one of {', '.join(_CLIPS)}, but got {name!r}.")
+    check_choice("name", name, list(_CLIPS))
     file, description, terms = _CLIPS[name]
     video = load_video(find_file(file, data_home, download))
     size = " x ".join(str(n) for n in (len(video.t[0]), *video.shape))

@@ -10,9 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pyro_vgpds.kinds import check_parts
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["HeldOut", "Predicted", "Predictor"]
+__all__ = ["HeldOut", "Predicted", "Predictor", "check_predictor"]
 
 
 class Predicted(Protocol):
@@ -44,6 +45,14 @@ class Predictor(Protocol):
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Predicted:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
+
+
+def check_predictor(name: str, value: object) -> None:
+    """Raise a TypeError if ``value`` lacks a method of a :class:`Predictor`, of which it need not be derived.
+
+    :param name: of the argument.
+    """
+    check_parts(name, value, "a predictor, such as a Posterior", "impute", "forecast", "reconstruct")
 
 
 @dataclass(frozen=True)

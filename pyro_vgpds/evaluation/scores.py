@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_tensor
 from pyro_vgpds.evaluation.splits import HeldOut, Predicted, Predictor, Split
 from pyro_vgpds.evaluation.table import Value
+from pyro_vgpds.kinds import check_kind
 
 __all__ = ["inside_intervals", "relative_error", "score", "score_predictor"]
 
@@ -36,6 +38,10 @@ def score(held_out: HeldOut, scale: Tensor) -> dict[str, Value]:
     >>> sorted(score(split.predict(post.condition(split.train)), data.output_scales))
     ['in 80 %', 'in 95 %', 'mae', 'nlpd', 'nrmse', 'rmse']
     """
+    check_kind("held_out", held_out, HeldOut, "a HeldOut")
+    check_tensor("scale", scale, 1)
+    if scale.dim() != 1 or (len(held_out.output) and int(held_out.output.max()) >= len(scale)):
+        raise ValueError(f"scale must be (D,), one for each output, but its shape is {tuple(scale.shape)}.")
     error = held_out.mean - held_out.truth
     z = error.abs() / held_out.variance.sqrt()
     density = 0.5 * (z.square() + held_out.variance.log() + math.log(2.0 * math.pi))
@@ -65,6 +71,8 @@ def score_predictor(predictor: Predictor, split: Split, scale: Tensor) -> dict[s
     >>> score_predictor(post.condition(split.train), split, data.output_scales)["in 95 %"] > 50.0
     True
     """
+    check_kind("split", split, Split, "a Split, such as hold_out() makes")
+    check_tensor("scale", scale, 1)
     found = split.outputs(predictor)
     scores = score(split.held_out(found), scale)
     for name, hit in inside_intervals(found, split).items():

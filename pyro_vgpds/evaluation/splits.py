@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability
-from pyro_vgpds.data.parts import base_outputs, split_outputs, take_frames, with_outputs
+from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability, check_seed
+from pyro_vgpds.data.parts import base_outputs, check_data, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.gaps import (
     choose_columns,
@@ -21,7 +21,8 @@ from pyro_vgpds.evaluation.gaps import (
     keep_enough,
     mean_length,
 )
-from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
+from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor, check_predictor
+from pyro_vgpds.kinds import check_list, check_parts
 
 __all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
 
@@ -57,6 +58,7 @@ class Split:
 
         :param predictor: a model of the training data.
         """
+        check_predictor("predictor", predictor)
         if self.task == "impute":
             return [predictor.impute(fill=False)]
         if self.task == "forecast":
@@ -75,6 +77,11 @@ class Split:
 
         :param found: predictions of all frames, as of :meth:`outputs`.
         """
+        check_list("found", found, "the predictions of all frames")
+        for part in found:
+            check_parts("found", part, "the predictions of all frames", "mean", "variance")
+        if sum(len(part.mean) for part in found) != sum(len(part) for part in self.truth):
+            raise ValueError(f"found must predict the {sum(len(part) for part in self.truth)} frames of the split.")
         mean, variance = torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found])
         density = None
         if not all(getattr(part, "is_gaussian", True) for part in found):
@@ -155,11 +162,15 @@ def hold_out(
     >>> hold_out(data, "impute", share=0.2, pattern="blocks").train
     Sequences(2 sequences, 48 frames, 5 outputs, 24.6 % missing)
     """
+    check_data(data)
     check_task(task)
     check_probability(share, "share")
-    check_count("seed", seed, 0)
-    if pattern not in (None, "entries", "blocks", "spans", "missing"):
-        raise ValueError(f"pattern must be 'entries', 'blocks', 'spans' or 'missing', but got {pattern!r}.")
+    check_seed(seed)
+    check_count("skip", skip, 0)
+    if horizon is not None:
+        check_horizon(horizon)
+    if pattern is not None:
+        check_choice("pattern", pattern, ("entries", "blocks", "spans", "missing"))
     rng = np.random.default_rng(seed)
     if task == "forecast":
         return _ends(data, horizon, skip)
@@ -205,8 +216,6 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     lengths = [int(part.isfinite().any(1).nonzero()[-1:].sum()) + 1 for part in y]  # to the last observed frame
     if horizon is None:
         horizon = max(1, int(np.median(lengths)) // 8)
-    check_horizon(horizon)
-    check_count("skip", skip, 0)
     keep = [n - skip - horizon for n in lengths]
     if max(keep) < 3:
         raise ValueError(

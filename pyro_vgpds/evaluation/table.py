@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pyro_vgpds.kinds import check_kind, check_list
+
 if TYPE_CHECKING:
     import pandas
 
@@ -32,6 +34,9 @@ class Table:
     """
 
     def __init__(self, rows: Sequence[dict[str, Value]]) -> None:
+        check_list("rows", rows, "a list of dictionaries")
+        for row in rows:
+            check_kind("rows", row, dict, "a list of dictionaries")
         self.rows = list(rows)
 
     def __len__(self) -> int:

@@ -8,13 +8,16 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from pyro_vgpds.checks import check_count, check_horizon
+from pyro_vgpds.checks import check_count, check_horizon, check_seed
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.held_out import check_predictor
 from pyro_vgpds.evaluation.scores import inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
 from pyro_vgpds.evaluation.table import Table, Value
+from pyro_vgpds.kinds import check_callable, check_parts
 from pyro_vgpds.training.processes import in_processes
-from pyro_vgpds.training.progress import counting_bar
+from pyro_vgpds.training.progress import check_progress, counting_bar
 
 __all__ = ["Conditional", "backtest", "cross_validate"]
 
@@ -58,9 +61,12 @@ def cross_validate(
     >>> table.columns[:4], len(table)
     (['fold', 'hidden', 'rmse', 'nrmse'], 2)
     """
+    check_callable("model_factory", model_factory, "a function from data to a predictor")
+    check_data(data)
     check_task(task)
+    check_progress(progress)
     check_count("num_folds", num_folds)
-    check_count("seed", seed, 0)
+    check_seed(seed)
     check_count("processes", processes)
     scale = data.output_scales[: data.num_base_outputs]
     first = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed)
@@ -109,6 +115,8 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     >>> backtest(post, horizon=3, num_origins=2).columns[:4]
     ['origin', 'ahead', 'rmse', 'nrmse']
     """
+    check_parts("posterior", posterior, "a Posterior, or a predictor with data and condition", "data", "condition")
+    check_predictor("posterior", posterior)
     check_horizon(horizon)
     check_count("num_origins", num_origins)
     data = posterior.data

@@ -22,6 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pyro_vgpds.files.places import placed
+from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 
@@ -49,6 +50,7 @@ class UnknownNameError(FileFormatError):
 
 def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write tensors and a JSON header; ``path`` is always a complete file, the old one or the new."""
+    check_path("path", path)
     tensors = _separate(tensors)
     header = {**header, "format": FORMAT, "kind": kind, "versions": _versions()}
     header["digest"] = _digest(header, tensors)
@@ -65,6 +67,7 @@ def read_file(path: PathLike, *kinds: str) -> tuple[dict[str, Any], dict[str, Te
     :raises FileFormatError: if it is truncated, modified, of another kind, or of a later version.
     :raises FileNotFoundError: if there is no such file.
     """
+    check_path("path", path)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")

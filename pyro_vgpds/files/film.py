@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers, check_number
 from pyro_vgpds.datasets.base import require
 from pyro_vgpds.files.places import placed
+from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["FILM_SUFFIXES", "write_film"]
@@ -39,17 +41,17 @@ def write_film(path: PathLike, frames: ArrayLike, fps: float = 12.0) -> Path:
     >>> write_film("pendulum.gif", make_pendulum_video(num_frames=5, height=16, width=16).frames).name
     'pendulum.gif'
     """
+    check_path("path", path)
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FILM_SUFFIXES:
-        raise ValueError(f"{path} must end in one of {', '.join(FILM_SUFFIXES)}.")
-    pictures = np.asarray(frames)
+        raise ValueError(f"path must end in one of {', '.join(FILM_SUFFIXES)}, but got {path}.")
+    check_number("fps", fps, "positive", lambda value: value > 0.0)
+    pictures = as_numbers("frames", frames)
     if not (pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] == 3)) or pictures.size == 0:
         raise ValueError(f"frames must be (T, H, W) or (T, H, W, 3), but their shape is {pictures.shape}.")
     if not np.isfinite(pictures).all():
         raise ValueError("frames must be finite: a video cannot store missing pixels.")
-    if not 0.0 < fps < np.inf:
-        raise ValueError(f"fps must be positive, but got {fps!r}.")
     pixels = np.clip(np.round(pictures), 0, 255).astype(np.uint8)
     with placed(path) as part:
         if suffix == ".gif":

@@ -128,12 +128,21 @@ def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dt
     if how == "fixed":
         return tensors[name]
     if isinstance(how, str):
-        return tensors[f"{name}_unconstrained"].exp()
+        return _exp(tensors[f"{name}_unconstrained"])
     if "constraint" in how:
         constraint = _build_constraint(how)
         return PyroParam(transform_to(constraint)(tensors[f"{name}_unconstrained"]), constraint)
     arguments = {key: torch.tensor(how[key], dtype=dtype) for key in _PRIORS[how["prior"]]}
     return PyroSample(getattr(dist, how["prior"])(**arguments).to_event(how["event_dim"]))
+
+
+def _exp(logarithm: Tensor) -> Tensor:
+    """A positive value in place of one that training has moved beyond the range of its dtype, 0 for example.
+
+    The parameter itself is its logarithm, which the state of the model sets.
+    """
+    value, limits = logarithm.exp(), torch.finfo(logarithm.dtype)
+    return torch.where(logarithm.isfinite(), value.clamp(limits.tiny, limits.max), value)
 
 
 def _describe_constraint(module: ParameterModule, name: str) -> str | Json:

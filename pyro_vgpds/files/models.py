@@ -8,6 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
 from pyro_vgpds.files.data import Tensors, build_data, describe_data
@@ -16,6 +17,7 @@ from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_out
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
@@ -141,8 +143,7 @@ def describe_model(
             f"guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got {type(guide).__name__}. Save "
             "guide.state_dict(), or the posterior post.condition(post.data), whose guide is an AutoOpperArchambeau."
         )
-    if not isinstance(data, Sequences):
-        raise TypeError(f"data must be Sequences, but got {type(data).__name__}.")
+    check_data(data, needs_outputs=False)
     shape = (data.num_frames, model.latent_dim)
     amortised = isinstance(guide, AmortizedOpperArchambeau)
     if isinstance(guide, AmortizedOpperArchambeau) and not isinstance(guide.network, Encoder):
@@ -213,6 +214,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
 
 def pack_metadata(metadata: dict[str, object] | None, tensors: Tensors) -> Json:
     """The metadata's part of the header; its tensors are added to ``tensors``."""
+    check_kind("metadata", metadata, dict, "a dictionary", optional=True)
     if metadata is None:
         return {}
     more: Tensors = {}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pyro_vgpds.checks import check_number, is_whole
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
 from pyro_vgpds.files.places import placed
+from pyro_vgpds.kinds import check_kind, check_list, check_path, check_texts
 from pyro_vgpds.types import PathLike
 
 __all__ = ["table_suffixes", "write_table"]
@@ -61,8 +64,14 @@ def write_table(
     0,1,2
     0.5,3,4
     """
-    names = list(columns) if columns else [f"y{i}" for i in range(y.shape[1])]
+    _check(t, y, stddev, interval, columns, sequence, frame_shape)
+    if fps is not None:
+        check_number("fps", fps, "positive", lambda value: value > 0.0, "None")
+    check_kind("zone", zone, str, "the name of a time zone", optional=True)
+    names = list(columns) if columns is not None else [f"y{i}" for i in range(y.shape[1])]
     frames = None if frame_shape is None else y.reshape(len(y), *frame_shape)
+    if not hasattr(path, "write") or isinstance(path, type):
+        check_path("path", path)
     if not isinstance(path, (str, os.PathLike)):
         _write_csv(path, format_times(t, zone), y, interval, names, sequence)
         return
@@ -93,6 +102,43 @@ def write_table(
             }
             with part.open("wb") as file:
                 np.savez_compressed(file, **{name: value for name, value in arrays.items() if value is not None})
+
+
+def _check(
+    t: np.ndarray,
+    y: np.ndarray,
+    stddev: np.ndarray | None,
+    interval: tuple[np.ndarray, np.ndarray] | None,
+    columns: Sequence[str] | None,
+    sequence: Sequence[str] | None,
+    frame_shape: tuple[int, int] | None,
+) -> None:
+    """Raise an error that names the first argument of :func:`write_table` that does not fit."""
+    check_kind("t", t, np.ndarray, "an array (N,)")
+    check_kind("y", y, np.ndarray, "an array (N, D)")
+    if y.ndim != 2 or y.dtype.kind not in "fiub":
+        raise ValueError(f"y must be numbers (N, D), but it is {y.dtype} of the shape {y.shape}.")
+    if t.shape != y.shape[:1] or t.dtype.kind not in "fiuM":
+        raise ValueError(f"t must be numbers or dates ({len(y)},) as y, but it is {t.dtype} of the shape {t.shape}.")
+    if interval is not None:
+        check_list("interval", interval, "the lower and upper ends")
+        if len(interval) != 2:
+            raise ValueError(f"interval must be the lower and upper ends, but got {interval!r:.80}.")
+    ends = () if interval is None else (("interval", interval[0]), ("interval", interval[1]))
+    for name, value in (("stddev", stddev), *ends):
+        check_kind(name, value, np.ndarray, "arrays (N, D)", optional=name == "stddev")
+        if value is not None and (value.shape != y.shape or value.dtype.kind not in "fiub"):
+            raise ValueError(
+                f"{name} must be numbers {y.shape} as y, but got {value.dtype} of the shape {value.shape}."
+            )
+    for name, texts, count in (("columns", columns, y.shape[1]), ("sequence", sequence, len(y))):
+        check_texts(name, texts, optional=True)
+        if texts is not None and len(texts) != count:
+            raise ValueError(f"{name} must be {count} names for y of the shape {y.shape}, but got {len(texts)}.")
+    if frame_shape is not None:
+        check_list("frame_shape", frame_shape, "(H, W)")
+        if not all(is_whole(side) and side > 0 for side in frame_shape) or math.prod(frame_shape) != y.shape[1]:
+            raise ValueError(f"frame_shape must be (H, W) with H W = {y.shape[1]}, but got {frame_shape!r:.80}.")
 
 
 def _write_csv(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.encoder import Encoder, encoder_inputs, function_inputs, middle_likelihood
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -198,13 +199,12 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         with torch.no_grad():
             return function_inputs(data, middle_likelihood(model.output_likelihood), self.input_mean, self.input_scale)
 
-    def _check(self, data: object) -> Any:
+    def _check(self, data: Sequences) -> Any:
         """The model; raise a ValueError if ``data`` does not have its outputs."""
         model: Any = self.model
-        if not isinstance(data, Sequences) or data.num_outputs != model.num_outputs:
-            raise ValueError(
-                f"data must be Sequences(t, y) with the {model.num_outputs} outputs of the model, but got {data!r:.80}."
-            )
+        check_data(data)
+        if data.num_outputs != model.num_outputs:
+            raise ValueError(f"data must have the {model.num_outputs} outputs of the model, but got {data!r:.80}.")
         return model
 
 

@@ -15,6 +15,7 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.inference.direct import direct_loss, is_plain
+from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
@@ -210,6 +211,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     def _get_trace(
         self, model: Callable[..., object], guide: Callable[..., object], args: Any, kwargs: Any
     ) -> tuple[Trace, Trace]:
+        check_callable("model", model)
+        check_callable("guide", guide)
         with pyro_lock(), IntegrateMessenger(self._meet) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()

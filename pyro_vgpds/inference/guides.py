@@ -13,9 +13,10 @@ from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_vgpds.checks import undefined
+from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -33,6 +34,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
+        check_callable("model", model, "a Pyro model")
         super().__init__(model, **options)
         self.init_loc_fn = functools.partial(_copied, self.init_loc_fn)
 
@@ -140,11 +142,12 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
         :param lam: (N, Q), positive; None for ones.
         :raises ValueError: if a shape is not (N, Q), a value is not finite, or ``lam`` is not positive.
         """
-        if mean_bar is None:
-            assert lam is not None
-            mean_bar = torch.zeros_like(lam)
-        if lam is None:
-            lam = torch.ones_like(mean_bar)
+        check_tensor("mean_bar", mean_bar, optional=lam is not None)
+        check_tensor("lam", lam, optional=True)
+        known = lam if mean_bar is None else mean_bar
+        assert known is not None
+        mean_bar = torch.zeros_like(known) if mean_bar is None else mean_bar
+        lam = torch.ones_like(known) if lam is None else lam
         if mean_bar.dim() != 2 or mean_bar.shape != lam.shape:
             raise ValueError(
                 f"mean_bar and lam must both be (N, Q), but got {tuple(mean_bar.shape)} and {tuple(lam.shape)}."

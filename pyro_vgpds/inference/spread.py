@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import torch
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_seed
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.drawn import randomised
 
 __all__ = ["BoundEstimate", "bound_with_spread"]
@@ -57,6 +59,10 @@ def bound_with_spread(
     >>> bound_with_spread(model, guide, data).standard_error  # of Gaussian outputs
     0.0
     """
+    check_callable("model", model)
+    check_callable("guide", guide)
+    check_data(data)
+    check_seed(seed)
     check_count("num_sets", num_sets, least=2)
     if num_draws is not None:
         check_count("num_draws", num_draws, least=2)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
@@ -185,14 +186,10 @@ class Sizes:
         return latent, inducing, static
 
 
-def check_start(data: object, sizes: Sizes) -> None:
+def check_start(data: Sequences, sizes: Sizes) -> None:
     """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
-    if not isinstance(data, Sequences):
-        hint = " Sequences.from_frame(frame) reads it." if hasattr(data, "iloc") else ""
-        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.{hint}")
+    check_data(data)
     n, d = data.num_frames, data.num_outputs
-    if d == 0:
-        raise ValueError("data has times but no outputs: create it with Sequences(t, y).")
     latent_dim, num_inducing, static_dim = sizes.latent_dim, sizes.num_inducing, sizes.static_dim
     if latent_dim is not None:
         check_count("latent_dim", latent_dim)

@@ -15,11 +15,12 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import undefined
+from pyro_vgpds.checks import check_count, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
+from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
 
@@ -104,6 +105,7 @@ class Kernel(ParameterModule):
         >>> Decay(rate=2.0), Decay().unset
         (Decay(rate=2), {'rate'})
         """
+        check_kind("name", name, str, "a text")
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
         self.declare(name, constraint)
@@ -142,6 +144,7 @@ class Kernel(ParameterModule):
         >>> RBF(variance=2.0).read("variance").shape, RBF(variance=[1.0, 2.0, 3.0]).read("variance").shape
         (torch.Size([1]), torch.Size([3]))
         """
+        self._check_names((name,))
         value = getattr(self, name)
         own_dim = value.dim() if self.prior(name) is None else self.event_dim(name)
         return value if own_dim else value.unsqueeze(-1)
@@ -198,6 +201,7 @@ class Kernel(ParameterModule):
         >>> RBF(lengthscale=0.5).fix("variance").per_dimension(3)
         RBF(variance=1 (fixed), lengthscale=[0.5, 0.5, 0.5])
         """
+        check_count("latent_dim", latent_dim)
         for name in self._check_names(names):
             if name not in self.shared_parameters and self.is_learned(name) and not self.event_dim(name):
                 self.assign(name, getattr(self, name).detach().expand(latent_dim))
@@ -205,7 +209,7 @@ class Kernel(ParameterModule):
 
     def _check_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in self._names:
+            if not isinstance(name, str) or name not in self._names:
                 raise ValueError(
                     f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
                 )

@@ -124,7 +124,7 @@ class Program:
         return torch.cat([torch.eye(1, n, dtype=torch.float64)[0] for n in self.sizes])
 
     def states(self, values: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """A, its transposed blocks or None, the process noise Q, each (K, U, size), and variances (K,) without noise."""
+        """A, its transposed blocks or None, process noise Q, (K, U, size) each, and variances (K,) without noise."""
         count, steps = values.shape[1], matrices.dt.shape[0]
         a, q, turned = (torch.zeros(count, steps, matrices.size, dtype=torch.float64) for _ in range(3))
         fixed = self._fixed(values, matrices)

@@ -10,7 +10,7 @@ from functools import reduce
 
 from torch import Tensor
 
-from pyro_vgpds.checks import undefined
+from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
@@ -63,6 +63,8 @@ def lift(parameter: Tensor, like: Tensor) -> Tensor:
     >>> lift(torch.ones(3), torch.zeros(5, 7)).shape
     torch.Size([3, 1, 1])
     """
+    check_tensor("parameter", parameter)
+    check_tensor("like", like)
     return parameter.reshape(parameter.shape + (1,) * like.dim())
 
 

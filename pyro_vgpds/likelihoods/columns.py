@@ -11,8 +11,9 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import is_whole
+from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
@@ -43,9 +44,15 @@ class ByColumn(Likelihood):
         groups: Mapping[Likelihood, Sequence[int | str]] | Iterable[tuple[Likelihood, Sequence[int | str]]],
     ) -> None:
         super().__init__()
+        if (
+            isinstance(groups, (str, bytes, type))
+            or not isinstance(groups, Iterable)
+            or getattr(groups, "ndim", 1) == 0
+        ):
+            raise TypeError(f"groups must be pairs of a likelihood and its columns, but got {groups!r:.80}.")
         pairs = list(groups.items() if isinstance(groups, Mapping) else groups)
         if not pairs:
-            raise ValueError("ByColumn needs at least one likelihood with its columns, but got none.")
+            raise ValueError("groups must have at least one likelihood with its columns, but there are none.")
         for pair in pairs:
             _check_pair(pair)
         likelihoods = [likelihood for likelihood, _ in pairs]
@@ -79,6 +86,10 @@ class ByColumn(Likelihood):
         self.place = torch.tensor(place, device=self.place.device)
 
     def meet(self, num_outputs: int, columns: Sequence[str] | None = None) -> None:
+        check_count("num_outputs", num_outputs)
+        check_texts("columns", columns, optional=True)
+        if columns is not None and len(columns) != num_outputs:
+            raise ValueError(f"columns must be num_outputs = {num_outputs} names, but got {len(columns)}.")
         if any(isinstance(column, str) for group in self.columns for column in group):
             if columns is None and not len(self.place):
                 raise ValueError("ByColumn has names of columns, but the outputs have none. Give indices.")
@@ -127,7 +138,7 @@ class ByColumn(Likelihood):
         :raises ValueError: if no likelihood has such a parameter, or it has a prior.
         """
         for name in names:
-            if not any(name in likelihood.parameter_names for likelihood in self._members()):
+            if not isinstance(name, str) or not any(name in one.parameter_names for one in self._members()):
                 raise ValueError(f"no likelihood of {self} has a parameter {name!r}.")
         for likelihood in self._members():
             own = [name for name in names if name in likelihood.parameter_names]
@@ -248,10 +259,10 @@ def _outputs(part: Part) -> Tensor:
 
 def _check_pair(pair: object) -> None:
     if not isinstance(pair, tuple) or len(pair) != 2:
-        raise TypeError(f"ByColumn needs pairs of a likelihood and its columns, but got {pair!r:.80}.")
+        raise TypeError(f"groups must be pairs of a likelihood and its columns, but got {pair!r:.80}.")
     likelihood, columns = pair
     if not isinstance(likelihood, Likelihood) or isinstance(likelihood, ByColumn):
-        raise TypeError(f"ByColumn needs likelihoods such as Poisson(), but got {likelihood!r:.80}.")
+        raise TypeError(f"groups must have likelihoods such as Poisson(), but got {likelihood!r:.80}.")
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         raise TypeError(f"the columns of {likelihood} must be a list of indices or names, but got {columns!r:.80}.")
     if not (found := list(columns)):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch.distributions import constraints
 
+from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
 
 __all__ = ["LikelihoodParameters"]
@@ -44,6 +45,8 @@ class LikelihoodParameters(ParameterModule):
         :param per_output: whether a vector has a value for each output. If False, it may have any size.
         :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
         """
+        check_kind("name", name, str, "a text")
+        check_flags(per_output=per_output)
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
         self.declare(name, constraint)
@@ -76,7 +79,7 @@ class LikelihoodParameters(ParameterModule):
         StudentT(scale=0.1, df=4 (fixed))
         """
         for name in names or self._names:
-            if name not in self._names:
+            if not isinstance(name, str) or name not in self._names:
                 raise ValueError(
                     f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
                 )

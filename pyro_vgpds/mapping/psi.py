@@ -156,9 +156,11 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     ... def _zero(first, second, mean, variance, z, mask):
     ...     return torch.zeros(1 if mask is None else len(mask), len(z), len(z))
     """
-    for kind in (first, second):
+    for name, kind in (("first", first), ("second", second)):
         if not (isinstance(kind, type) and issubclass(kind, MappingValue)):
-            raise TypeError(f"register_psi2 needs classes of kernel values, derived from MappingValue, but got {kind}.")
+            raise TypeError(
+                f"{name} must be a class of kernel values, derived from MappingValue, but got {kind!r:.80}."
+            )
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _CROSS[first, second] = function

@@ -7,9 +7,11 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyro_vgpds.checks import check_not_negative, check_tensor
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.psi import MappingValue, expect, observe
@@ -69,6 +71,13 @@ class SparseGP(Expandable):
         data: Sequences | None = None,
         jitter: float | None = None,
     ) -> None:
+        check_parts("kernel", kernel, "the value of a mapping, such as ARDRBF()()", "cov", "psi1", "psi2")
+        for name, value, dims in (("x", x, 2), ("inducing", inducing, 2), ("mean", mean, 1), ("noise", noise, 0)):
+            check_tensor(name, value, dims)
+        check_tensor("scale", scale, 1, optional=True)
+        check_kind("data", data, Sequences, "Sequences(t, y)", optional=True)
+        if jitter is not None:
+            check_not_negative("jitter", jitter)
         self._given = mean, scale  # as they are, by which the data know their column groups
         x, inducing, mean, noise, kernel = (
             x.double(),
@@ -86,7 +95,9 @@ class SparseGP(Expandable):
                 f"noise must be one number, (..., 1) or (..., {len(mean)}), but its shape is {tuple(noise.shape)}."
             )
         if scale is not None and scale.shape != mean.shape:
-            raise ValueError(f"scale must be ({len(mean)},), one for each output, but got {tuple(scale.shape)}.")
+            raise ValueError(
+                f"scale must be ({len(mean)},) as mean, one for each output, but got {tuple(scale.shape)}."
+            )
         batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
 

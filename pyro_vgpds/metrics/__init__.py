@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors and scores of predictions. Truth and prediction have the same shape; NaN in the truth is ignored."""
 
-from pyro_vgpds.metrics.arguments import as_array as as_array
 from pyro_vgpds.metrics.discrete import (
     bits_per_spike,
     brier_score,

@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
+from pyro_vgpds.checks import as_numbers
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["as_array", "check_entries", "compare", "first_entry", "read_truth"]
-
-
-def as_array(value: ArrayLike) -> np.ndarray:
-    """A tensor, array or list as numpy, float64."""
-    return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
+__all__ = ["check_entries", "compare", "first_entry", "read_truth"]
 
 
 def read_truth(truth: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """The mask of entries that are not NaN, and the truth. Raises a ValueError if all are NaN."""
-    true = as_array(truth)
+    true = as_numbers("truth", truth)
     counts = ~np.isnan(true)
     if not counts.any():
         raise ValueError("truth must have entries that are not NaN, but it is empty or all NaN.")
@@ -30,7 +25,7 @@ def compare(truth: ArrayLike, **others: ArrayLike) -> tuple[np.ndarray, ...]:
     counts, true = read_truth(truth)
     arrays = []
     for name, value in others.items():
-        array = as_array(value)
+        array = as_numbers(name, value)
         if array.shape != true.shape:
             raise ValueError(f"{name} must have the shape of truth, {true.shape}, but got {array.shape}.")
         if not np.isfinite(array[counts]).all():

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import torch
 
-from pyro_vgpds.checks import check_count, check_number, check_probability
-from pyro_vgpds.metrics.arguments import as_array, check_entries, compare, read_truth
+from pyro_vgpds.checks import as_numbers, check_number, check_probability, check_seed
+from pyro_vgpds.metrics.arguments import check_entries, compare, read_truth
 from pyro_vgpds.types import ArrayLike
 
 __all__ = [
@@ -36,7 +36,7 @@ def log_score(truth: ArrayLike, log_prob: ArrayLike) -> float:
     -1.0397
     """
     counts, true = read_truth(truth)
-    value = as_array(log_prob)
+    value = as_numbers("log_prob", log_prob)
     if value.shape != true.shape:
         raise ValueError(f"log_prob must have the shape of truth, {true.shape}, but got {value.shape}.")
     check_entries("log_prob", value, ~counts | (value < np.inf), "a number or minus infinity where truth is not NaN")
@@ -83,7 +83,9 @@ def bits_per_spike(truth: ArrayLike, mean: ArrayLike, base_rate: ArrayLike, floo
     0.926
     """
     counts, true = read_truth(truth)
-    base = as_array(base_rate)
+    base = as_numbers("base_rate", base_rate)
+    if not np.isfinite(base).all():
+        raise ValueError("base_rate must be finite.")
     if true.ndim != 2 or base.shape != true.shape[1:]:
         raise ValueError(f"truth must be (N, D) and base_rate (D,), but got {true.shape} and {base.shape}.")
     gain = poisson_log_prob(true, mean, floor) - poisson_log_prob(true, np.broadcast_to(base, true.shape), floor)
@@ -129,7 +131,7 @@ def randomized_pit(truth: ArrayLike, below: ArrayLike, at_most: ArrayLike, seed:
     >>> bool(0 <= pit[0] <= 0.25 <= pit[1] <= 1)
     True
     """
-    check_count("seed", seed, 0)
+    check_seed(seed)
     counts, low, high = _read_cdf(truth, below, at_most)
     draws = np.random.default_rng(seed).random(low.shape)
     return np.where(counts, low + draws * (high - low), np.nan)
@@ -180,9 +182,10 @@ def sample_cdf(truth: ArrayLike, samples: ArrayLike) -> tuple[np.ndarray, np.nda
     ([0.25], [0.75])
     """
     counts, true = read_truth(truth)
-    draws = as_array(samples)
+    draws = as_numbers("samples", samples)
     if draws.shape[1:] != true.shape or draws.ndim != true.ndim + 1 or len(draws) == 0:
-        raise ValueError(f"samples must be (S, {', '.join(map(str, true.shape))}) with S >= 1, but got {draws.shape}.")
+        shape = ", ".join(map(str, ("S", *true.shape)))
+        raise ValueError(f"samples must be ({shape}) with S >= 1, as truth, but got {draws.shape}.")
     check_entries("samples", draws, ~counts | ~np.isnan(draws), "numbers where truth is not NaN")
     lower, higher = (draws < true).sum(0) / (len(draws) + 1), ((draws <= true).sum(0) + 1) / (len(draws) + 1)
     return np.where(counts, lower, np.nan), np.where(counts, higher, np.nan)

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from pyro_vgpds.metrics.arguments import as_array, compare
+from pyro_vgpds.checks import as_numbers
+from pyro_vgpds.metrics.arguments import compare
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["coverage", "mae", "mse", "nlpd", "ra", "sc"]
@@ -68,7 +69,7 @@ def sc(truth: ArrayLike, prediction: ArrayLike, scale: ArrayLike) -> float:
     3.0
     """
     counts, true, guess = compare(truth, prediction=prediction)
-    weight = as_array(scale)
+    weight = as_numbers("scale", scale)
     if true.ndim != 2 or weight.shape != true.shape[1:]:
         raise ValueError(f"truth must be (N, d) and scale (d,), but got {true.shape} and {weight.shape}.")
     error = np.where(counts, np.degrees(true - guess), 0.0) * weight

@@ -12,14 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.animation import AbstractMovieWriter, FuncAnimation
+from matplotlib.animation import AbstractMovieWriter, Animation, FuncAnimation
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_number
 from pyro_vgpds.files.film import write_film
+from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.plotting.frames import check_films, gray_range, show_frame
 from pyro_vgpds.plotting.poses import Motions, bone_lines, check_motions, draw_pose, flatten
-from pyro_vgpds.plotting.style import Labels
+from pyro_vgpds.plotting.style import Labels, check_labels
 from pyro_vgpds.types import ArrayLike, PathLike
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from pyro_vgpds.datasets.skeleton import Skeleton
 
 __all__ = ["EmbeddedAnimation", "animate_frames", "animate_poses", "embed_animation", "save_animation"]
+
+
+_LEAST = 10  # dots per inch, for which a font has a size
 
 
 def animate_frames(films: Mapping[str, ArrayLike], *, labels: Labels | None = None, fps: float = 12.0) -> FuncAnimation:
@@ -51,6 +55,8 @@ def animate_frames(films: Mapping[str, ArrayLike], *, labels: Labels | None = No
 
     pictures = check_films(films)
     count, height, width = next(iter(pictures.values())).shape
+    check_labels(labels, count)
+    _check_rate(fps)
     size = (2.3 * len(pictures), 2.3 * height / width + (0.65 if labels is not None else 0.4))
     figure, axes = plt.subplots(1, len(pictures), figsize=size, squeeze=False, layout="constrained")
     limits = gray_range(pictures)
@@ -93,6 +99,8 @@ def animate_poses(
     """
     import matplotlib.pyplot as plt
 
+    check_flags(overlay=overlay)
+    _check_rate(fps)
     named = {name: flatten(places, view) for name, places in check_motions(skeleton, motions).items()}
     everything = np.concatenate([places.reshape(-1, 2) for places in named.values()])
     (left, bottom), (right, top) = np.nanmin(everything, 0), np.nanmax(everything, 0)
@@ -137,6 +145,10 @@ def save_animation(animation: FuncAnimation, path: PathLike, *, fps: float = 12.
     """
     import matplotlib.pyplot as plt
 
+    check_kind("animation", animation, Animation, "an animation of matplotlib")
+    check_path("path", path)
+    _check_rate(fps)
+    check_count("dpi", dpi, _LEAST)
     writer = _FilmWriter(fps=fps)  # type: ignore[arg-type, unused-ignore]
     animation.save(os.fspath(path), writer=writer, dpi=dpi)
     plt.close(writer.fig)
@@ -180,12 +192,18 @@ def embed_animation(
     >>> embed_animation(animate_frames({"pendulum": video.frames}), dpi=60)
     EmbeddedAnimation(width=138, height=162)
     """
-    check_count("dpi", dpi)
+    check_kind("animation", animation, Animation, "an animation of matplotlib")
+    _check_rate(fps)
+    check_count("dpi", dpi, _LEAST)
     check_count("density", density)
     with TemporaryDirectory() as folder:
         gif = save_animation(animation, Path(folder) / "a.gif", fps=fps, dpi=density * dpi).read_bytes()
     width, height = (int.from_bytes(gif[at : at + 2], "little") for at in (6, 8))  # of the gif's header
     return EmbeddedAnimation(gif, round(width / density), round(height / density))
+
+
+def _check_rate(fps: float) -> None:
+    check_number("fps", fps, "positive", lambda value: value > 0.0)
 
 
 class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]

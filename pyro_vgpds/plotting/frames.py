@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import BASELINE, Labels, array, choose_frames
+from pyro_vgpds.checks import as_numbers
+from pyro_vgpds.kinds import check_kind
+from pyro_vgpds.plotting.style import BASELINE, Labels, check_labels, choose_frames, read_axes
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -48,12 +50,16 @@ def plot_frames(
     pictures = check_films(films)
     count, height, width = next(iter(pictures.values())).shape
     chosen = choose_frames(frames, count)
+    check_labels(labels, max(chosen) + 1)
     shape = (len(pictures), len(chosen))
     if axes is None:
         cell = 1.25 if len(chosen) > 4 else 1.7
         size = (0.9 + cell * shape[1], 0.35 + cell * height / width * shape[0])
         axes = plt.subplots(*shape, figsize=size, squeeze=False, layout="constrained")[1]
-    axes = np.asarray(axes, dtype=object).reshape(shape)
+    every = read_axes(axes)
+    if len(every) != shape[0] * shape[1]:
+        raise ValueError(f"axes must be {shape}, films by frames, but there are {len(every)}.")
+    axes = np.asarray(every, dtype=object).reshape(shape)
     limits = gray_range(pictures)
     for row, (name, film) in zip(axes, pictures.items(), strict=True):
         for ax, i in zip(row, chosen, strict=True):
@@ -77,9 +83,10 @@ def show_frame(ax: Axes, picture: np.ndarray, limits: tuple[float, float]) -> Ax
 
 def check_films(films: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     """The films as arrays. Raises a ValueError if they are not of one shape (T, H, W)."""
-    pictures = {name: array(film) for name, film in films.items()}
+    check_kind("films", films, Mapping, "{name: images (T, H, W)}")
+    pictures = {name: as_numbers(f"films[{name!r}]", film) for name, film in films.items()}
     shapes = {film.shape for film in pictures.values()}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 3:
+    if len(shapes) != 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes)):
         raise ValueError(
             "films must be images (T, H, W), all of the same shape, but got "
             + (", ".join(f"{name} {film.shape}" for name, film in pictures.items()) or "none")

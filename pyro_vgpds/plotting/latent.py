@@ -12,7 +12,8 @@ from torch.distributions import Distribution
 
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.plotting.style import array, color, new_axes, tidy, time_axis
+from pyro_vgpds.kinds import check_parts
+from pyro_vgpds.plotting.style import array, check_labels, color, new_axes, read_axes, read_indices, tidy, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,13 +61,14 @@ def plot_latent(
     """
     import matplotlib.pyplot as plt
 
-    names = posterior.data.names if names is None else names
     mean, sd, slices, times = _paths(posterior)
+    names = posterior.data.names if names is None else names
+    check_labels(names, len(slices), "names", "sequences")
     chosen = _dimensions(range(mean.shape[1]) if dimensions is None else dimensions, mean.shape[1])
     if axes is None:
         size = (6.4, 0.6 + 1.5 * len(chosen))
         axes = plt.subplots(len(chosen), 1, figsize=size, sharex=True, squeeze=False, layout="constrained")[1]
-    axes = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
+    axes = np.asarray(read_axes(axes), dtype=object)
     if len(axes) != len(chosen):
         raise ValueError(f"axes must have one entry for each of the {len(chosen)} dimensions, but got {len(axes)}.")
     for ax, q in zip(axes, chosen, strict=True):
@@ -104,8 +106,9 @@ def plot_plane(
     """
     from matplotlib.collections import EllipseCollection
 
-    names = posterior.data.names if names is None else names
     mean, sd, slices, times = _paths(posterior)
+    names = posterior.data.names if names is None else names
+    check_labels(names, len(slices), "names", "sequences")
     first, second = _dimensions(dimensions, mean.shape[1], count=2)
     ax = tidy(new_axes(ax, (5.0, 4.4)))
     for s, rows in enumerate(slices):
@@ -128,6 +131,7 @@ def plot_plane(
 
 def _paths(posterior: LatentPaths) -> tuple[np.ndarray, np.ndarray, list[slice], np.ndarray]:
     """Means and standard deviations (N, Q), the rows of each sequence, and the times or dates (N,)."""
+    check_parts("posterior", posterior, "a Posterior, or an object with q and data", "q", "data")
     q, data = posterior.q, posterior.data
     times = array(data.times.t)
     if data.time_origin is not None:
@@ -143,7 +147,7 @@ def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
 
 
 def _dimensions(chosen: Iterable[int] | Tensor, total: int, count: int | None = None) -> list[int]:
-    dimensions = [int(q) for q in chosen]
+    dimensions = read_indices("dimensions", chosen)
     if count is not None and len(dimensions) != count:
         raise ValueError(f"dimensions must have {count} entries, but got {dimensions}.")
     if not dimensions or not all(0 <= q < total for q in dimensions):
@@ -152,4 +156,4 @@ def _dimensions(chosen: Iterable[int] | Tensor, total: int, count: int | None = 
 
 
 def _name(names: Sequence[str] | None, sequence: int) -> str:
-    return f"sequence {sequence}" if names is None else names[sequence]
+    return f"sequence {sequence}" if names is None else str(list(names)[sequence])

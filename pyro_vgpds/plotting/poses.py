@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, Labels, array, choose_frames, new_axes
+from pyro_vgpds.checks import as_numbers, check_choice
+from pyro_vgpds.kinds import check_parts
+from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, Labels, check_labels, choose_frames, new_axes
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def plot_poses(
     named = check_motions(skeleton, motions)
     count = len(next(iter(named.values())))
     chosen = choose_frames(frames, count)
+    check_labels(labels, max(chosen) + 1)
     flat = {name: flatten(places[chosen], view) for name, places in named.items()}
     everything = np.concatenate(list(flat.values()))
     middle = _middles(list(flat.values()))
@@ -106,8 +109,7 @@ def bone_lines(skeleton: Skeleton, pose: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def flatten(places: np.ndarray, view: str) -> np.ndarray:
     """Project positions (..., J, 3) to horizontal and vertical positions (..., J, 2); the y axis points up."""
-    if view not in VIEWS:
-        raise ValueError(f"view must be one of {', '.join(VIEWS)}, but got {view!r}.")
+    check_choice("view", view, VIEWS)
     turn = {"side": 0.5 * np.pi, "front": 0.0, "three-quarter": 0.3 * np.pi}[view]
     x, y, z = np.moveaxis(places, -1, 0)
     across = np.cos(turn) * x + np.sin(turn) * z
@@ -118,11 +120,12 @@ def flatten(places: np.ndarray, view: str) -> np.ndarray:
 
 def check_motions(skeleton: Skeleton, motions: Motions) -> dict[str, np.ndarray]:
     """The motions as named arrays. Raises a ValueError if they are not of one shape (T, J, 3)."""
+    check_parts("skeleton", skeleton, "a Skeleton", "joints", "bones")
     given = dict(motions) if isinstance(motions, Mapping) else {"motion": motions}
-    named = {name: array(places) for name, places in given.items()}
+    named = {name: as_numbers(f"motions[{name!r}]", places) for name, places in given.items()}
     named = {name: places[None] if places.ndim == 2 else places for name, places in named.items()}
     expected = (len(skeleton.joints), 3)
-    lengths = {len(places) for places in named.values()}
+    lengths = {places.shape[:1] for places in named.values()}
     if len(lengths) != 1 or not all(places.ndim == 3 and places.shape[1:] == expected for places in named.values()):
         raise ValueError(
             f"motions must be positions (T, {expected[0]}, 3) with the same T, but got "

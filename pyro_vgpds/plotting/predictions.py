@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers, check_probability, is_whole
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.stamps import read_dates
+from pyro_vgpds.kinds import check_list, check_parts
 from pyro_vgpds.plotting.discrete import Drawing
 from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, array, new_axes, tidy, time_axis
 from pyro_vgpds.types import ArrayLike
@@ -73,10 +75,11 @@ def plot_forecast(
     t, mean = _mean(prediction, column)
     order = np.argsort(t, kind="stable")  # one sequence, whose times may be in any order
     t, mean = t[order], mean[order]
-    if not all(0.0 < level < 1.0 for level in levels):
-        raise ValueError(f"levels must be between 0 and 1, but got {tuple(levels)}.")
+    check_list("levels", levels, "a list of probabilities")
+    for level in levels:
+        check_probability(level, "levels")
     before, after = (
-        None if pair is None else (_times(prediction, pair[0], what), array(pair[1])[:, column])
+        None if pair is None else _pair(prediction, pair, column, what)
         for what, pair in (("history", history), ("truth", truth))
     )
     ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
@@ -131,12 +134,12 @@ def plot_reconstruction(
     """
     column, name = _output(prediction, output)
     t, mean = _mean(prediction, column)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must be between 0 and 1, but got {level!r}.")
+    check_probability(level, "level")
     arrays = {"truth": truth, "baseline": baseline, "seen": seen}
     for what, value in arrays.items():
-        if value is not None and array(value).shape != tuple(prediction.mean.shape):
-            raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but got {array(value).shape}.")
+        shape = None if value is None else as_numbers(what, value).shape
+        if shape is not None and shape != tuple(prediction.mean.shape):
+            raise ValueError(f"{what} must be {tuple(prediction.mean.shape)}, but got {shape}.")
     ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     runs = _runs(t)
     if seen is not None:
@@ -155,13 +158,16 @@ def plot_reconstruction(
 
 
 def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
+    check_parts("prediction", prediction, "a Prediction, or an object with t and mean", "t", "mean")
+    if len(getattr(prediction.mean, "shape", ())) != 2:
+        raise TypeError(f"prediction must be a Prediction, or have a mean (T, D), but got {prediction!r:.80}.")
     columns, count = getattr(prediction, "columns", None), prediction.mean.shape[1]
     if isinstance(output, str):
         if columns is None or output not in columns:
             raise ValueError(f"output must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
         return columns.index(output), output
-    if not -count <= output < count:
-        raise ValueError(f"output must be from 0 to {count - 1}, but got {output}.")
+    if not is_whole(output) or not -count <= output < count:
+        raise ValueError(f"output must be from 0 to {count - 1}, but got {output!r:.80}.")
     number = int(output) % count
     return number, columns[number] if columns else f"output {number}"
 
@@ -169,6 +175,23 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
 def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
     return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
+
+
+def _pair(prediction: Any, pair: Any, column: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Times (n,) and the values (n,) of one output."""
+    check_list(name, pair, "a pair of times and outputs")
+    if len(pair) != 2 or hasattr(pair, "columns"):
+        raise ValueError(f"{name} must be a pair of times (n,) and outputs (n, D), but got {pair!r:.80}.")
+    times, values = _times(prediction, pair[0], name), as_numbers(name, pair[1])
+    if (
+        times.ndim != 1
+        or values.ndim != 2
+        or len(values) != len(times)
+        or not values.shape[1] > column
+        or not len(times)
+    ):
+        raise ValueError(f"{name} must be times (n,) and outputs (n, D), but got {times.shape} and {values.shape}.")
+    return times, values[:, column]
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:

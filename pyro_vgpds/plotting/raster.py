@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers, check_number, is_whole
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, time_axis
+from pyro_vgpds.kinds import check_list
+from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, read_axes, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def plot_raster(
     pictures = {"data": y}
     if prediction is not None:
         mean = getattr(prediction, "mean", None)
-        pictures["prediction"] = array(prediction if mean is None or callable(mean) else mean).astype(float)
+        pictures["prediction"] = as_numbers("prediction", prediction if mean is None or callable(mean) else mean)
         if pictures["prediction"].shape != y.shape:
             raise ValueError(f"prediction must be {y.shape}, but its shape is {pictures['prediction'].shape}.")
     chosen, names = _outputs(sequences, y.shape[1], outputs)
@@ -83,7 +85,7 @@ def _read(data: Sequences | ArrayLike) -> tuple[Sequences | None, np.ndarray]:
         if data.y is None:
             raise ValueError("data must have outputs, but these sequences have times only.")
         return data, array(data.read(0, data.num_base_outputs)).astype(float)
-    y = array(data).astype(float)
+    y = as_numbers("data", data)
     if y.ndim != 2 or 0 in y.shape:
         raise ValueError(f"data must be Sequences or (N, D), but its shape is {y.shape}.")
     return None, y
@@ -94,14 +96,15 @@ def _outputs(
 ) -> tuple[list[int], list[str]]:
     """Indices and names of the chosen outputs."""
     columns = None if sequences is None or sequences.columns is None else sequences.columns[:count]
+    check_list("outputs", outputs, "a list of indices or names", optional=True)
     chosen: list[int] = []
     for one in range(count) if outputs is None else outputs:
         if isinstance(one, str):
             if columns is None or one not in columns:
                 raise ValueError(f"outputs must be of {columns or f'0 to {count - 1}'}, but got {one!r}.")
             chosen.append(columns.index(one))
-        elif not -count <= one < count:
-            raise ValueError(f"outputs must be from 0 to {count - 1}, but got {one}.")
+        elif not is_whole(one) or not -count <= one < count:
+            raise ValueError(f"outputs must be from 0 to {count - 1}, but got {one!r:.80}.")
         else:
             chosen.append(int(one) % count)
     if not chosen:
@@ -111,8 +114,7 @@ def _outputs(
 
 def _largest(y: np.ndarray, largest: float | None) -> float:
     if largest is not None:
-        if not 0.0 < largest < np.inf:
-            raise ValueError(f"largest must be positive, but got {largest!r}.")
+        check_number("largest", largest, "positive", lambda value: value > 0.0)
         return float(largest)
     seen = y[np.isfinite(y)]
     if not len(seen):
@@ -136,7 +138,7 @@ def _axes(axes: Sequence[Axes] | None, count: int, num_outputs: int) -> list[Axe
         height = min(7.0, max(2.4, 0.05 * num_outputs + 1.5))
         made = plt.subplots(1, count, figsize=(6.4 * count, height), squeeze=False, layout="constrained")[1]
         return list(made[0])
-    found = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [cast("Axes", axes)]
+    found = read_axes(axes)
     if len(found) != count:
         raise ValueError(f"axes must be {count}, one for each picture, but got {len(found)}.")
     return found

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
 
+from pyro_vgpds.checks import is_whole
+from pyro_vgpds.kinds import check_list, check_parts
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -22,9 +24,13 @@ __all__ = [
     "TRUTH",
     "Labels",
     "array",
+    "check_axes",
+    "check_labels",
     "choose_frames",
     "color",
     "new_axes",
+    "read_axes",
+    "read_indices",
     "tidy",
     "time_axis",
     "tint",
@@ -48,7 +54,41 @@ def new_axes(ax: Axes | None, size: tuple[float, float] = (6.4, 3.6)) -> Axes:
     """``ax`` itself, or the axes of a new figure."""
     import matplotlib.pyplot as plt
 
+    if ax is not None:
+        check_axes("ax", ax)
     return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def check_axes(name: str, ax: object) -> None:
+    """Raise a TypeError if ``ax`` is not axes of matplotlib.
+
+    :param name: of the argument.
+    """
+    check_parts(name, ax, "axes of matplotlib", "plot", "imshow", "spines")
+
+
+def read_axes(axes: object) -> list[Axes]:
+    """All axes in an array or in nested lists, or a single one.
+
+    :raises TypeError: if something else is among them.
+    """
+    if isinstance(axes, np.ndarray):
+        axes = axes.ravel().tolist()
+    if isinstance(axes, (list, tuple)):
+        return [ax for part in axes for ax in read_axes(part)]
+    check_axes("axes", axes)
+    return [cast("Axes", axes)]
+
+
+def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:
+    """Raise an error if there is not a label for each of ``count`` things.
+
+    :param name: of the argument.
+    :param of: what has labels.
+    """
+    check_list(name, labels, "a list of labels", optional=True)
+    if labels is not None and len(labels) < count:
+        raise ValueError(f"{name} must be {count} labels for the {of}, but there are {len(labels)}.")
 
 
 def tidy(ax: Axes) -> Axes:
@@ -75,10 +115,24 @@ def array(value: ArrayLike) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
+def read_indices(name: str, indices: Iterable[int]) -> list[int]:
+    """Indices in a list, an array or a tensor.
+
+    :param name: of the argument.
+    :raises TypeError: if they are not whole numbers.
+    """
+    check_list(name, indices, "a list of indices")
+    found = indices.tolist() if isinstance(indices, (np.ndarray, Tensor)) else list(indices)
+    if not all(is_whole(one) for one in found):
+        raise TypeError(f"{name} must be whole numbers, but got {found!r:.80}.")
+    return [int(one) for one in found]
+
+
 def choose_frames(frames: Sequence[int] | None, count: int) -> list[int]:
     """The given indices after a check, or up to eight evenly spaced ones of ``count``."""
-    every = np.linspace(0, count - 1, min(8, count)).round()
-    chosen = [int(i) for i in (every if frames is None else frames)]
+    if frames is None:
+        return [int(i) for i in np.linspace(0, count - 1, min(8, count)).round()]
+    chosen = read_indices("frames", frames)
     if not chosen or not all(0 <= i < count for i in chosen):
         raise ValueError(f"frames must be indices from 0 to {count - 1}, but got {chosen}.")
     return chosen

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from pyro_vgpds.checks import as_numbers
+from pyro_vgpds.kinds import check_parts
 from pyro_vgpds.plotting.style import LEARNED, MUTED, TRUTH, array, new_axes, tidy
 from pyro_vgpds.types import ArrayLike
 
@@ -51,6 +53,7 @@ def plot_training(result: TrainingRun, ax: Axes | None = None) -> Axes:
     >>> plot_training(result).get_ylabel()
     'bound (nats)'
     """
+    check_parts("result", result, "a FitResult", "history", "bound", "method")
     if not result.history:
         raise ValueError("result.history must have at least one step, but it is empty: train for one step or more.")
     ax = tidy(new_axes(ax))
@@ -78,8 +81,8 @@ def plot_relevance(after: ArrayLike, before: ArrayLike | None = None, ax: Axes |
     >>> ax = plot_relevance(model.relevance(guide, data))
     >>> ax.figure.savefig("relevance.png")
     """
-    late: np.ndarray = array(getattr(after, "value", after))
-    early: np.ndarray | None = None if before is None else array(getattr(before, "value", before))
+    late = as_numbers("after", getattr(after, "value", after))
+    early = None if before is None else as_numbers("before", getattr(before, "value", before))
     if late.ndim != 1 or (early is not None and early.shape != late.shape):
         other = "" if early is None else f" and {early.shape}"
         raise ValueError(f"after and before must be (Q,), but got {late.shape}{other}.")

@@ -115,7 +115,9 @@ def read_new_data(t: DataLike, y: DataLike, data: Sequences, name: str = "y") ->
         raise ValueError("y is required: outputs with NaN where they are hidden. For times alone use forecast().")
     stamps, several = _read_stamps(t, data), is_list(t)
     y = [_align(part, data, name) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data, name)
-    read_outputs(y, stamps, several, name)
+    arrays, _ = read_outputs(y, stamps, several, name)
+    if name != "y" and any(bool(torch.isinf(torch.as_tensor(array)).any()) for array in arrays):
+        raise ValueError(f"{name} must be finite or NaN (not known), but it has infinite values.")
     new = Sequences(stamps if several else stamps[0], y, dtype=data.dtype, device=data.device)
     if new.num_outputs != data.num_base_outputs:
         raise ValueError(f"{name} has {new.num_outputs} outputs, but the model has {data.num_base_outputs}.")

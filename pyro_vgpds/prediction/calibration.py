@@ -12,7 +12,7 @@ from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.solver import Solver, check_solver
-from pyro_vgpds.training.progress import counting_bar
+from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = ["hidden_variance", "residual_variance"]
@@ -61,6 +61,7 @@ def hidden_variance(
     check_probability(share, "share")
     check_count("num_sequences", num_sequences)
     check_count("num_frames", num_frames)
+    check_progress(progress)
     solver = Solver(num_starts=1, num_steps=60) if solver is None else check_solver(solver)
     data, num_outputs = posterior.data, posterior.num_outputs
     y, slices = data.read(0, num_outputs), data.times.slices()

@@ -11,10 +11,12 @@ import torch
 from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
-from pyro_vgpds.data.parts import like_training
+from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.data.parts import check_data, like_training
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import least_lam
+from pyro_vgpds.kinds import check_kind, check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -62,6 +64,10 @@ def continue_training(
     learn: bool = True,
 ) -> P:
     """As :func:`condition`, with hyperparameters that are trained further unless ``learn`` is False."""
+    check_kind("posterior", posterior, FittedModel, "a Posterior")
+    check_data(data)
+    check_list("sequences", sequences, "a list with an index, a name or None for each sequence", optional=True)
+    check_count("num_steps", num_steps, 0)
     if data.num_base_outputs != posterior.num_outputs:
         raise ValueError(f"data has {data.num_base_outputs} outputs, but the model has {posterior.num_outputs}.")
     belongs = _belongs(posterior.data, data, sequences)
@@ -77,7 +83,7 @@ def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence]
     names, count = known.names or [], known.num_sequences
     given = list(range(data.num_sequences)) if sequences is None else list(sequences)
     found = [names.index(s) if isinstance(s, str) and s in names else s for s in given]
-    belongs = [s for s in found if s is None or (not isinstance(s, str) and 0 <= s < count)]
+    belongs = [s for s in found if s is None or (is_whole(s) and 0 <= s < count)]
     if len(belongs) != data.num_sequences or len(belongs) < len(found):
         also = f" (names: {', '.join(map(repr, names))})" if names else ""
         raise ValueError(

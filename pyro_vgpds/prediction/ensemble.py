@@ -16,10 +16,11 @@ from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
+from pyro_vgpds.kinds import check_flags, check_list, check_mapping, check_parts, check_texts
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.outputs import Outputs
-from pyro_vgpds.training.progress import CountLike, part_of
+from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Combination", "Ensemble", "EnsemblePrediction", "Member"]
@@ -178,6 +179,11 @@ class Ensemble:
     def __init__(
         self, members: Sequence[Member], combinations: Mapping[str, Combination], names: Sequence[str] | None = None
     ) -> None:
+        check_list("members", members, "a list of trained models")
+        for member in members:
+            check_parts("members", member, "trained models", "data", "forecast", "impute", "reconstruct")
+        check_mapping("combinations", combinations, "{task: Combination}", Combination)
+        check_texts("names", names, optional=True)
         self.members, self.combinations = list(members), dict(combinations)
         self.names = [str(i) for i in range(len(self.members))] if names is None else list(names)
         if not self.members or not self.combinations or len(self.names) != len(self.members):
@@ -229,6 +235,7 @@ class Ensemble:
 
     def impute(self, *, fill: bool = True) -> EnsemblePrediction:
         """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
+        check_flags(fill=fill)
         seen = base_outputs(self.data)
         return self._combine("impute", [member.impute(fill=fill) for member in self._used("impute")], seen, fill)
 
@@ -253,6 +260,8 @@ class Ensemble:
         progress: CountLike = False,
     ) -> EnsemblePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
+        check_flags(fill=fill)
+        check_progress(progress)
         seen = base_outputs(read_new_data(t, y, self.data))
         used = self._used("reconstruct")
         found = [
@@ -263,6 +272,7 @@ class Ensemble:
 
     def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:
         """As :meth:`Posterior.generate <pyro_vgpds.Posterior.generate>`: draws (num_samples, T, D)."""
+        check_count("num_samples", num_samples)
         return self.forecast(t, sequence).sample(num_samples)
 
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Ensemble:

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_vgpds.data.parts import make_like, merge_frames, split_outputs, take_frames
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.prediction.arguments import SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.conditioning import condition, from_sites, place_sites
 from pyro_vgpds.prediction.fitted import FittedModel
@@ -83,7 +84,9 @@ def extend(
     if isinstance(posterior.q, GaussianPosterior):  # the frames of other guides have no sites that could stay
         posterior = condition(posterior, posterior.data)
     old = posterior.data
-    found, solver = extend_data(old, t, y, sequence), check_solver(solver or _SOLVER)
+    check_flags(free=free)
+    solver = _SOLVER if solver is None else check_solver(solver)
+    found = extend_data(old, t, y, sequence)
     posterior.check_new(found.new)
     known: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(found.data.num_sequences)]
     for s, rows in enumerate(old.times.slices()):

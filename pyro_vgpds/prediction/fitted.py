@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.overrides import TorchFunctionMode
 
-from pyro_vgpds.checks import check_noise, is_whole, positive
+from pyro_vgpds.checks import check_noise, positive
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
@@ -27,6 +28,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.outputs import check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.starts import Training
@@ -79,8 +81,7 @@ class FittedModel:
             raise TypeError(
                 f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
             )
-        if not isinstance(data, Sequences) or data.y is None:
-            raise ValueError(f"data must be the Sequences(t, y) of training, with outputs, but got {data!r:.80}.")
+        check_data(data)
         if isinstance(guide, OpperArchambeauGuide) and guide.model is not model:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         if isinstance(residual, Kernel):
@@ -225,8 +226,7 @@ class FittedModel:
         :param output: index of the output.
         :raises ValueError: if there is no such output.
         """
-        if not is_whole(output) or not -self.num_outputs <= output < self.num_outputs:
-            raise ValueError(f"output must be one of the {self.num_outputs} outputs, but got {output!r:.80}.")
+        check_output(output, self.num_outputs)
         return self.inducing.covariance(output % self.num_outputs)
 
     def residuals(

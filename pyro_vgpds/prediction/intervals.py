@@ -9,7 +9,9 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_count, check_number, check_probability
 from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.kinds import check_kind
 
 __all__ = ["Calibration", "calibrate_intervals"]
 
@@ -39,6 +41,7 @@ class Calibration:
 
         :param num_outputs: D.
         """
+        check_count("num_outputs", num_outputs)
         widths = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
         return cls(torch.ones(num_outputs, dtype=torch.float64), widths)
 
@@ -47,6 +50,7 @@ class Calibration:
 
         :param probability: of each interval.
         """
+        check_probability(probability)
         at = _gaussian(probability)
         x = [0.0, *(_gaussian(level) for level in LEVELS)]
         y = [0.0, *self.widths.tolist()]
@@ -89,6 +93,12 @@ def calibrate_intervals(
     >>> calibrate_intervals(split.predict(post.condition(split.train)), num_outputs=5).factor.shape
     torch.Size([5])
     """
+    check_kind("held_out", held_out, HeldOut, "a HeldOut")
+    check_kind("checked", checked, HeldOut, "a HeldOut", optional=True)
+    check_count("num_outputs", num_outputs)
+    if len(held_out.output) and int(held_out.output.max()) >= num_outputs:
+        raise ValueError(f"num_outputs must be those of held_out, which has output {int(held_out.output.max())}.")
+    check_number("gap_length", gap_length, "positive", lambda value: value > 0.0)
     factor = _factors(held_out, num_outputs, _PSEUDO * gap_length)
     z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
     widths = torch.tensor(_quantiles(z), dtype=torch.float64)

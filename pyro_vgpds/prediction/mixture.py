@@ -14,6 +14,7 @@ from pyro_vgpds.checks import check_count, finite
 from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
@@ -148,6 +149,7 @@ class PosteriorMixture:
     """
 
     def __init__(self, posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> None:
+        check_list("posteriors", posteriors, "a list of Posterior")
         self.posteriors = list(posteriors)
         if not self.posteriors or not all(isinstance(p, Posterior) for p in self.posteriors):
             raise ValueError("posteriors must be a list of at least one Posterior.")

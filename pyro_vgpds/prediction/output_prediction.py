@@ -12,12 +12,13 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
-from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
@@ -88,10 +89,12 @@ class OutputPrediction(Prediction):
         return self.with_noise(False)
 
     def kind_of(self, output: int) -> str:
+        check_output(output, self.shape[1])
         kind = self.outputs.likelihood.kind_of(output)
         return "continuous" if kind == "count" and not self.include_noise else kind
 
     def with_noise(self, include_noise: bool) -> OutputPrediction:
+        check_flags(include_noise=include_noise)
         if include_noise == self.include_noise:
             return self
         new = copy.copy(self)

@@ -18,6 +18,7 @@ from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.formatting import Default
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.arguments import (
     ONLY,
@@ -41,7 +42,7 @@ from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.threads import thread_limited
-from pyro_vgpds.training.progress import CountLike
+from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
@@ -253,6 +254,7 @@ class Posterior(FittedModel):
         Prediction(3 times from 2.6 to 2.8, 5 outputs)
         >>> lower, upper = ahead.interval(0.95)
         """
+        check_flags(include_noise=include_noise, full_cov=full_cov)
         times = read_new_times(t, self.data)
         which = resolve_sequence(sequence, self.data)
         if given is not None:
@@ -277,6 +279,7 @@ class Posterior(FittedModel):
         >>> post.impute().mean.equal(data.y)  # nothing is missing here
         True
         """
+        check_flags(fill=fill, include_noise=include_noise)
         observed, t = self.data.read(0, self.num_outputs) if fill else None, self.data.times.t
         every = [(rows, rows) for rows in (training_frames(self.data, s) for s in range(self.data.num_sequences))]
         carried = self.residuals(self.inducing, t, every)
@@ -336,6 +339,8 @@ class Posterior(FittedModel):
         >>> whole.mean.shape, whole.latent.mean.shape
         (torch.Size([10, 5]), torch.Size([10, 3]))
         """
+        check_flags(factorised=factorised, free=free, encode=encode, fill=fill, include_noise=include_noise)
+        check_progress(progress)
         new = read_new_data(t, y, self.data)
         self.check_new(new)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
@@ -405,6 +410,7 @@ class Posterior(FittedModel):
         >>> Predictive(post.as_model(), num_samples=4)([0.0, 0.1, 0.2])["y"].shape
         torch.Size([4, 3, 5])
         """
+        check_flags(include_noise=include_noise)
         if self.correlation is not None:
             raise ValueError("as_model draws white noise: use a Posterior without residual.")
         which, outputs = resolve_sequence(sequence, self.data), self.likelihood

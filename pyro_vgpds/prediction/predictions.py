@@ -13,8 +13,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.checks import check_count, check_probability, plain
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
 from pyro_vgpds.prediction.outputs import Outputs, Parts
@@ -110,6 +111,7 @@ class Prediction(Outputs):
         >>> bool((difference - post.noise_variance).abs().max() < 1e-10)
         True
         """
+        check_flags(include_noise=include_noise)
         if include_noise == self.include_noise:
             return self
         new = copy.copy(self)
@@ -138,6 +140,9 @@ class Prediction(Outputs):
         >>> ahead.write(mean=array)
         """
         for name, array in (("mean", mean), ("variance", variance)):
+            check_kind(name, array, (np.ndarray, Tensor), "an array", optional=True)
+            if array is not None and (isinstance(array, Tensor) and plain(name, array).is_complex()):
+                raise TypeError(f"{name} must be an array of real numbers, but its dtype is {array.dtype}.")
             if array is not None and tuple(array.shape) != self.shape:
                 raise ValueError(
                     f"{name} must be an array of shape {self.shape}, but its shape is {tuple(array.shape)}."

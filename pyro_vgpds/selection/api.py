@@ -11,10 +11,12 @@ from typing import cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_number
+from pyro_vgpds.checks import check_count, check_number, check_seed
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import check_task
+from pyro_vgpds.kinds import check_flags, check_list, check_path, check_texts
 from pyro_vgpds.prediction.ensemble import Ensemble, Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
@@ -28,6 +30,7 @@ from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, 
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS
 from pyro_vgpds.selection.trials import Candidate, Trial, name_of
+from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.types import PathLike
 
 __all__ = ["auto"]
@@ -86,10 +89,13 @@ def auto(
     >>> found.report.table().columns
     ['candidate', 'kind', 'error', 'in 95 %', 'weight', 'CPU s']
     """
-    if hasattr(data, "iloc"):
-        raise TypeError("data must be Sequences(t, y), but got a DataFrame. Sequences.from_frame(frame) reads it.")
-    if not isinstance(data, Sequences) or data.y is None:
-        raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
+    check_data(data)
+    check_flags(refit=refit)
+    check_path("folder", folder, optional=True)
+    check_progress(progress)
+    check_seed(seed)
+    check_texts("baselines", baselines, optional=True)
+    check_list("candidates", candidates, "a list of Configuration", optional=True)
     if task is None:
         task = "impute" if data.num_missing else "forecast"
     check_task(task)

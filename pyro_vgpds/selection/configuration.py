@@ -7,10 +7,14 @@ from dataclasses import asdict, dataclass
 
 import pyro
 
+from pyro_vgpds.checks import check_choice, check_count, check_seed
+from pyro_vgpds.data.lags import check_lags
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import meet
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel, parse_kernel
+from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
@@ -22,6 +26,9 @@ __all__ = ["Configuration"]
 @dataclass(frozen=True)
 class Configuration:
     """All choices about a model and its training, as plain values.
+
+    :raises ValueError: if a choice is out of its range.
+    :raises TypeError: if one is of another kind.
 
     >>> from pyro_vgpds.selection import Configuration
     >>> Configuration("small", latent_dim=2, num_inducing=10, num_steps=20).fit(data).q.mean.shape
@@ -39,6 +46,19 @@ class Configuration:
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
     num_steps: int = 60  #: of training
 
+    def __post_init__(self) -> None:
+        check_kind("name", self.name, str, "a text")
+        check_choice("mapping", self.mapping, ("rbf", "linear", "sum"))
+        check_kind("temporal", self.temporal, str, "the text of a kernel", optional=True)
+        if self.temporal is not None:
+            parse_kernel(self.temporal)
+        for name, least in (("latent_dim", 1), ("num_inducing", 1), ("static_dim", 0)):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), least)
+        check_flags(noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs)
+        check_lags(self.lags)
+        check_count("num_steps", self.num_steps)
+
     def check(self, data: Sequences) -> None:
         """Compare the temporal kernel with the times of data, before anything is trained.
 
@@ -47,6 +67,7 @@ class Configuration:
 
         >>> Configuration("wave", temporal="rbf(lengthscale=1)").check(data)
         """
+        check_data(data)
         meet(None if self.temporal is None else parse_kernel(self.temporal), data)
 
     @one_at_a_time
@@ -56,6 +77,8 @@ class Configuration:
         :param data: the training sequences, without lags.
         :param seed: of the initial values.
         """
+        check_data(data)
+        check_seed(seed)
         data = data.lagged(self.lags) if self.lags else data
         state = pyro.util.get_rng_state()
         try:

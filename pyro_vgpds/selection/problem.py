@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyro_vgpds.checks import check_count, check_horizon
+from pyro_vgpds.checks import check_horizon, check_seed
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_task, count_gaps, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
@@ -98,7 +98,7 @@ class Problem:
             check_task(task)
             if horizon is not None:
                 check_horizon(horizon)
-            check_count("seed", seed, 0)
+            check_seed(seed)
             return cls(build_data(header, tensors), task, horizon, seed)
         except BAD_CONTENT as error:
             raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None

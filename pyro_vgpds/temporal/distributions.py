@@ -13,17 +13,16 @@ import math
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
-from torch.distributions import Independent, Normal, register_kl
 
+from pyro_vgpds.checks import check_count, check_not_negative, check_tensor, is_whole
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
+from pyro_vgpds.kinds import check_flags, check_kind, check_parts
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
-from pyro_vgpds.temporal.divergence import divergence
 from pyro_vgpds.temporal.paths import GaussianPath
-from pyro_vgpds.temporal.rounding import check_divergence
 from pyro_vgpds.temporal.structure import make_covariance
 from pyro_vgpds.types import Shape
 
@@ -69,7 +68,17 @@ class TemporalGP(Expandable):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        times, program = (times if isinstance(times, Times) else Times(times)).in_double, read_program(kernel)
+        check_parts("kernel", kernel, "the value of a kernel, such as RBF()()", "gram", "diag", "is_diagonal")
+        if not torch.jit.is_tracing():  # in which sizes are tensors
+            check_count("latent_dim", latent_dim)
+        if jitter is not None:
+            check_not_negative("jitter", jitter)
+        if not isinstance(times, Times):
+            check_tensor("times", times)
+            if times.dim() != 1 or not len(times):
+                raise ValueError(f"times must be (N,), but its shape is {tuple(times.shape)}.")
+            times = Times(times)
+        times, program = times.in_double, read_program(kernel)
         kernel = in_double(kernel) if program is None else kernel  # parameters of programs are float64
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times
@@ -111,6 +120,7 @@ class TemporalGP(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         n, q = self.event_shape
+        _check_shapes(self, value=value)
         square, logdet = self.covariance.whiten(value)
         terms = square + logdet + n * math.log(2.0 * math.pi)
         return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
@@ -151,6 +161,8 @@ class OpperArchambeau(Expandable):
 
     def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:
         _check_shapes(prior, mean_bar=mean_bar, lam=lam)
+        if validate_args is not None:
+            check_flags(validate_args=validate_args)
         mean_bar, lam = mean_bar.double(), lam.double()
         self.prior, self.mean_bar, self.lam = prior, mean_bar, lam
         self._predictors: dict[int, Predictor | None] = {}  # by sequence, made when first needed
@@ -239,6 +251,14 @@ class OpperArchambeau(Expandable):
         >>> q.forecast(torch.tensor([1.1, 1.2]).double(), sequence=0).variance.shape
         torch.Size([2, 2])
         """
+        check_tensor("t", t)
+        if t.dim() != 1 or not len(t):
+            raise ValueError(f"t must be new times (T,), but its shape is {tuple(t.shape)}.")
+        count = len(self.prior.times.lengths)
+        if sequence is not None and not (is_whole(sequence) and 0 <= sequence < count):
+            raise ValueError(
+                f"sequence must be a whole number from 0 to {count - 1} or None, but got {sequence!r:.80}."
+            )
         predict = None if sequence is None else self._predictor(sequence)
         if predict is not None:
             return predict(t.double())
@@ -256,42 +276,18 @@ class OpperArchambeau(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
+        _check_shapes(self.prior, value=value)
         mu, _, _, logdet = self.moments
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
 
 
 def _check_shapes(prior: TemporalGP, **parameters: Tensor) -> None:
+    check_kind("prior", prior, TemporalGP, "a TemporalGP")
     for name, value in parameters.items():
+        check_tensor(name, value, 2)
         if value.shape[-2:] != prior.event_shape:
             raise ValueError(
                 f"{name} must end in {tuple(prior.event_shape)} = (frames, latent dimensions), "
                 f"but its shape is {tuple(value.shape)}."
             )
-
-
-@register_kl(OpperArchambeau, TemporalGP)  # type: ignore[untyped-decorator]
-def _kl_posterior_prior(q: OpperArchambeau, p: TemporalGP) -> Tensor:
-    if not q.prior.covariance.equals(p.covariance):
-        raise ValueError(
-            "KL(OpperArchambeau, TemporalGP) needs a q with the same prior. Make the OpperArchambeau of the guide from "
-            "a TemporalGP with the kernel, times and structure of the model."
-        )
-    return divergence(q.moments, q.lam).expand(q.batch_shape)
-
-
-@register_kl(Independent, TemporalGP)  # type: ignore[untyped-decorator]
-def _kl_mean_field(q: Independent, p: TemporalGP) -> Tensor:
-    if not isinstance(q.base_dist, Normal) or q.event_shape != p.event_shape:
-        raise NotImplementedError(
-            f"KL(q, TemporalGP) is analytic only for a q of independent Normals of event shape {tuple(p.event_shape)}, "
-            f"but got {type(q.base_dist).__name__} of {tuple(q.event_shape)}. Use a Monte Carlo ELBO instead."
-        )
-    n, latent = p.event_shape
-    square, logdet = p.covariance.whiten(q.mean)
-    trace = (p.covariance.inverse_diag() * q.variance).sum((-2, -1))
-    logdet = logdet.expand(logdet.shape[:-1] + (latent,)).sum(-1)
-    square, spread = square.sum(-1), n * latent + q.variance.log().sum((-2, -1))
-    kl = 0.5 * (square + trace + logdet - spread)
-    check_divergence(kl, square, trace, logdet, spread)
-    return kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

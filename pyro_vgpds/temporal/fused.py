@@ -84,7 +84,7 @@ class Frames:
         return self.program.covariances(values, _ZERO)[:, 0] + white_of(self.program, values)[:, 0]
 
     def model(self, values: Tensor, chains: int) -> tuple[Packed | Plain, Tensor]:
-        """The recursions of chains, with the transitions at parameters ``values`` (P, K), and the variance (K,) of f."""
+        """Recursions of chains with transitions at the parameters ``values`` (P, K), and the variance (K,) of f."""
         a, turned, q, variance = self.program.states(values, self.own)
         index = self.index(values.shape[1], chains)
         shape = (*a.shape[:2], -1, 4, 4) if self.is_tiled else (*a.shape[:2], self.h.shape[1], self.h.shape[1])
@@ -116,7 +116,8 @@ def transitions(frames: Frames, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def natural_posterior(frames: Frames, eta: Tensor, lam: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     """μ = S η, diag S, mean_bar (N, Q) each and log|B| (Q,), with gradients in η, λ and the parameters; and the
-    variance (K,) of the prior without a gradient."""
+    variance (K,) of the prior without a gradient.
+    """
     return _Natural.apply(frames, eta, lam, *tensors)
 
 

@@ -9,13 +9,16 @@ from typing import Any
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_choice, check_count
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
+from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record
 from pyro_vgpds.training.settings import METHODS, Settings
@@ -98,6 +101,10 @@ def fit(
     ('steps', 6)
     """
     _check(model, guide, data, num_restarts)
+    check_progress(progress)
+    check_callable("callback", callback, optional=True)
+    check_path("checkpoint", checkpoint, optional=True)
+    check_path("resume", resume, optional=True)
     own_sites = isinstance(guide, AutoOpperArchambeau)
     method = ("natural" if own_sites else "adam") if method is None else method
     check_choice("method", method, METHODS)
@@ -134,8 +141,7 @@ def fit(
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
-    if not isinstance(data, Sequences) or data.y is None:
-        raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
+    check_data(data)
     if not isinstance(guide, OpperArchambeauGuide):
         raise TypeError(
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "

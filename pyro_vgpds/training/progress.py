@@ -15,12 +15,28 @@ from typing import TypeAlias
 from tqdm import tqdm
 
 from pyro_vgpds.formatting import on_terminal
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.training.problem import Problem
 
-__all__ = ["CountLike", "bar_class", "counting_bar", "interruptible", "is_shown", "part_of", "progress_bar"]
+__all__ = [
+    "CountLike",
+    "bar_class",
+    "check_progress",
+    "counting_bar",
+    "interruptible",
+    "is_shown",
+    "part_of",
+    "progress_bar",
+]
 
 #: show a bar or not, a function that is called with what is done and the total, or None for a bar on a terminal only
 CountLike: TypeAlias = bool | Callable[[int, int], object] | None
+
+
+def check_progress(progress: object) -> None:
+    """Raise a TypeError if ``progress`` is not True, False, None or a function."""
+    if progress is not None and not callable(progress):
+        check_flags(progress=progress)
 
 
 class _CallingBar(tqdm):

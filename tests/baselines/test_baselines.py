@@ -87,7 +87,7 @@ def test_refuses(impute):
         impute([0.0, 1.0], [[1.0, np.nan], [2.0, np.nan]])
     with pytest.raises(ValueError, match="y is required: these data have times only"):
         impute([0.0, 1.0])
-    with pytest.raises(ValueError, match="y has 3 rows, but 2 times"):
+    with pytest.raises(ValueError, match="y has 3 rows, but t has 2 times"):
         impute([0.0, 1.0], np.zeros((3, 1)))
     with pytest.raises(ValueError, match="either Sequences alone, or t and y"):
         impute(Sequences([0.0, 1.0], np.zeros((2, 1))), np.zeros((2, 1)))

@@ -154,7 +154,7 @@ def test_kernel_ridge_lags_stay_within_sequences():
 
 def test_kernel_ridge_refuses():
     y = np.zeros((3, 2))
-    with pytest.raises(ValueError, match='kernel must be "rbf" or "linear"'):
+    with pytest.raises(ValueError, match="kernel must be one of 'rbf', 'linear'"):
         kernel_ridge(y, y, kernel="cubic")
     with pytest.raises(ValueError, match="train must be finite"):
         kernel_ridge(y * np.nan, y)

@@ -175,7 +175,7 @@ def test_frames():
     single = Sequences.from_frame(frame.iloc[2:].drop(columns="who").set_index("when"))
     assert single.columns == ["u", "v"]
     assert single.times.t.tolist() == [0.0, 1.0, 2.0]
-    with pytest.raises(ValueError, match="time='t' is not a column; the columns are"):
+    with pytest.raises(ValueError, match="time='t' is not a column of frame; the columns are"):
         Sequences.from_frame(frame, time="t")
 
 
@@ -221,8 +221,8 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
 @pytest.mark.parametrize(
     ("t", "y", "error", "message"),
     [
-        (T, Y[:3], ValueError, "y has 3 rows, but 4 times"),
-        ([T, T], [Y, Y[:2]], ValueError, r"y\[1\] has 2 rows, but 4 times"),
+        (T, Y[:3], ValueError, "y has 3 rows, but t has 4 times"),
+        ([T, T], [Y, Y[:2]], ValueError, r"y\[1\] has 2 rows, but t has 4 times"),
         ([T, T], [Y], ValueError, "t has 2 sequences, but y has 1"),
         ([T, T], Y, ValueError, "t is a list of 2 sequences, so y must be a list of the same length, but got ndarray"),
         ([T, T], [Y, Y[:, :2]], ValueError, r"y\[1\] has 2 columns, but the sequences before it have 3"),
@@ -246,7 +246,7 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
         (T.astype(str), Y, TypeError, "t must be numbers or dates, but its dtype is"),
         (["2024-01-01"], Y, TypeError, r"Convert text to dates with np\.array\(t, 'datetime64\[s\]'\)"),
         (Y, None, ValueError, r"its shape is \(4, \d\)\. Times come first, then outputs: Sequences\(t, y\)"),
-        (T, Y.T, ValueError, r"but 4 times: each frame needs one time\. y\.T has as many rows as there are times"),
+        (T, Y.T, ValueError, r"but t has 4 times: each frame needs one\. y\.T has as many rows as there are times"),
         ([T, pd.date_range("2024", periods=4)], [Y, Y], TypeError, "dates in some sequences and numbers in others"),
         ([T, T], [pd.DataFrame(Y), Y], ValueError, r"y\[1\] has columns None, but the sequences before it have"),
         (T + 1e9 + np.array([0, 1e-9, 2e-9, 3e-9]) - T, Y, ValueError, "repeats"),

@@ -164,7 +164,7 @@ def test_spellman(tmp_path):
     assert every.names == ["alpha", "cdc15", "cdc28", "elu"]
     assert [len(a) for a in every.t] == [2, 3, 1, 2]
     assert every.columns == ["YAL001C"]
-    with pytest.raises(ValueError, match="experiment must be one of alpha, cdc15, cdc28, elu or None, but got 'cln3'"):
+    with pytest.raises(ValueError, match="experiment must be one of 'alpha', 'cdc15', 'cdc28', 'elu', but got 'cln3'"):
         datasets.load_spellman("cln3", data_home=tmp_path)
 
 
@@ -250,7 +250,7 @@ def test_bad_video(tmp_path):
         with pytest.raises(ValueError, match=r"cut.npz cannot be read as a video: "):
             datasets.load_video(tmp_path / "cut.npz")
     np.save(tmp_path / "good.npy", np.zeros((2, 3, 4)))
-    with pytest.raises(ValueError, match="factor and every must be integers >= 1, but got factor=0"):
+    with pytest.raises(ValueError, match="factor must be a whole number of at least 1, but got 0"):
         datasets.load_video(tmp_path / "good.npy", factor=0)
     with pytest.raises(ValueError, match=r"no pixels remain of .*, \(2, 3, 4\), with start=2"):
         datasets.load_video(tmp_path / "good.npy", start=2)
@@ -266,7 +266,7 @@ def test_bad_video(tmp_path):
     for method in (video.training, video.partial, video.truth):
         with pytest.raises(ValueError, match="this video has no split"):
             method()
-    with pytest.raises(ValueError, match="name must be one of mouse, ocean, pendulum, seawave, but got 'dog'"):
+    with pytest.raises(ValueError, match="name must be one of 'mouse', 'ocean', 'pendulum', 'seawave', but got 'dog'"):
         datasets.load_clip("dog")
 
 

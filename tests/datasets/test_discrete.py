@@ -95,7 +95,7 @@ def test_chorales(tmp_path):
     assert (data.columns[0], data.columns[39], data.columns[48], data.columns[87]) == ("A0", "C4", "A4", "C8")
     assert data.part("train").columns == data.columns
     np.testing.assert_array_equal(data.t[0], [0.0, 1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="name must be one of train, valid, test, but got 'all'"):
+    with pytest.raises(ValueError, match="name must be one of 'train', 'valid', 'test', but got 'all'"):
         data.part("all")
 
 

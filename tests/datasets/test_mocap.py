@@ -245,7 +245,7 @@ def test_load_cmu_mocap_refuses(folder):
         path.unlink()
     with pytest.raises(FileNotFoundError, match=r"no trial 09_\*.amc in"):
         load_cmu_mocap(9, folder=folder)
-    with pytest.raises(ValueError, match="every must be an integer >= 1 and fps must be positive, but got every=0"):
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, but got 0"):
         load_cmu_mocap(9, folder=folder, every=0)
     with pytest.raises(ValueError, match="subject and trials must be numbers such as 7 or '07', but got 'walk'"):
         load_cmu_mocap("walk", folder=folder)
@@ -297,7 +297,7 @@ def test_cmu35(data_home):
     assert np.isnan(hidden).sum() == 62 * 7
     assert np.isnan(hidden[62:, 7:14]).all()
     assert np.isnan(data.hide(data.test_y, "body")[62:, 20:50]).all()
-    with pytest.raises(ValueError, match="block must be one of legs, body, but got 'arms'"):
+    with pytest.raises(ValueError, match="block must be one of 'legs', 'body', but got 'arms'"):
         data.hide(data.test_y, "arms")
     with pytest.raises(ValueError, match=r"truth and prediction must be \(N, 59\), but got \(124, 59\) and \(3, 59\)"):
         data.score(data.test_y, data.test_y[:3], "legs")

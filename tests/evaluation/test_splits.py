@@ -225,7 +225,7 @@ def test_lags_names_and_dates_are_kept():
         ({"task": "reconstruct", "share": 1.0}, r"share must be between 0 and 1, but got 1\.0"),
         (
             {"task": "impute", "pattern": "stripes"},
-            "pattern must be 'entries', 'blocks', 'spans' or 'missing', but got 'stripes'",
+            "pattern must be one of 'entries', 'blocks', 'spans', 'missing', but got 'stripes'",
         ),
         ({"task": "forecast", "horizon": 0}, "horizon must be a number of frames, a whole number of at least 1, but"),
         ({"task": "forecast", "horizon": "24h"}, "horizon must be a number of frames, a whole .* but got '24h'"),

@@ -288,7 +288,7 @@ def test_classes_of_ones_own(tmp_path):
 
 def test_registration_errors():
     for wrong in (7, Posterior, NegativeBinomial()):
-        with pytest.raises(TypeError, match="register_likelihood needs a class that derives from Likelihood, but got"):
+        with pytest.raises(TypeError, match="likelihood must be a class that derives from Likelihood in register"):
             register_likelihood(wrong)
     for wrong in ("", 7):
         with pytest.raises(TypeError, match="name must be a string that is not empty, but got"):

@@ -111,6 +111,22 @@ def test_another_dtype(tmp_path):
     assert loss_of(small, small_guide, small_data) == pytest.approx(loss_of(model, guide, data), rel=1e-3)
 
 
+def test_parameters_beyond_the_range_of_their_dtype(tmp_path):
+    """Training in float32 may move the logarithm of a variance so far that the variance is 0."""
+    base = make_data((12, 9))
+    data = Sequences(base.times.t.split(base.lengths), base.y.split(base.lengths), dtype=torch.float32)
+    model = VGPDS.from_data(data, 2, 4, RBF() + White(0.1))
+    guide = AutoOpperArchambeau(model)
+    with torch.no_grad():
+        for leaf, value in zip(model.temporal.leaves(), (-200.0, 1.0), strict=True):
+            leaf.variance_unconstrained.fill_(value)
+    assert float(next(model.temporal.leaves()).variance.detach()) == 0.0
+    save(tmp_path / "m", model, guide, data)
+    again = load(tmp_path / "m")[0]
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+
 def test_the_header_says_what_it_is(tmp_path):
     model, guide, data = trained()
     save(tmp_path / "m", model, guide, data)

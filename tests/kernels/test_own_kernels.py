@@ -216,7 +216,7 @@ def test_registration_errors(tmp_path):
         if wrong is White:
             assert register_kernel(White) is White  # again
             continue
-        with pytest.raises(TypeError, match="needs a class that derives from Kernel"):
+        with pytest.raises(TypeError, match="kernel must be a class that derives from Kernel"):
             register_kernel(wrong)
     with pytest.raises(TypeError, match="name must be a string"):
         register_kernel(name=3)(Tilted)

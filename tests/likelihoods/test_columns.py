@@ -114,8 +114,8 @@ def test_likelihoods_by_name(name):
         ([(Poisson(), [])], ValueError, r"columns of Poisson\(\) are an empty list"),
         ([(Poisson(), "ab")], TypeError, r"must be a list of indices or names, but got 'ab'"),
         ([(Poisson(), [1.5])], TypeError, r"must be indices or names, but got 1.5"),
-        ([("poisson", [0])], TypeError, r"needs likelihoods such as Poisson\(\), but got 'poisson'"),
-        ([Poisson()], TypeError, r"needs pairs of a likelihood and its columns, but got Poisson\(\)"),
+        ([("poisson", [0])], TypeError, r"groups must have likelihoods such as Poisson\(\), but got 'poisson'"),
+        ([Poisson()], TypeError, r"groups must be pairs of a likelihood and its columns, but got Poisson\(\)"),
     ],
 )
 def test_bad_groups(groups, error, message):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, fit
 from pyro_vgpds.likelihoods import Bernoulli, ByColumn, NegativeBinomial, StudentT
@@ -227,7 +228,11 @@ def test_nothing_observed():
         ((np.ones((3, 2)),), {"outputs": [2]}, "outputs must be from 0 to 1, but got 2."),
         ((np.ones((3, 2)),), {"outputs": []}, "outputs must have at least one output, but got none."),
         ((np.ones((3, 2)),), {"largest": 0.0}, "largest must be positive, but got 0.0."),
-        ((np.ones((3, 2)), np.ones((3, 2)), [None]), {}, "axes must be 2, one for each picture, but got 1."),
+        (
+            (np.ones((3, 2)), np.ones((3, 2)), [Figure().add_subplot()]),
+            {},
+            "axes must be 2, one for each picture, but got 1.",
+        ),
     ],
 )
 def test_errors(arguments, options, message):

@@ -344,7 +344,7 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
             "motions must have joints that are not NaN",
         ),
         (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), [5]), "frames must be indices from 0 to 1"),
-        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of side, front"),
+        (lambda: plot_poses(stick_figure(), np.ones((2, 18, 3)), view="top"), "view must be one of 'side', 'front'"),
     ],
 )
 def test_pictures_refuse(call, message):

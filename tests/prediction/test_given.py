@@ -84,7 +84,7 @@ def test_errors(problem):
         post.forecast(few.index, given=few, full_cov=True)
     with pytest.raises(ValueError, match="given has 2 outputs, but the model has 5"):
         post.forecast(few.index, given=few.to_numpy()[:, :2])
-    with pytest.raises(ValueError, match="given has 1 rows, but 2 times"):
+    with pytest.raises(ValueError, match="given has 1 rows, but t has 2 times"):
         post.forecast(few.index, given=few[:1])
     with pytest.raises(ValueError, match="given must have columns of the training data, but it has 'sun'"):
         post.forecast(few.index, given=few.rename(columns={"wind": "sun"}))

@@ -376,7 +376,7 @@ def test_bad_input_is_named():
         posterior.forecast([T_NEW, T_NEW], 0)
     with pytest.raises(TypeError, match="the training times are numbers"):
         posterior.forecast(np.array(["2020-01-01"], dtype="datetime64[D]"), 0)
-    with pytest.raises(ValueError, match="output must be one of the 5 outputs, but got 5"):
+    with pytest.raises(ValueError, match="output must be a whole number from 0 to 4, but got 5"):
         posterior.inducing_covariance(5)
     with pytest.raises(ValueError, match="guide was made for another model"):
         Posterior(model, guide, data)

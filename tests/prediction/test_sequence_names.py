@@ -113,10 +113,10 @@ def test_many_names_are_shortened():
 def test_names_are_checked():
     t, y = [[0.0, 1.0], [0.0, 1.0]], [np.ones((2, 1)), np.ones((2, 1))]
     for names in (["a"], ["a", "a"]):
-        with pytest.raises(ValueError, match="names must be 2 different names, one for each sequence, but got"):
+        with pytest.raises(ValueError, match="names must be 2 different names, one for each sequence of t, but got"):
             Sequences(t, y, names=names)
     for names in ("ab", [1, 2]):
-        with pytest.raises(TypeError, match="names must be a list of strings"):
+        with pytest.raises(TypeError, match="names must be a list of texts"):
             Sequences(t, y, names=names)
 
 
