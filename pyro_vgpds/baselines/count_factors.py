@@ -78,7 +78,7 @@ class NegativeBinomialFactors:
             row, column = bad.nonzero()[0].tolist()
             value = float(gaps.y[row, column])
             raise ValueError(f"y must be counts 0, 1, 2, ... or NaN, but entry ({row}, {column}) is {value:g}.")
-        scale = torch.from_numpy(as_numbers("exposure", exposure))
+        scale = torch.from_numpy(as_numbers("exposure", exposure).copy())
         (n, d), k = gaps.y.shape, num_factors
         if tuple(scale.shape) not in ((), (d,), (n, d)):
             raise ValueError(f"exposure must be a number, ({d},) or ({n}, {d}), but got {tuple(scale.shape)}.")
@@ -124,7 +124,7 @@ class NegativeBinomialFactors:
         :param y: (N, D).
         :raises ValueError: if the shape is another.
         """
-        counts = torch.from_numpy(as_numbers("y", y))
+        counts = torch.from_numpy(as_numbers("y", y).copy())
         if counts.shape != self.mean.shape:
             raise ValueError(f"y must be {tuple(self.mean.shape)}, but got {tuple(counts.shape)}.")
         return _log_prob(counts, self.mean.log(), self.dispersion.log())

@@ -151,7 +151,7 @@ def _cumulant(eta: Tensor, family: str) -> Tensor:
 
 
 def _matrix(name: str, value: ArrayLike) -> Tensor:
-    matrix = torch.from_numpy(as_numbers(name, value))
+    matrix = torch.from_numpy(as_numbers(name, value).copy())
     if matrix.ndim != 2:
         raise ValueError(f"{name} must have two axes, but its shape is {tuple(matrix.shape)}.")
     return matrix

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import is_whole
 from pyro_vgpds.data.parts import check_zone
-from pyro_vgpds.data.reading import is_list, read_outputs, read_times
+from pyro_vgpds.data.reading import is_list, read_outputs, read_times, to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted
@@ -116,7 +116,7 @@ def read_new_data(t: DataLike, y: DataLike, data: Sequences, name: str = "y") ->
     stamps, several = _read_stamps(t, data), is_list(t)
     y = [_align(part, data, name) for part in y] if several and isinstance(y, (list, tuple)) else _align(y, data, name)
     arrays, _ = read_outputs(y, stamps, several, name)
-    if name != "y" and any(bool(torch.isinf(torch.as_tensor(array)).any()) for array in arrays):
+    if name != "y" and any(bool(to_tensor(array, data.dtype).isinf().any()) for array in arrays):
         raise ValueError(f"{name} must be finite or NaN (not known), but it has infinite values.")
     new = Sequences(stamps if several else stamps[0], y, dtype=data.dtype, device=data.device)
     if new.num_outputs != data.num_base_outputs:

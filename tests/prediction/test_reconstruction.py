@@ -407,7 +407,7 @@ def test_bad_input_is_named():
         posterior.reconstruct(T_NEW + torch.nan, y)
     with pytest.raises(ValueError, match="t must increase"):
         posterior.reconstruct(T_NEW.flip(0), y)
-    with pytest.raises(ValueError, match="but 4 times"):
+    with pytest.raises(ValueError, match="but t has 4 times"):
         posterior.reconstruct(T_NEW[:4], y)
     with pytest.raises(ValueError, match="infinite"):
         posterior.reconstruct(T_NEW, y + torch.inf)
