@@ -66,8 +66,8 @@ CALLED = {
 #: and single methods of that kind
 INNER = {
     "AmortizedOpperArchambeau.encode", "AmortizedOpperArchambeau.make_posterior",
-    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior",
-    "AutoOpperArchambeau.is_plain", "AutoOpperArchambeau.make_posterior",
+    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
+    "AutoOpperArchambeau.make_posterior",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
@@ -75,7 +75,8 @@ INNER = {
     "Marginals.checked", "NaturalGradient.posterior", "OpperArchambeau.covariance_of", "OpperArchambeau.frames",
     "OpperArchambeau.rsample", "OpperArchambeauGuide.get_posterior", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.likelihood", "masked_sum",
+    "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.likelihood", "VGPDS.path_prior",
+    "masked_sum",
 }  # fmt: skip
 
 

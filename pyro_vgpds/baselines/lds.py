@@ -115,8 +115,7 @@ class LinearDynamicalSystem:
         check_count("num_steps", num_steps)
         check_not_negative("tolerance", tolerance)
         n, outputs = int(gaps.seen.any(1).sum()), gaps.y.shape[1]
-        if num_states is None:
-            num_states = max(1, min(30, outputs, n // 10))
+        num_states = max(1, min(30, outputs, n // 10)) if num_states is None else num_states
         check_count("num_states", num_states)
         if num_states > min(n, 2 * outputs):
             limits = f"{n}, the number of observed frames, and {2 * outputs}, twice the number of outputs"
@@ -137,13 +136,11 @@ class LinearDynamicalSystem:
                     break
                 system = problem.maximise(states, step, problem.grid.within)
             return replace(
-                system,
-                transition=_bounded(system.transition),
-                loadings=system.loadings * spread.unsqueeze(-1),
+                system, transition=_bounded(system.transition), loadings=system.loadings * spread.unsqueeze(-1),
                 offset=system.offset * spread + gaps.means,
                 noise=system.noise * spread.square(),
                 objective=torch.tensor(objective, dtype=torch.float64),
-            )
+            )  # fmt: skip
 
     def fill(
         self, t: DataLike | Sequences, y: DataLike | None = None, return_variance: bool = False

@@ -158,9 +158,7 @@ def register_psi2(first: type, second: type) -> Callable[[Callable[..., Tensor]]
     """
     for name, kind in (("first", first), ("second", second)):
         if not (isinstance(kind, type) and issubclass(kind, MappingValue)):
-            raise TypeError(
-                f"{name} must be a class of kernel values, derived from MappingValue, but got {kind!r:.80}."
-            )
+            raise TypeError(f"{name} must be a class derived from MappingValue, but got {kind!r:.80}.")
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _CROSS[first, second] = function

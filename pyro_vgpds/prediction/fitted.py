@@ -28,9 +28,9 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
-from pyro_vgpds.prediction.outputs import check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
+from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.prediction.starts import Training
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import PathPosterior

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_number, is_whole
+from pyro_vgpds.checks import check_choice, check_number
 from pyro_vgpds.data.dates import format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.prediction.marginals import Marginals
+from pyro_vgpds.prediction.selecting import check_output, check_rows
 from pyro_vgpds.threads import threads_for
 from pyro_vgpds.types import ArrayLike, PathLike
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Outputs", "Parts", "check_output"]
+__all__ = ["Outputs", "Parts"]
 
 
 class Parts(NamedTuple):
@@ -39,12 +39,6 @@ class Parts(NamedTuple):
     def of(cls, data: Sequences) -> Parts:
         """Those of the training frames."""
         return cls(data.lengths, data.names or [str(i) for i in range(data.num_sequences)])
-
-
-def check_output(output: object, count: int) -> None:
-    """Raise a ValueError if ``output`` is not the index of one of ``count`` outputs."""
-    if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"output must be a whole number from 0 to {count - 1}, but got {output!r:.80}.")
 
 
 class Outputs(Marginals):
@@ -111,7 +105,6 @@ class Outputs(Marginals):
         """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous.
 
         :param output: its index.
-        :raises ValueError: if there is no such output.
         """
         check_output(output, self.shape[1])
         return "continuous"
@@ -266,12 +259,8 @@ class Selection(Outputs):
     """Some frames of another prediction; :meth:`Outputs.select` makes them."""
 
     def __init__(self, whole: Outputs, rows: slice) -> None:
-        check_kind("rows", rows, slice, "a slice of frames")
-        if any(end is not None and not is_whole(end) for end in (rows.start, rows.stop, rows.step)):
-            raise TypeError(f"rows must be a slice of whole numbers, but got {rows}.")
+        check_rows(rows, len(whole.t))
         super().__init__(whole.t[rows], whole.data, whole.include_noise)
-        if not len(self.t):
-            raise ValueError(f"rows must select at least one of the {len(whole.t)} times, but got {rows}.")
         self.whole, self.rows, self.is_gaussian = whole, rows, whole.is_gaussian
 
     def kind_of(self, output: int) -> str:

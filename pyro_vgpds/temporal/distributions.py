@@ -14,13 +14,13 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_not_negative, check_tensor, is_whole
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
-from pyro_vgpds.kinds import check_flags, check_kind, check_parts
+from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
+from pyro_vgpds.temporal.arguments import check_new_times, check_prior, check_shapes, read_times
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.structure import make_covariance
@@ -68,17 +68,8 @@ class TemporalGP(Expandable):
         jitter: float | None = None,
         structure: str | None = None,
     ) -> None:
-        check_parts("kernel", kernel, "the value of a kernel, such as RBF()()", "gram", "diag", "is_diagonal")
-        if not torch.jit.is_tracing():  # in which sizes are tensors
-            check_count("latent_dim", latent_dim)
-        if jitter is not None:
-            check_not_negative("jitter", jitter)
-        if not isinstance(times, Times):
-            check_tensor("times", times)
-            if times.dim() != 1 or not len(times):
-                raise ValueError(f"times must be (N,), but its shape is {tuple(times.shape)}.")
-            times = Times(times)
-        times, program = times.in_double, read_program(kernel)
+        check_prior(kernel, latent_dim, jitter)
+        times, program = read_times(times), read_program(kernel)
         kernel = in_double(kernel) if program is None else kernel  # parameters of programs are float64
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times
@@ -120,7 +111,7 @@ class TemporalGP(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         n, q = self.event_shape
-        _check_shapes(self, value=value)
+        check_shapes(self.event_shape, value=value)
         square, logdet = self.covariance.whiten(value)
         terms = square + logdet + n * math.log(2.0 * math.pi)
         return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
@@ -160,7 +151,8 @@ class OpperArchambeau(Expandable):
     has_rsample = True
 
     def __init__(self, prior: TemporalGP, mean_bar: Tensor, lam: Tensor, validate_args: bool | None = None) -> None:
-        _check_shapes(prior, mean_bar=mean_bar, lam=lam)
+        check_kind("prior", prior, TemporalGP, "a TemporalGP")
+        check_shapes(prior.event_shape, mean_bar=mean_bar, lam=lam)
         if validate_args is not None:
             check_flags(validate_args=validate_args)
         mean_bar, lam = mean_bar.double(), lam.double()
@@ -184,7 +176,8 @@ class OpperArchambeau(Expandable):
         >>> torch.allclose(OpperArchambeau.from_natural(prior, q.eta, q.lam).mean, q.mean)
         True
         """
-        _check_shapes(prior, eta=eta, lam=lam)
+        check_kind("prior", prior, TemporalGP, "a TemporalGP")
+        check_shapes(prior.event_shape, eta=eta, lam=lam)
         eta, lam = eta.double(), lam.double()
         moments = prior.covariance.posterior_from_natural(eta, lam)
         new = cls(prior, moments.mean_bar, lam, validate_args=False)
@@ -251,14 +244,7 @@ class OpperArchambeau(Expandable):
         >>> q.forecast(torch.tensor([1.1, 1.2]).double(), sequence=0).variance.shape
         torch.Size([2, 2])
         """
-        check_tensor("t", t)
-        if t.dim() != 1 or not len(t):
-            raise ValueError(f"t must be new times (T,), but its shape is {tuple(t.shape)}.")
-        count = len(self.prior.times.lengths)
-        if sequence is not None and not (is_whole(sequence) and 0 <= sequence < count):
-            raise ValueError(
-                f"sequence must be a whole number from 0 to {count - 1} or None, but got {sequence!r:.80}."
-            )
+        check_new_times(t, sequence, len(self.prior.times.lengths))
         predict = None if sequence is None else self._predictor(sequence)
         if predict is not None:
             return predict(t.double())
@@ -276,18 +262,7 @@ class OpperArchambeau(Expandable):
 
     def log_prob(self, value: Tensor) -> Tensor:
         # q(x) = p(x) exp(η·x − ½ x·λx) / Z with η = mean_bar + λμ and log Z = ½ (η·μ − log|B|)
-        _check_shapes(self.prior, value=value)
+        check_shapes(self.event_shape, value=value)
         mu, _, _, logdet = self.moments
         site = self.eta * (value - 0.5 * mu) - 0.5 * self.lam * value.square()
         return self.prior.log_prob(value) + site.sum((-2, -1)) + 0.5 * logdet.sum(-1)
-
-
-def _check_shapes(prior: TemporalGP, **parameters: Tensor) -> None:
-    check_kind("prior", prior, TemporalGP, "a TemporalGP")
-    for name, value in parameters.items():
-        check_tensor(name, value, 2)
-        if value.shape[-2:] != prior.event_shape:
-            raise ValueError(
-                f"{name} must end in {tuple(prior.event_shape)} = (frames, latent dimensions), "
-                f"but its shape is {tuple(value.shape)}."
-            )

@@ -264,9 +264,7 @@ def test_a_cross_term_that_is_not_registered_is_named():
     value = SumValue([Lonely(), ARDRBF()()])
     with pytest.raises(TypeError, match="the cross term of Lonely and ARDRBFValue in a sum is not registered"):
         value.psi2(points, points, points, None)
-    with pytest.raises(
-        TypeError, match=r"first must be a class of kernel values, derived from Mapp.*, but got .*ARDRBF"
-    ):
+    with pytest.raises(TypeError, match=r"first must be a class derived from MappingValue, but got .*ARDRBF"):
         register_psi2(ARDRBF, ARDLinearValue)
 
 
