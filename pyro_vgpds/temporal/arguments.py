@@ -16,7 +16,7 @@ __all__ = ["check_new_times", "check_prior", "check_shapes", "read_times"]
 def check_prior(kernel: object, latent_dim: int, jitter: float | None) -> None:
     """Raise an error if an argument of a prior is of another kind, or out of its range."""
     check_parts("kernel", kernel, "the value of a kernel, such as RBF()()", "gram", "diag", "is_diagonal")
-    if not torch.jit.is_tracing():  # in which sizes are tensors
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]  # in which sizes are tensors
         check_count("latent_dim", latent_dim)
     if jitter is not None:
         check_not_negative("jitter", jitter)
