@@ -33,11 +33,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def bound_work(
-    num_frames: int, num_outputs: int, latent_dim: int, num_inducing: int, dense: Sequence[int] = ()
+    num_frames: int,
+    num_outputs: int,
+    latent_dim: int,
+    num_inducing: int,
+    dense: Sequence[int] = (),
+    pair_work: int | None = None,
 ) -> float:
     """Multiply-adds of an evaluation of the bound, roughly: N M (M Q + min(N, D)), and Q n³ for dense sequences.
 
     :param dense: lengths of the sequences whose temporal covariance is dense.
+    :param pair_work: multiply-adds for each frame and pair of inducing variables. Default: Q.
 
     >>> from pyro_vgpds.threads import bound_work
     >>> f"{bound_work(100, 20, 5, 30):.0e}, {bound_work(10_000, 60, 5, 100):.0e}"
@@ -49,7 +55,10 @@ def bound_work(
         ("num_inducing", num_inducing), *(("dense", length) for length in dense),
     ):  # fmt: skip
         check_not_negative(name, value)
-    each = num_inducing * (num_inducing * latent_dim + min(num_frames, num_outputs))
+    if pair_work is not None:
+        check_not_negative("pair_work", pair_work)
+    pair_work = latent_dim if pair_work is None else pair_work
+    each = num_inducing * (num_inducing * pair_work + min(num_frames, num_outputs))
     return float(num_frames) * each + float(latent_dim) * sum(float(n) ** 3 for n in dense)
 
 
