@@ -12,14 +12,16 @@ they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, pool
+from pyro_vgpds.compiled import chunks, open_library, start
 
 _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
+_EXP = 16  # multiply-adds that an exponential costs
 
 
 @functools.cache
@@ -36,17 +38,13 @@ def available() -> bool:
     return _library("midpoint") is not None and _library("grouped") is not None
 
 
-def _run(
+def _start(
     direction: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
-    ranges: list[tuple[int, int]],
-    outputs: Sequence[tuple[Tensor, ...]],
-) -> None:
-    """Call the C function for every range of rows, each with its own tuple of ``outputs``."""
+    make_outputs: Callable[[], tuple[Tensor, ...]],
+) -> Callable[[], list[tuple[Tensor, ...]]]:
+    """Begin the C function for ranges of rows, each with outputs of its own, which a call of the result gives."""
     a, r, mu, z, mask = inputs
-    for x in (*inputs, *outputs[0]):
-        if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
-            raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
     rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
     sizes = (rows, points, dims) if mask is None else (rows, points, dims, len(mask))
@@ -56,37 +54,61 @@ def _run(
         or (mask is not None and mask.shape[1:] != (rows,))
     ):
         raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
+    work = rows * points * (points + 1) / 2 * (_EXP + dims + (0 if mask is None else len(mask)))
+    ranges = chunks(rows, _ROWS, work, shared=mask is None)
+    outputs = [make_outputs() for _ in ranges]
+    for x in (*inputs, *outputs[0]):
+        if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
+            raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
     kind = "midpoint" if mask is None else "grouped"
     function = getattr(_library(kind), f"{kind}_{direction}")
-    pointers = [x.data_ptr() for x in inputs if x is not None]
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
+        pointers = [x.data_ptr() for x in inputs if x is not None]  # of tensors that this function keeps alive
         return function(*sizes, *pointers, *range_, *(x.data_ptr() for x in tensors))
 
-    each = map if len(ranges) == 1 else pool(len(ranges)).map
-    status = list(each(call, ranges, outputs))
-    if any(status):
-        raise MemoryError("the compiled kernel ran out of memory")
+    finish = start(call, ranges, outputs, work)
+
+    def result() -> list[tuple[Tensor, ...]]:
+        if any(finish()):
+            raise MemoryError("the compiled kernel ran out of memory")
+        return outputs
+
+    return result
+
+
+def start_forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Callable[[], Tensor]:
+    """Begin :func:`forward` on other threads, if there are any. The result of a call of the result is its result."""
+    groups = 1 if mask is None else mask.shape[0]
+    finish = _start("forward", (a, r, mu, z, mask), lambda: (a.new_empty(groups, len(z), len(z)),))
+    return lambda: functools.reduce(torch.Tensor.add_, (V for (V,) in finish()))  # in the order of the rows
 
 
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
     """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows if ``mask`` is None."""
-    groups = 1 if mask is None else mask.shape[0]
-    ranges = chunks(len(a), _ROWS)
-    parts = [(a.new_empty(groups, len(z), len(z)),) for _ in ranges]
-    _run("forward", (a, r, mu, z, mask), ranges, parts)
-    return functools.reduce(torch.Tensor.add_, (V for (V,) in parts))  # in the order of the rows
+    return start_forward(a, r, mu, z, mask)()
 
 
-def backward(
+Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def start_backward(
     g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of ``sum(g * V)`` in ``a``, ``r``, ``mu`` and ``z``, for ``g (C, M, M)``."""
+) -> Callable[[], Gradients]:
+    """Begin :func:`backward` on other threads, as :func:`start_forward` does."""
     groups = 1 if mask is None else mask.shape[0]
     if g.shape != (groups, len(z), len(z)):
         raise ValueError("g must have the shape (C, M, M) of the sums")
-    g, ranges = g.contiguous(), chunks(len(a), _ROWS)
-    grad_a, grad_r, grad_mu = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
-    parts = [(g, grad_a, grad_r, grad_mu, torch.empty_like(z)) for _ in ranges]
-    _run("backward", (a, r, mu, z, mask), ranges, parts)
-    return grad_a, grad_r, grad_mu, functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))
+    g = g.contiguous()
+    rows = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
+    finish = _start("backward", (a, r, mu, z, mask), lambda: (g, *rows, torch.empty_like(z)))
+
+    def result() -> Gradients:
+        return *rows, functools.reduce(torch.Tensor.add_, (part[-1] for part in finish()))
+
+    return result
+
+
+def backward(g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Gradients:
+    """Gradients of ``sum(g * V)`` in ``a``, ``r``, ``mu`` and ``z``, for ``g (C, M, M)``."""
+    return start_backward(g, a, r, mu, z, mask)()

@@ -35,7 +35,8 @@ def close(value: Tensor, target: Tensor, tol: float = 1e-12) -> None:
 
 
 @pytest.fixture(params=[1, 3])
-def threads(request):
+def threads(request, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
