@@ -12,22 +12,49 @@ they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
 
 import ctypes
 import functools
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import chunks, open_library, start
+from pyro_vgpds.types import Context
 
 _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
 _EXP = 16  # multiply-adds that an exponential costs
+_single = ContextVar("_single", default=False)
+
+
+@contextmanager
+def single_sums(allowed: bool) -> Iterator[None]:
+    """A context in which exponentials, with ``allowed``, are computed in float32, which takes half the time. Inputs and
+    results stay float64. Sums over groups of rows are not faster, and stay as they are.
+    """
+    token = _single.set(allowed)
+    try:
+        yield
+    finally:
+        _single.reset(token)
+
+
+def is_single() -> bool:
+    """Whether this is a context of :func:`single_sums`."""
+    return _single.get()
+
+
+class SumContext(Context, Protocol):
+    """The context of an operation with these sums, whose backward pass is as precise as its forward pass."""
+
+    single: bool
 
 
 @functools.cache
 def _library(name: str) -> ctypes.CDLL | None:
     """The functions for ``"midpoint"`` sums over all rows, or for ``"grouped"`` ones over groups of them."""
-    sizes, inputs = (3, 4) if name == "midpoint" else (4, 5)
+    sizes, inputs = (4, 4) if name == "midpoint" else (4, 5)
     given = [ctypes.c_long] * sizes + [ctypes.c_void_p] * inputs + [ctypes.c_long] * 2
     types = {f"{name}_forward": given + [ctypes.c_void_p], f"{name}_backward": given + [ctypes.c_void_p] * 5}
     return open_library(f"{__package__}._{name}", **types)
@@ -47,7 +74,7 @@ def _start(
     a, r, mu, z, mask = inputs
     rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
-    sizes = (rows, points, dims) if mask is None else (rows, points, dims, len(mask))
+    sizes = (rows, points, dims, 1 if mask is None else len(mask))
     if (
         min(sizes) < 1
         or [tuple(x.shape) for x in (a, r, mu, z)] != shapes
@@ -62,10 +89,11 @@ def _start(
             raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
     kind = "midpoint" if mask is None else "grouped"
     function = getattr(_library(kind), f"{kind}_{direction}")
+    given = (int(_single.get()), *sizes[:3]) if mask is None else sizes
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
         pointers = [x.data_ptr() for x in inputs if x is not None]  # of tensors that this function keeps alive
-        return function(*sizes, *pointers, *range_, *(x.data_ptr() for x in tensors))
+        return function(*given, *pointers, *range_, *(x.data_ptr() for x in tensors))
 
     finish = start(call, ranges, outputs, work)
 

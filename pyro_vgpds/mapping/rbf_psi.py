@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native
-from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
@@ -84,7 +83,7 @@ class _Covariance(torch.autograd.Function):
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: native.SumContext,
         mean: Tensor,
         variance: Tensor,
         z: Tensor,
@@ -107,14 +106,16 @@ class _Statistics(torch.autograd.Function):
         decay = torch.exp(-0.25 * apart) * scale.square()
         first = psi1 @ y
         psi2 = sums().mul_(decay)
+        ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
-        second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
+        with native.single_sums(ctx.single):
+            second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
         # Ψ1: H is its gradient in the exponents
         H = (g_first @ y.mT).mul_(psi1)
         h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()

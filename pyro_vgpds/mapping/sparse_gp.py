@@ -15,6 +15,8 @@ from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.native import single_sums
+from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.types import Shape
 
@@ -80,6 +82,7 @@ class SparseGP(Expandable):
         if jitter is not None:
             check_not_negative("jitter", jitter)
         self._given = mean, scale  # as they are, by which the data know their column groups
+        self.is_single = inducing.dtype == torch.float32  # then sums are, if their errors allow it
         x, inducing, mean, noise, kernel = (
             x.double(),
             inducing.double(),
@@ -227,8 +230,11 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
     groups, basis = gp.groups(value), gp.basis
-    psi = basis.expect(x, variance, groups.mask, groups.factor)
-    return collapsed_bound(psi, basis.factor(), gp.noise, groups).expand(batch_shape)
+    factor = basis.factor()
+    single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)
+    with single_sums(single):
+        psi = basis.expect(x, variance, groups.mask, groups.factor)
+    return collapsed_bound(psi, factor, gp.noise, groups).expand(batch_shape)
 
 
 def _common(values: Tensor) -> Tensor:
