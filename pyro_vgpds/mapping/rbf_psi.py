@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native
+from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
