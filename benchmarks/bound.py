@@ -23,10 +23,11 @@ def main() -> None:
     parser.add_argument("--size", choices=[*SIZES, "mocap"], default="S")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    model, guide, data = make(args.size)
+    model, guide, data = make(args.size, getattr(torch, args.dtype))
     elbo = Collapsed_ELBO()
     bound = -elbo.loss(model, guide, data)
     parameters = [*model.parameters(), *guide.parameters()]
@@ -36,7 +37,7 @@ def main() -> None:
             parameter.grad = None
         elbo.loss_and_grads(model, guide, data)
 
-    print(json.dumps({"size": args.size, **timed(step, args.runs), "bound": bound}))
+    print(json.dumps({"size": args.size, "dtype": args.dtype, **timed(step, args.runs), "bound": bound}))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
 
 
-def gplvm(size: str) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+def gplvm(size: str, dtype: torch.dtype = torch.float64) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     """A size of ``drawn.SIZES`` as our model: with White(1.0) as the temporal kernel, q(X) = N(mu, S) factorises."""
     p = draw(size)
-    data = Sequences(np.arange(len(p["Y"])), p["Y"])
+    data = Sequences(np.arange(len(p["Y"])), p["Y"], dtype=dtype)
     model = VGPDS(
         White(1.0).fix(),
         ARDRBF(p["variance"], p["lengthscale"] ** -2.0),
@@ -22,12 +22,12 @@ def gplvm(size: str) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
         noise=p["noise"],
         output_mean=torch.zeros(data.num_outputs, dtype=torch.float64),
         jitter=JITTER,
-    )
+    ).to(dtype)
     mu, s = torch.from_numpy(p["mu"]), torch.from_numpy(p["S"])
     return model, AutoOpperArchambeau(model, mean_bar=mu, lam=1.0 / s - 1.0), data
 
 
-def mocap_like() -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+def mocap_like(dtype: torch.dtype = torch.float64) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     """The sizes of the paper's motion capture data (31 sequences, N=2613, D=59, Q=9, M=100) with drawn numbers."""
     rng = np.random.default_rng(35)
     lengths = rng.integers(34, 114, 31)
@@ -40,7 +40,7 @@ def mocap_like() -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
         np.sin(2 * np.pi * a[:, None] * waves + b) + 0.1 * rng.standard_normal((len(a), 59))
         for a, b in zip(t, phase, strict=True)
     ]
-    data = Sequences(t, y)
+    data = Sequences(t, y, dtype=dtype)
     torch.manual_seed(0)
     model = VGPDS.from_data(  # as in the paper: one noise, no scales, no static dimensions
         data, latent_dim=9, num_inducing=100, temporal=Matern32(lengthscale=0.5) + White(1e-2) + Bias(0.1),
@@ -52,5 +52,5 @@ def mocap_like() -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     return model, AutoOpperArchambeau(model), data
 
 
-def make(size: str) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
-    return mocap_like() if size == "mocap" else gplvm(size)
+def make(size: str, dtype: torch.dtype = torch.float64) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+    return mocap_like(dtype) if size == "mocap" else gplvm(size, dtype)

@@ -8,12 +8,25 @@ import functools
 import importlib.util
 import itertools
 import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["chunks", "open_library", "pool"]
+__all__ = ["LOOP_WORK", "chunks", "loop_threads", "open_library", "run", "start"]
+
+#: multiply-adds of a compiled loop for each thread: tenths of a millisecond, several times what a thread takes to start
+LOOP_WORK = 4e6
+_SHARES = 4  # ranges for each of several threads that share them
+
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
 
 
 def open_library(name: str, **functions: list[Any]) -> ctypes.CDLL | None:
@@ -37,18 +50,77 @@ def open_library(name: str, **functions: list[Any]) -> ctypes.CDLL | None:
     return library
 
 
-def chunks(count: int, unit: int) -> list[tuple[int, int]]:
-    """Contiguous ranges of ``count`` items in whole units, at most one range for each torch thread."""
-    units = -(-count // unit)
-    threads = max(1, min(torch.get_num_threads(), units))
-    return list(itertools.pairwise(min(count, unit * (units * i // threads)) for i in range(threads + 1)))
+@contextmanager
+def loop_threads(count: int) -> Iterator[None]:
+    """A context with at most ``count`` threads for compiled loops, whatever torch is set to."""
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
 
 
-def pool(threads: int) -> ThreadPoolExecutor:
-    """The pool of this size for the current process: threads do not survive a fork."""
-    return _pool(threads, os.getpid())
+def most_threads() -> int | None:
+    """The number of the innermost :func:`loop_threads`; None outside of all of them."""
+    return _threads.get()
+
+
+def _count(work: float) -> int:
+    """Threads for some work in multiply-adds."""
+    limit = _threads.get()
+    return max(1, min(torch.get_num_threads() if limit is None else limit, int(min(work / LOOP_WORK, 1e6))))
+
+
+def chunks(count: int, unit: int, work: float, shared: bool = False) -> list[tuple[int, int]]:
+    """Contiguous ranges of ``count`` items in whole units: one for each thread that pays off.
+
+    :param work: multiply-adds of all items.
+    :param shared: several ranges for each of several threads, so that all threads end at the same time.
+    """
+    units, threads = -(-count // unit), _count(work)
+    parts = max(1, min(units, threads * (_SHARES if shared and threads > 1 else 1)))
+    return list(itertools.pairwise(min(count, unit * (units * i // parts)) for i in range(parts + 1)))
+
+
+def start(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], work: float) -> Callable[[], list[R]]:
+    """Begin ``call(input, output)`` for all pairs in other threads, and return a function that gives the results.
+
+    That function takes part in the work. With one thread it does all of it. ``call`` must not hold Python's lock.
+
+    :param work: multiply-adds of all calls.
+    """
+    results: list[Any] = [None] * len(inputs)
+    left = deque(enumerate(zip(inputs, outputs, strict=True)))
+
+    def go_on() -> None:
+        while left:
+            try:
+                i, (one, other) = left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            results[i] = call(one, other)
+
+    threads = min(_count(work), len(inputs))
+    helpers = [_pool(threads - 1, os.getpid()).submit(go_on) for _ in range(threads - 1)]
+
+    def finish() -> list[R]:
+        go_on()
+        for helper in helpers:
+            if not helper.cancel():  # one that has not begun yet, on a busy machine, is not needed any more
+                helper.result()
+        return results
+
+    return finish
+
+
+def run(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], work: float) -> list[R]:
+    """The results of ``call(input, output)`` for all pairs, on as many threads as pay off. Parameters as in
+    :func:`start`.
+    """
+    return start(call, inputs, outputs, work)()
 
 
 @functools.cache
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
+    """The pool of this size for a process: threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="pyro_vgpds")

@@ -39,6 +39,7 @@ from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
 from pyro_vgpds.kinds import check_callable, check_flags
 from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.mapping.basis import linear_form
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
@@ -206,7 +207,8 @@ class VGPDS(ParameterModule):
         :param data: the training sequences.
         :param latent_dim: Q, an upper limit: the weights of ``mapping`` switch off dimensions that are not needed.
             Default: 40, or less for few outputs or frames.
-        :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames.
+        :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames. A linear mapping
+            (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
             lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
             added and there are three cosines, with the period of the cycle, a half and a third of it. Each latent
@@ -266,6 +268,8 @@ class VGPDS(ParameterModule):
             structure=structure,
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
+            if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
+                num_inducing = min(data.num_frames, latent_dim + 1)
             model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))

@@ -5,6 +5,9 @@ Several threads divide the work, but they wait for each other at each of many sm
 takes many times the CPU time on two threads that it takes on one, and more wall time as well. The rule is one thread
 for each :data:`WORK_PER_THREAD` multiply-adds of an evaluation of the bound (``python -m benchmarks.threads``).
 
+Compiled loops, which do most of the work in one piece, divide it from much smaller sizes on
+(:data:`pyro_vgpds.compiled.LOOP_WORK`), on up to as many threads as torch is set to.
+
 The environment variable ``PYRO_VGPDS_THREADS`` replaces the rule: a number is the largest number of threads for any
 size, and 0 leaves torch's setting as it is.
 """
@@ -21,6 +24,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from pyro_vgpds.checks import check_not_negative, is_real
+from pyro_vgpds.compiled import loop_threads, most_threads
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_list
 
@@ -33,11 +37,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def bound_work(
-    num_frames: int, num_outputs: int, latent_dim: int, num_inducing: int, dense: Sequence[int] = ()
+    num_frames: int,
+    num_outputs: int,
+    latent_dim: int,
+    num_inducing: int,
+    dense: Sequence[int] = (),
+    pair_work: int | None = None,
 ) -> float:
     """Multiply-adds of an evaluation of the bound, roughly: N M (M Q + min(N, D)), and Q n³ for dense sequences.
 
     :param dense: lengths of the sequences whose temporal covariance is dense.
+    :param pair_work: multiply-adds for each frame and pair of inducing variables. Default: Q.
 
     >>> from pyro_vgpds.threads import bound_work
     >>> f"{bound_work(100, 20, 5, 30):.0e}, {bound_work(10_000, 60, 5, 100):.0e}"
@@ -49,7 +59,10 @@ def bound_work(
         ("num_inducing", num_inducing), *(("dense", length) for length in dense),
     ):  # fmt: skip
         check_not_negative(name, value)
-    each = num_inducing * (num_inducing * latent_dim + min(num_frames, num_outputs))
+    if pair_work is not None:
+        check_not_negative("pair_work", pair_work)
+    pair_work = latent_dim if pair_work is None else pair_work
+    each = num_inducing * (num_inducing * pair_work + min(num_frames, num_outputs))
     return float(num_frames) * each + float(latent_dim) * sum(float(n) ** 3 for n in dense)
 
 
@@ -116,7 +129,8 @@ def _wanted(work: float) -> int | None:
 def threads_for(work: float) -> Iterator[int]:
     """As many threads as pay off, at most as many as torch is set to; the setting is restored at the end of the block.
 
-    Blocks may be nested and may overlap in several Python threads. The threads of compiled loops are limited as well.
+    Blocks may be nested and may overlap in several Python threads. Compiled loops have a limit of their own: torch's
+    setting before the first block.
 
     :param work: multiply-adds between two small operations, such as :func:`bound_work`; 0 for one thread.
     :raises ValueError: if ``PYRO_VGPDS_THREADS`` is not a whole number.
@@ -137,8 +151,12 @@ def threads_for(work: float) -> Iterator[int]:
         yield torch.get_num_threads()
         return
     before = _setting.enter(wanted)
+    limit = most_threads() or before
+    if os.environ.get("PYRO_VGPDS_THREADS"):
+        limit = min(limit, wanted)
     try:
-        yield torch.get_num_threads()
+        with loop_threads(limit):
+            yield torch.get_num_threads()
     finally:
         _setting.leave(before)
 

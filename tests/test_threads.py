@@ -7,9 +7,10 @@ import threading
 
 import pytest
 import torch
-from problems import make_data
+from problems import make_data, make_model
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, auto, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, auto, fit
+from pyro_vgpds.compiled import LOOP_WORK, chunks, loop_threads, run, start
 from pyro_vgpds.selection import trials
 from pyro_vgpds.threads import WORK_PER_THREAD, bound_work, thread_limited, threads_for
 
@@ -166,3 +167,77 @@ def test_large_problems_use_several(monkeypatch):
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, num_steps=1, callback=lambda record: steps.append(torch.get_num_threads()))
     assert steps == [4, 4]
+
+
+@pytest.mark.parametrize(("work", "shared", "parts"), [(0.0, True, 1), (1.9, True, 1), (2.0, False, 2), (2.0, True, 8),
+                                                       (1e9, True, 16), (float("inf"), False, 4)])  # fmt: skip
+def test_compiled_loops_are_divided_from_smaller_sizes_on(work, shared, parts):
+    ranges = chunks(1000, 10, work * LOOP_WORK, shared=shared)
+    assert len(ranges) == parts
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges)][:-1]
+    assert ranges[-1][1] == 1000
+    assert all(start % 10 == 0 < stop - start for start, stop in ranges)
+    assert len(chunks(25, 10, work * LOOP_WORK, shared=shared)) <= 3
+
+
+def test_limits_of_compiled_loops(monkeypatch):
+    def count() -> int:
+        return len(chunks(100, 1, float("inf")))
+
+    assert count() == 4
+    with threads_for(0):
+        assert count() == 4  # torch's setting before the block
+        with threads_for(0):
+            assert count() == 4
+        with loop_threads(3), threads_for(0):
+            assert count() == 3
+    monkeypatch.setenv("PYRO_VGPDS_THREADS", "2")
+    with threads_for(0):
+        assert count() == 2
+    monkeypatch.setenv("PYRO_VGPDS_THREADS", "0")
+    with threads_for(0):
+        assert count() == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_work_is_shared_and_results_keep_their_order(threads):
+    names = set()
+
+    def call(one, other):
+        names.add(threading.current_thread().name)
+        return one * other
+
+    with loop_threads(threads):
+        finish = start(call, range(50), range(50), float("inf"))
+        before = set(names)
+        assert finish() == [i * i for i in range(50)]
+        assert run(call, [], [], float("inf")) == []
+    assert threads > 1 or (not before and names == {threading.current_thread().name})
+
+
+def test_an_error_in_another_thread_is_raised():
+    waiting = threading.Event()
+
+    def call(one, other):
+        if threading.current_thread() is threading.main_thread():
+            waiting.wait(10)
+            return 0
+        waiting.set()
+        raise MemoryError("of a helper")
+
+    with loop_threads(2), pytest.raises(MemoryError, match="of a helper"):
+        run(call, [1, 2], [1, 2], float("inf"))
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_two_threads_give_the_same_bound_and_gradients(missing, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
+    data = make_data((200, 150), missing=missing)
+    model, guide = make_model(data)
+    found = []
+    for threads in (1, 2):
+        with loop_threads(threads):
+            loss = Collapsed_ELBO().differentiable_loss(model, guide, data)
+            found.append([loss, *torch.autograd.grad(loss, [*model.parameters(), *guide.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

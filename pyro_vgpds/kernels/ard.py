@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
@@ -123,6 +124,11 @@ class ARDLinearValue(MappingValue):
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         return _linear_linear(self, self, mean, variance, z, mask)
+
+
+@register_linear(ARDLinearValue)
+def _linear(value: ARDLinearValue) -> LinearForm:
+    return LinearForm(value.weight, None)
 
 
 @register_psi2(ARDRBFValue, ARDRBFValue)

@@ -10,6 +10,7 @@ from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.statespace import ConstantState
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.linalg import add_diagonal
+from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
 from pyro_vgpds.parameters import ParameterLike
 
@@ -92,6 +93,11 @@ class WhiteValue(KernelValue, MappingValue):
 
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         return _white_any(self, self, mean, variance, z, mask)
+
+
+@register_linear(BiasValue)
+def _constant(value: BiasValue) -> LinearForm:
+    return LinearForm(None, value.variance)
 
 
 @register_psi2(BiasValue, MappingValue)

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, pool
+from pyro_vgpds.compiled import chunks, open_library, run
 from pyro_vgpds.kernels.constant import BiasValue, WhiteValue
 from pyro_vgpds.kernels.stationary import (
     CosineValue,
@@ -46,6 +46,7 @@ _BY_CODE = {code: (names, size) for code, names, size in _KINDS.values()}
 _KNOWN = {*_KINDS, WhiteValue, SumValue, ProductValue}
 _ATTRIBUTES = {"parts", "is_diagonal", "variance", "lengthscale", "period", "accuracy", "_harmonics"}
 _WHITE = -1
+_NUMBER_WORK = 40.0  # multiply-adds that a number of a kernel costs, with its exponentials
 _MOST_LEAVES, _LARGEST_BLOCK = 4, 16  # of a term with a state: limits of the compiled code
 
 #: a kernel without its parameters: the code of a leaf, or a symbol and the parts
@@ -131,7 +132,8 @@ class Program:
         variance = torch.zeros(count, dtype=torch.float64)
         outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr(), variance.data_ptr()
         code, function = self._code.data_ptr(), _library().program_states  # type: ignore[union-attr]
-        _each(count, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, *outputs))
+        work = _NUMBER_WORK * count * steps * matrices.size
+        _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, *outputs))
         return a, turned if matrices.turned else None, q, variance
 
     def states_grad(self, values: Tensor, matrices: Matrices, g_a: Tensor, half: Tensor | None, g_q: Tensor) -> Tensor:
@@ -140,7 +142,8 @@ class Program:
         tensors = [None if x is None else x.contiguous() for x in (g_a, half, g_q)]
         fixed = [*self._fixed(values, matrices), *(None if x is None else x.data_ptr() for x in tensors)]
         code, function = self._code.data_ptr(), _library().program_states_grad  # type: ignore[union-attr]
-        _each(count, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, out.data_ptr()))
+        work = _NUMBER_WORK * count * steps * matrices.size
+        _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, out.data_ptr()))
         return out
 
     def covariances(self, values: Tensor, d: Tensor) -> Tensor:
@@ -158,7 +161,7 @@ class Program:
     def _run_covariances(self, values: Tensor, d: Tensor, *pointers: int | None) -> None:
         count, fixed = values.shape[1], (values.data_ptr(), d.data_ptr(), *pointers)
         code, function = self._code.data_ptr(), _library().program_covariances  # type: ignore[union-attr]
-        _each(count, lambda k0, k1: function(code, k0, k1, count, len(d), *fixed))
+        _each(count, _NUMBER_WORK * count * len(d), lambda k0, k1: function(code, k0, k1, count, len(d), *fixed))
 
     def _fixed(self, values: Tensor, matrices: Matrices) -> list[int]:
         return [x.data_ptr() for x in (values, matrices.dt, matrices.begins, matrices.place)]
@@ -179,14 +182,13 @@ def scattered(many: Tensor, index: Tensor, few: Tensor) -> None:
 def _spread(few: Tensor, index: Tensor, many: Tensor, backwards: int) -> None:
     pointers, sizes = (few.data_ptr(), many.data_ptr()), (few.shape[1], index.shape[0])
     at, function = index.data_ptr(), _library().program_spread  # type: ignore[union-attr]
-    _each(few.shape[0], lambda k0, k1: function(at, k0, k1, *sizes, backwards, *pointers))
+    _each(few.shape[0], 4.0 * many.numel(), lambda k0, k1: function(at, k0, k1, *sizes, backwards, *pointers))
 
 
-def _each(count: int, call: Callable[[int, int], int]) -> None:
-    """Run a function on ranges of kernels, in as many threads as torch has."""
-    ranges = chunks(count, 1)
-    status = [call(*ranges[0])] if len(ranges) == 1 else list(pool(len(ranges)).map(lambda pair: call(*pair), ranges))
-    if any(status):
+def _each(count: int, work: float, call: Callable[[int, int], int]) -> None:
+    """Run a function on ranges of kernels, in as many threads as pay off for its work in multiply-adds."""
+    begins, ends = zip(*chunks(count, 1, work), strict=True)
+    if any(run(call, begins, ends, work)):
         raise MemoryError("the compiled kernels ran out of memory.")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
+from pyro_vgpds.mapping.basis import LinearForm, linear_form, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
 __all__ = ["KernelValue", "ProductValue", "SumValue", "lift"]
@@ -106,6 +107,16 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
             term = cross_psi2(first, second)(mean, variance, z, mask)
             total = total + term + term.mT
         return total
+
+
+@register_linear(SumValue)
+def _linear_sum(value: SumValue) -> LinearForm | None:
+    """The sum of the forms, if every part has one."""
+    forms = [form for part in value.parts if (form := linear_form(part)) is not None]
+    if len(forms) < len(value.parts):
+        return None
+    weights, constants = ([term for term in terms if term is not None] for terms in zip(*forms, strict=True))
+    return LinearForm(*(reduce(operator.add, terms) if terms else None for terms in (weights, constants)))
 
 
 class ProductValue(StateSpaceProduct, KernelValue):

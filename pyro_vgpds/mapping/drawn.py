@@ -29,7 +29,8 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites, filled
 from pyro_vgpds.likelihoods.site import SiteLikelihood, expected
 from pyro_vgpds.linalg import add_diagonal, cholesky
-from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.mapping.basis import Basis
+from pyro_vgpds.mapping.pairs import quadratic_forms
 from pyro_vgpds.types import Context
 
 __all__ = ["Given", "correction", "path_draws", "randomised"]
@@ -37,7 +38,6 @@ __all__ = ["Given", "correction", "path_draws", "randomised"]
 _SEED = 20110
 _draws: ContextVar[tuple[int, int | None]] = ContextVar("_draws", default=(_SEED, None))  # their seed and number
 _BLOCK = 1 << 20  # numbers in a block of function values
-_PAIRS = 1 << 20  # numbers in a block of products of pairs of inducing points
 _LEAST = 1e-12  # of the prior variance, for the variance given x: rounding may leave less
 
 
@@ -79,10 +79,9 @@ def _path_draws(num_draws: int, num_frames: int, dim: int, seed: int) -> Tensor:
 
 
 class Given(NamedTuple):
-    """What the distribution of f given x needs: the kernel, q(U) and the outputs' scale."""
+    """What the distribution of f given x needs: the inducing variables, q(U) and the outputs' scale."""
 
-    kernel: MappingValue
-    inducing: Tensor  #: (M, Q)
+    basis: Basis
     factor: Tensor  #: L
     A: Tensor  #: L⁻¹ Ψ2 L⁻ᵀ of each function, (F, M, M)
     v: Tensor  #: L⁻¹ Ψ1ᵀ linear, (M, F)
@@ -92,15 +91,15 @@ class Given(NamedTuple):
     def of(self, functions: Tensor) -> Given:
         """The same for some functions."""
         q = self.A[functions], self.v[:, functions]
-        return Given(self.kernel, self.inducing, self.factor, *q, self.mean[functions], self.scale[functions])
+        return Given(self.basis, self.factor, *q, self.mean[functions], self.scale[functions])
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at points x (..., N, Q), (..., N, F) each."""
-        k = self.kernel.cov(x, self.inducing)
+        k = self.basis.cov(x)
         a = solve_triangular(self.factor, k.flatten(0, -2).mT, upper=False)  # (M, R)
         inverse = _Inverse.apply(add_diagonal(self.A, 1.0))
         weights = (inverse @ self.v.mT.unsqueeze(-1)).squeeze(-1)  # c, (F, M)
-        prior = self.kernel.cov_diag(x).reshape(-1)
+        prior = self.basis.kernel.cov_diag(x).reshape(-1)
         rest = (prior - a.square().sum(0)).clamp_min(0.0)
         variance = torch.maximum(quadratic_forms(a, inverse) + rest, _LEAST * prior)  # (F, R)
         mean = torch.addcmul(self.mean, self.scale, (weights @ a).mT.contiguous())
@@ -230,61 +229,3 @@ class _Inverse(torch.autograd.Function):
     def backward(ctx: Context, grad: Tensor) -> Tensor:
         (inverse,) = ctx.saved_tensors
         return -inverse @ (0.5 * (grad + grad.mT)) @ inverse
-
-
-def quadratic_forms(a: Tensor, matrices: Tensor) -> Tensor:
-    """aᵣᵀ X_d aᵣ, (F, R), for symmetric matrices.
-
-    :param a: (M, R), one vector in each column.
-    :param matrices: X, (F, M, M).
-    """
-    return _QuadraticForms.apply(a, matrices)
-
-
-class _QuadraticForms(torch.autograd.Function):
-    """Products with the pairs a_i a_j, i ≤ j, in blocks of columns: half the cost of Σ (X a) ∘ a, in bounded memory."""
-
-    @staticmethod
-    def forward(ctx: Context, a: Tensor, matrices: Tensor) -> Tensor:
-        ctx.save_for_backward(a, matrices)
-        i, j = torch.triu_indices(len(a), len(a), device=a.device)
-        packed = matrices[:, i, j] * (1.0 + (i != j).to(a))  # (F, P)
-        return torch.cat([packed @ pairs for _, pairs in _pairs(a)], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
-        a, matrices = ctx.saved_tensors
-        size = len(a)
-        i, j = torch.triu_indices(size, size, device=a.device)
-        packed = matrices[:, i, j]  # (F, P)
-        g_a, g_packed = torch.zeros_like(a), torch.zeros_like(packed)
-        for columns, pairs in _pairs(a):
-            part, g, into = a[:, columns], grad[:, columns], g_a[:, columns]
-            g_packed.addmm_(g, pairs.mT)
-            torch.mm(packed.mT, g, out=pairs)  # Σ_d g_dr X_d, which times a_r is half the gradient in a_r
-            start = 0
-            for row in range(size):
-                entries = pairs[start : start + size - row]
-                start += size - row
-                into[row + 1 :].addcmul_(entries[1:], part[row])
-                into[row].add_(entries.mul_(part[row:]).sum(0))
-        full = a.new_empty(len(matrices), size, size)
-        full[:, i, j] = full[:, j, i] = g_packed
-        return g_a.mul_(2.0), full
-
-
-def _pairs(a: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Columns of a (M, R) and the products a_i a_j, i ≤ j, of these, (P, r); the next ones overwrite the array."""
-    size = len(a)
-    count = size * (size + 1) // 2
-    step = max(1, _PAIRS // count)
-    buffer = a.new_empty(count * min(step, a.shape[1]))
-    for first in range(0, a.shape[1], step):
-        part = a[:, first : first + step]
-        pairs = buffer[: count * part.shape[1]].view(count, part.shape[1])
-        start = 0
-        for row in range(size):
-            torch.mul(part[row:], part[row], out=pairs[start : start + size - row])
-            start += size - row
-        yield slice(first, first + part.shape[1]), pairs

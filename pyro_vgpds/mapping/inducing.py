@@ -83,21 +83,21 @@ class InducingPosterior:
     def __init__(
         self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
     ) -> None:
-        self.kernel, self.inducing, self.data = likelihood.kernel, likelihood.inducing, data
+        self.basis, self.data = likelihood.basis, data
         self._likelihood, self.num_outputs = likelihood, likelihood.num_functions(data)
         self.output_mean, self.output_scale = likelihood.output_mean, likelihood.output_scale
         self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
-        self.factor = likelihood.inducing_factor()
+        self.factor = self.basis.factor()
         groups = likelihood.groups_of(data)
         self.of_column = groups.of_column
         mask = groups.mask
         if weight is not None:
             mask = weight.unsqueeze(0) if mask is None else mask * weight
-        a = whiten(self.factor, self.kernel.psi2(mean, variance, self.inducing, mask))
-        self.eigenvalues, self.basis = torch.linalg.eigh(a)  # (C, M), (C, M, M)
+        a = whiten(self.factor, self.basis.psi2(mean, variance, mask))
+        self.eigenvalues, self.directions = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = self.eigenvalues.clamp_min(0.0)
         self._k, self._weight = self.whitened(mean, variance), weight
-        small = len(self.inducing) * self.num_outputs <= _CACHED
+        small = self.basis.size * self.num_outputs <= _CACHED
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
     def noise_of(self, index: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class InducingPosterior:
         if self._cached is not None:
             yield from self._cached
             return
-        step = max(1, _BLOCK // max(len(self.inducing), self.data.num_frames))
+        step = max(1, _BLOCK // max(self.basis.size, self.data.num_frames))
         for start in range(0, self.num_outputs, step):
             yield from self._make_columns(start, min(start + step, self.num_outputs))
 
@@ -129,47 +129,46 @@ class InducingPosterior:
             if group < 0:  # nothing was observed: the prior
                 basis, e = torch.eye(len(v), dtype=v.dtype, device=v.device), v.new_zeros(len(v), 1)
             else:
-                basis, e = self.basis[group], self.eigenvalues[group].unsqueeze(-1)
+                basis, e = self.directions[group], self.eigenvalues[group].unsqueeze(-1)
             shrink = 1.0 / (1.0 + beta * e)
             mean = basis @ (scale * beta * shrink * (basis.mT @ v[:, local]))
             yield OutputWeights(index, scale, noise, mean, basis, shrink)
 
     def mean(self) -> Tensor:
-        """E[U], (M, D), of the scaled outputs: without their means and scales."""
-        total = self.factor.new_empty(len(self.inducing), self.num_outputs)
+        """E of the functions at the M inducing inputs, (M, D), of the scaled outputs: without means and scales."""
+        root = self.basis.root(self.factor)
+        total = root.new_empty(len(root), self.num_outputs)
         for part in self.columns():
-            total[:, part.outputs] = self.factor @ (part.mean / part.scale)
+            total[:, part.outputs] = root @ (part.mean / part.scale)
         return total
 
     def covariance(self, output: int = 0) -> Tensor:
-        """Cov[u_d] of one scaled output, (M, M); outputs of one group with one noise share it."""
-        group = int(self.of_column[output])
+        """Their covariance for one scaled output, (M, M); outputs of one group with one noise share it."""
+        group, root = int(self.of_column[output]), self.basis.root(self.factor)
         if group < 0:
-            return self.factor @ self.factor.mT
+            return root @ root.mT
         beta = 1.0 / self._scaled_noise_of(torch.tensor([output], device=self.noise.device))
-        root = self.factor @ self.basis[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
+        root = root @ self.directions[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
         return root @ root.mT
 
     # moments of F at Gaussian latent points
 
     def frames(self, mean: Tensor, variance: Tensor) -> Iterator[tuple[slice, FrameStatistics]]:
         """Expectations for latent points N(mean_n, diag variance_n), (T, Q), some frames at a time."""
-        m = len(self.inducing)
-        step = max(1, _FRAMES // (m * m))
+        step = max(1, _FRAMES // self.basis.size**2)
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
             psi0, psi2 = [], []
             for mu, s in zip(mean[rows].split(_PSI2_FRAMES), variance[rows].split(_PSI2_FRAMES), strict=True):
                 mask = torch.eye(len(mu), dtype=mean.dtype, device=mean.device)  # each frame a group of its own
-                psi0.append(self.kernel.psi0(mu, s, mask))
-                psi2.append(self.kernel.psi2(mu, s, self.inducing, mask))
+                psi0.append(self.basis.kernel.psi0(mu, s, mask))
+                psi2.append(self.basis.psi2(mu, s, mask))
             k = self.whitened(mean[rows], variance[rows])
             yield rows, FrameStatistics(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
 
     def whitened(self, mean: Tensor, variance: Tensor) -> Tensor:
         """L⁻¹Ψ1ᵀ of latent points as (T, M), by which E f_d = k v̄_d."""
-        psi1 = self.kernel.psi1(mean, variance, self.inducing)
-        return solve_triangular(self.factor, psi1.mT, upper=False).mT
+        return solve_triangular(self.factor, self.basis.psi1(mean, variance).mT, upper=False).mT
 
     def at_data(self, rows: Tensor) -> Tensor:
         """L⁻¹Ψ1ᵀ of some frames of the data, as (n, M)."""
@@ -198,7 +197,7 @@ class InducingPosterior:
     def covariances(self, frames: FrameStatistics) -> Tensor:
         """Covariance of the D values of F within each frame, (T, D, D)."""
         t, d = len(frames.psi0), self.num_outputs
-        v = frames.k.new_empty(len(self.inducing), d)
+        v = frames.k.new_empty(self.basis.size, d)
         for part in self.columns():
             v[:, part.outputs] = part.mean
         full = v.mT @ frames.spread() @ v
@@ -225,14 +224,13 @@ class PosteriorGP(Expandable):
 
     def _whitened(self, x: Tensor) -> Tensor:
         """L⁻¹K_M* as (..., T, M)."""
-        u = self.inducing
-        return solve_triangular(u.factor, u.kernel.cov(x, u.inducing).mT, upper=False).mT
+        return solve_triangular(self.inducing.factor, self.inducing.basis.cov(x).mT, upper=False).mT
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, (..., T, D) each."""
         u, k = self.inducing, self._whitened(self.x)
         mean, variance = (self.x.new_empty(self._extended_shape()) for _ in range(2))
-        rest = (u.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
+        rest = (u.basis.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
         for part in u.columns():
             mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]
             own = ((k @ part.basis).square() @ part.shrink + rest) * part.scale.square()
@@ -251,7 +249,7 @@ class PosteriorGP(Expandable):
         with torch.no_grad():
             y = self.x.new_empty(self._extended_shape(sample_shape))
             x = self.x.expand(y.shape[:-2] + self.x.shape[-2:]).reshape((-1, *self.x.shape[-2:]))
-            size = x.shape[-2] * max(x.shape[-2], len(self.inducing.inducing), min(y.shape[-1], _BLOCK))
+            size = x.shape[-2] * max(x.shape[-2], self.inducing.basis.size, min(y.shape[-1], _BLOCK))
             step = max(1, _BLOCK // size)
             for points, out in zip(x.split(step), y.view((-1, *self.event_shape)).split(step), strict=True):
                 self._draw(points, out)
@@ -260,18 +258,23 @@ class PosteriorGP(Expandable):
     def _draw(self, x: Tensor, out: Tensor) -> None:
         """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
         u, k = self.inducing, self._whitened(x)
-        prior = u.kernel.cov(x, x)
-        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
-        jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
-        rest = add_diagonal(prior - k @ k.mT, jitter)
-        root = cholesky(rest, "the mapping's covariance given the inducing variables")
+        root = None if u.basis.is_exact else self._rest(x, k)
         for part in u.columns():
             spread = part.scale * part.shrink.sqrt()
             v = part.mean + part.basis @ (spread * x.new_empty(len(x), *spread.shape).normal_())
-            f = torch.addcmul(k @ v, root @ x.new_empty(*x.shape[:2], len(part.outputs)).normal_(), part.scale)
+            f = k @ v
+            if root is not None:
+                f.addcmul_(root @ x.new_empty(*x.shape[:2], len(part.outputs)).normal_(), part.scale)
             if self.include_noise:
                 f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
             out[..., part.outputs] = f + u.output_mean[part.outputs]
+
+    def _rest(self, x: Tensor, k: Tensor) -> Tensor:
+        """The Cholesky factor of the covariance of f at x given the inducing variables."""
+        prior = self.inducing.basis.kernel.cov(x, x)
+        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
+        jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
+        return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density of whole sequences given x: a T × T covariance for each output."""
@@ -280,7 +283,7 @@ class PosteriorGP(Expandable):
         if not bool(torch.isfinite(value).all()):
             raise ValueError("PosteriorGP.log_prob needs finite values; Posterior.log_density takes NaN.")
         u, k = self.inducing, self._whitened(self.x)
-        rest = u.kernel.cov(self.x, self.x) - k @ k.mT
+        rest = u.basis.kernel.cov(self.x, self.x) - k @ k.mT
         total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
         for part in u.columns():
             noise, rotated = part.noise, k @ part.basis

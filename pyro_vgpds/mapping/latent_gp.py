@@ -15,11 +15,12 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.output_sites import OutputSites
-from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, observe
+from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP"]
@@ -60,9 +61,14 @@ class LatentGP(Expandable):
     def mean(self) -> Tensor:
         return self.output_mean.unsqueeze(-2).expand(self.shape())
 
+    @property
+    def basis(self) -> Basis:
+        """The inducing variables: the functions at the inducing inputs or, of a linear kernel, their weights."""
+        return basis_of(self.kernel, self.inducing, self.jitter)
+
     def inducing_factor(self) -> Tensor:
-        """L, the Cholesky factor of K_MM with its jitter."""
-        return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
+        """L, the Cholesky factor of the covariance K_MM of the inducing variables, with its jitter."""
+        return self.basis.factor()
 
     def given(self, psi: Psi, factor: Tensor) -> Given:
         """The distribution of f given x under the optimal q(U).
@@ -71,7 +77,7 @@ class LatentGP(Expandable):
         :param factor: L, the Cholesky factor of K_MM.
         """
         v, A = solve_triangular(factor, psi.psi1_y, upper=False), whiten(factor, psi.psi2)
-        return Given(self.kernel, self.inducing, factor, A, v, self.output_mean, self.output_scale)
+        return Given(self.basis, factor, A, v, self.output_mean, self.output_scale)
 
     def _factor(self) -> Tensor:
         return cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
@@ -114,11 +120,8 @@ class CollapsedLatent:
     def _bound(self, sites: Sites) -> tuple[Tensor, Psi, Tensor]:
         gp = self.gp
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
-        if self.x_variance is None:
-            psi = observe(gp.kernel, self.x, gp.inducing, weight.mT, linear)
-        else:
-            psi = expect(gp.kernel, self.x, self.x_variance, gp.inducing, weight.mT, linear)
-        factor = gp.inducing_factor()
+        basis = gp.basis
+        psi, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
         return site_bound(psi, factor, weight, linear) + mean_terms(sites, gp.output_mean), psi, factor
 
     def given(self, sites: Sites) -> Given:

@@ -195,8 +195,7 @@ def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask:
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
     plain = max(log_scale.dim() - 1, rate.dim() - 2, mean.dim() - 2, z.dim() - 2) == 0
-    known = mask is None or (len(mask) > 0 and not mask.requires_grad)
-    if plain and known and _is_native(mean):
+    if plain and _is_native(mean) and (mask is None or (len(mask) > 0 and not mask.requires_grad)):
         return _MidpointSum.apply(log_scale, rate, mean, z, mask)
     m = z.shape[-2]
     rows, columns = torch.triu_indices(m, m, device=z.device)  # symmetric, so only the pairs m <= m'
@@ -216,15 +215,16 @@ def _is_native(x: Tensor) -> bool:
 
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
-        inputs = [None if x is None else x.contiguous() for x in (log_scale, rate, mean, z, mask)]
-        ctx.save_for_backward(*inputs)
-        return native.forward(*inputs)  # type: ignore[arg-type]
+    def forward(ctx: native.SumContext, *inputs: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*(given := [None if x is None else x.contiguous() for x in inputs]))
+        ctx.single = native.is_single()
+        return native.forward(*given)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*native.backward(grad, *ctx.saved_tensors), None)
+    def backward(ctx: native.SumContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with native.single_sums(ctx.single):
+            return (*native.backward(grad, *ctx.saved_tensors), None)
 
 
 def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:

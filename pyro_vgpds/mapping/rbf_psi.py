@@ -84,7 +84,7 @@ class _Covariance(torch.autograd.Function):
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: native.SumContext,
         mean: Tensor,
         variance: Tensor,
         z: Tensor,
@@ -99,19 +99,24 @@ class _Statistics(torch.autograd.Function):
         wide = 2.0 * spread - 1.0
         r, rho = weight / spread, (weight / wide).contiguous()
         constant = (-0.5) * torch.addcmul(spread.log(), r * mu, mu).sum(1)
-        psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
+        mu = mu.contiguous()
         log_scale = wide.log_().sum(1).mul_(-0.5)
+        sums = native.start_forward(log_scale, rho, mu, z, mask)
+        psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
         apart = _apart(z, weight)
         decay = torch.exp(-0.25 * apart) * scale.square()
-        mu = mu.contiguous()
-        psi2 = native.forward(log_scale, rho, mu, z, mask).mul_(decay)
+        first = psi1 @ y
+        psi2 = sums().mul_(decay)
+        ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
-        return psi1 @ y, psi2
+        return first, psi2
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
+        with native.single_sums(ctx.single):
+            second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
         # Ψ1: H is its gradient in the exponents
         H = (g_first @ y.mT).mul_(psi1)
         h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()
@@ -122,7 +127,7 @@ class _Statistics(torch.autograd.Function):
         g_z = torch.addcmul(H @ (r * mu), z, H @ r, value=-1.0)
         g_log = h.sum()
         # Ψ2: of the sums, and of what multiplies them
-        g_a, g_rho, g_mu, g_mid = native.backward(g_second * decay, log_scale, rho, mu, z, mask)
+        g_a, g_rho, g_mu, g_mid = second()
         wide, g_a = 2.0 * spread - 1.0, g_a.unsqueeze(1)
         g_mean += g_mu
         g_s -= rho * (g_a + 2.0 * rho * g_rho)

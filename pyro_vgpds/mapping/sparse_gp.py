@@ -13,8 +13,11 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
-from pyro_vgpds.mapping.psi import MappingValue, expect, observe
+from pyro_vgpds.mapping.native import single_sums
+from pyro_vgpds.mapping.precision import allows_single
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "SparseGP"]
@@ -79,6 +82,7 @@ class SparseGP(Expandable):
         if jitter is not None:
             check_not_negative("jitter", jitter)
         self._given = mean, scale  # as they are, by which the data know their column groups
+        self.is_single = inducing.dtype == torch.float32  # then sums are, if their errors allow it
         x, inducing, mean, noise, kernel = (
             x.double(),
             inducing.double(),
@@ -159,9 +163,14 @@ class SparseGP(Expandable):
             scale=scale, data=self.data, jitter=self.jitter,
         )  # fmt: skip
 
+    @property
+    def basis(self) -> Basis:
+        """The inducing variables: the functions at the inducing inputs or, of a linear kernel, their weights."""
+        return basis_of(self.kernel, self.inducing, self.jitter)
+
     def inducing_factor(self) -> Tensor:
-        """L, the Cholesky factor of K_MM with its jitter."""
-        return cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", self.jitter)
+        """L, the Cholesky factor of the covariance K_MM of the inducing variables, with its jitter."""
+        return self.basis.factor()
 
     def log_prob(self, value: Tensor) -> Tensor:
         return _log_prob(self, self.x, None, value, self.batch_shape)
@@ -220,12 +229,12 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
-    groups = gp.groups(value)
-    if variance is None:
-        psi = observe(gp.kernel, x, gp.inducing, groups.mask, groups.factor)
-    else:
-        psi = expect(gp.kernel, x, variance, gp.inducing, groups.mask, groups.factor)
-    return collapsed_bound(psi, gp.inducing_factor(), gp.noise, groups).expand(batch_shape)
+    groups, basis = gp.groups(value), gp.basis
+    factor = basis.factor()
+    single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)
+    with single_sums(single):
+        psi = basis.expect(x, variance, groups.mask, groups.factor)
+    return collapsed_bound(psi, factor, gp.noise, groups).expand(batch_shape)
 
 
 def _common(values: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ class FittedModel:
                 q, likelihood, values = read_point(model, guide, data)
             dense = data.times.lengths if q.prior.structure == "dense" else ()
             n, latent_dim = q.event_shape
-            self.work = bound_work(n, data.num_outputs, latent_dim, likelihood.inducing.shape[-2], dense)
+            basis = likelihood.basis
+            self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, PseudoGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)

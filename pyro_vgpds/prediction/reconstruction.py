@@ -25,7 +25,7 @@ from pyro_vgpds.inference.natural import least_lam, natural_step
 from pyro_vgpds.likelihoods.factors import Moments
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
-from pyro_vgpds.mapping.psi import Psi, expect
+from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
 from pyro_vgpds.prediction.starts import Training
@@ -110,7 +110,7 @@ class Joint:
         self.weight = torch.ones_like(t, dtype=torch.float64)
         self.weight[self.num_old :] = trust
         self.set_outputs(new, trust)
-        self.factor = likelihood.inducing_factor()
+        self.factor = likelihood.basis.factor()
         self.least = least_lam(self.prior.variance)
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
@@ -142,8 +142,7 @@ class Joint:
         """The statistics of some frames."""
         weight = self.weight[rows]
         mask = weight.unsqueeze(0) if self.groups.mask is None else self.groups.mask[:, rows] * weight
-        likelihood = self.training.likelihood
-        return expect(likelihood.kernel, mean, variance, likelihood.inducing, mask, self._weighted_y[rows])
+        return self.training.likelihood.basis.expect(mean, variance, mask, self._weighted_y[rows])
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Sites of the active frames, from sites (T, Q) of the new ones."""

@@ -18,7 +18,7 @@ from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.pseudo import PseudoGP
-from pyro_vgpds.mapping.psi import Psi, expect
+from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.prediction.reconstruction import Joint, Solution, added
 
 __all__ = ["SiteJoint"]
@@ -49,8 +49,7 @@ class SiteJoint(Joint):
         return scaled_sites(sites, self._trained.output_mean, self._trained.output_scale)
 
     def _statistics(self, weight: Tensor, linear: Tensor, mean: Tensor, variance: Tensor) -> Psi:
-        gp = self._trained
-        return expect(gp.kernel, mean, variance, gp.inducing, weight.mT, linear)
+        return self._trained.basis.expect(mean, variance, weight.mT, linear)
 
     def psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
         weight, linear = self._scaled(self._old)

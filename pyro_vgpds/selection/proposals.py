@@ -34,7 +34,7 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     if several:  # a new sequence may have another rhythm, but known ones keep theirs
         nonlinear = _PLAIN if task == "reconstruct" else _RHYTHM
     found = [
-        Configuration("linear mapping", "linear", linear, latent, num_inducing=min(n, latent + 1)),
+        Configuration("linear mapping", "linear", linear, latent),
         Configuration("nonlinear mapping", temporal=nonlinear),
     ]
     if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, pool
+from pyro_vgpds.compiled import chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
 
 _LANES = 4  # chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
+FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the state's covariance: each waits for the last
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
@@ -80,7 +81,8 @@ class Plain(NamedTuple):
         inputs = tuple(x.contiguous() for x in inputs)
         chains, (n, d) = len(index), h.shape
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
-        pattern, ranges = _pattern(blocks), chunks(chains, _LANES)
+        work = FRAME_WORK * chains * n * d * d
+        pattern, ranges = _pattern(blocks), chunks(chains, _LANES, work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         padded = (None,) * 3
         fixed = [
@@ -93,9 +95,7 @@ class Plain(NamedTuple):
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
             return function(task, n, d, a.shape[1], *range_, *fixed, *pointers)
 
-        each = map if len(ranges) == 1 else pool(len(ranges)).map
-        status = list(each(call, ranges, totals))
-        if any(status):
+        if any(run(call, ranges, totals, work)):
             raise MemoryError("the compiled recursions ran out of memory.")
         if not gradients:
             return outputs

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, pool
-from pyro_vgpds.temporal.chains import UNROLLED, draw, draw_grad, matmul, undraw
+from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, draw, draw_grad, matmul, undraw
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
@@ -116,7 +116,8 @@ class Packed(NamedTuple):
         a, q, n = self.a, self.q, len(self.step)
         given = tuple(None if x is None else x.contiguous() for x in inputs)
         outputs = tuple(a.new_empty(len(self.kernel), n) for _ in range(num_outputs))
-        ranges = chunks(len(self.kernel), 1)
+        work = FRAME_WORK * self.h.numel() * self.h.shape[-1] * len(self.kernel)
+        ranges = chunks(len(self.kernel), 1, work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
         padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
@@ -127,8 +128,7 @@ class Packed(NamedTuple):
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
             return function(task, n, a.shape[2], a.shape[1], *range_, *fixed, *pointers)
 
-        each = map if len(ranges) == 1 else pool(len(ranges)).map
-        if any(list(each(call, ranges, totals))):
+        if any(run(call, ranges, totals, work)):
             raise MemoryError("the compiled recursions ran out of memory.")
         if not gradients:
             return outputs

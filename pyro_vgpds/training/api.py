@@ -160,5 +160,5 @@ def _work(guide: OpperArchambeauGuide, data: Sequences) -> float:
     prior: Any = nodes["x"]["fn"]
     collapsed: Any = nodes["y"]["fn"]
     dense = data.times.lengths if prior.structure == "dense" else ()
-    num_inducing, latent_dim = collapsed.likelihood.inducing.shape[-2:]
-    return bound_work(len(data.times), data.num_outputs, latent_dim, num_inducing, dense)
+    basis, latent_dim = collapsed.likelihood.basis, collapsed.likelihood.x.shape[-1]
+    return bound_work(len(data.times), data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
@@ -73,7 +74,8 @@ def _start(job: Callable[[], Any], path: Path) -> int:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
         torch.set_num_threads(1)
-        write_checkpoint(path, [job()])
+        with loop_threads(1):
+            write_checkpoint(path, [job()])
         status = 0
     except BaseException:  # the parent runs the job again, and has the error
         pass

@@ -17,7 +17,7 @@ from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau, Sequences, TemporalGP
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, Periodic, White
-from pyro_vgpds.mapping import sparse_gp
+from pyro_vgpds.mapping import basis
 from pyro_vgpds.temporal import dense
 
 
@@ -58,7 +58,7 @@ def test_nothing_is_factorised_that_is_not_needed(monkeypatch):
     data = make_data()
     model, guide = make_model(data)
     names = []
-    for module in (dense, sparse_gp):
+    for module in (dense, basis):
         original = module.cholesky
         monkeypatch.setattr(
             module, "cholesky", lambda m, name, *a, original=original: names.append(name) or original(m, name, *a)

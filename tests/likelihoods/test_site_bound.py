@@ -19,7 +19,7 @@ from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
 from pyro_vgpds.likelihoods import Bernoulli, ByColumn, NegativeBinomial, Poisson, SiteLikelihood, StudentT
 from pyro_vgpds.likelihoods.factors import Moments
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
-from pyro_vgpds.mapping.drawn import path_draws, quadratic_forms, randomised
+from pyro_vgpds.mapping.drawn import path_draws, randomised
 
 
 class AnyBernoulli(SiteLikelihood):
@@ -194,14 +194,6 @@ def test_closed_form_of_poisson_equals_quadrature():
     y, mean, variance = torch.poisson(3.0 * torch.ones(5, 2)), torch.randn(4, 5, 2), torch.rand(4, 5, 2)
     exact = Poisson().expected_log_prob(y, mean, variance, None)
     torch.testing.assert_close(exact, QuadraturePoisson().expected_log_prob(y, mean, variance, None))
-
-
-def test_quadratic_forms_against_einsum(monkeypatch):
-    monkeypatch.setattr("pyro_vgpds.mapping.drawn._PAIRS", 30)  # several blocks
-    a, half = torch.randn(4, 11, requires_grad=True), torch.randn(3, 4, 4)
-    matrices = (half + half.mT).requires_grad_()
-    torch.testing.assert_close(quadratic_forms(a, matrices), torch.einsum("ir,dij,jr->dr", a, matrices, a))
-    assert torch.autograd.gradcheck(lambda a, x: quadratic_forms(a, x + x.mT), (a, matrices))
 
 
 def test_blocks_change_nothing(monkeypatch):

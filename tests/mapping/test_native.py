@@ -35,7 +35,8 @@ def close(value: Tensor, target: Tensor, tol: float = 1e-12) -> None:
 
 
 @pytest.fixture(params=[1, 3])
-def threads(request):
+def threads(request, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -128,6 +129,43 @@ def test_rejects_other_tensors():
         native.forward(*[t[:0] for t in x[:3]], x[3], None)
     with pytest.raises(ValueError, match="shape"):
         native.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)
+
+
+@pytest.mark.parametrize("Q", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize(("N", "M"), [(1, 1), (3, 2), (50, 20), (300, 7), (13, 103)])
+def test_single_sums_have_the_digits_of_float32(N, M, Q, threads):
+    *x, _ = data(N, M, Q, None)
+    g = torch.randn(1, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    exact = native.forward(*x), *native.backward(g, *x)
+    assert not native.is_single()
+    with native.single_sums(True):
+        assert native.is_single()
+        found = native.forward(*x), *native.backward(g, *x)
+    assert not native.is_single()
+    assert torch.equal(found[0], found[0].mT)
+    assert not torch.equal(found[0], exact[0])
+    close(found[0], exact[0], 1e-6)
+    for grad, target in zip(found[1:], exact[1:], strict=True):
+        close(grad, target, 2e-5)
+
+
+def test_single_sums_far_outside_of_the_range_of_float32():
+    *x, _ = data(40, 21, 5, None, scale=100.0)
+    with native.single_sums(True):
+        value, grads = native.forward(*x), native.backward(torch.ones(1, 21, 21, dtype=torch.float64), *x)
+        torch.testing.assert_close(value, naive(*x, None), rtol=1e-4, atol=1e-35)
+        assert all(grad.isfinite().all() for grad in grads)
+        x[0][2] = -torch.inf
+        torch.testing.assert_close(native.forward(*x), naive(*x, None), rtol=1e-4, atol=1e-35)
+        x[0][2] = torch.nan
+        assert native.forward(*x).isnan().all()
+
+
+def test_single_sums_of_groups_are_double():
+    *x, mask = data(40, 21, 5, 3)
+    with native.single_sums(True):
+        found = native.forward(*x, mask)
+    assert found.equal(native.forward(*x, mask))
 
 
 @pytest.mark.long

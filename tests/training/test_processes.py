@@ -11,6 +11,7 @@ import torch
 from problems import make_data
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
+from pyro_vgpds.compiled import chunks, loop_threads
 from pyro_vgpds.evaluation import cross_validate
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.training import processes
@@ -67,6 +68,14 @@ def test_processes_end_with_the_iterator(tmp_path):
     for pid in map(int, os.listdir(tmp_path)):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@needs_fork
+def test_one_thread_for_compiled_loops():
+    with loop_threads(4):
+        assert len(chunks(100, 1, float("inf"))) == 4
+        results = in_processes([lambda: len(chunks(100, 1, float("inf")))] * 2, 2)
+        assert sorted(results) == [(0, 1), (1, 1)]
 
 
 @needs_fork
