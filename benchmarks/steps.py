@@ -233,7 +233,7 @@ def beside(path: Path, cell: str, steps: int, rounds: int) -> dict[str, float]:
     here = Path(importlib.import_module("pyro_vgpds").__file__ or "").parents[1]
     pairs = [(elsewhere(here, cell, steps), elsewhere(path, cell, steps)) for _ in range(rounds)]
     own, other = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return {"here_ms": own, "there_ms": other, "there / here": round(other / own, 2)}
+    return {"here_ms": round(own, 3), "there_ms": round(other, 3), "there / here": round(other / own, 2)}
 
 
 def table(cells: list[str], steps: int, path: Path | None, rounds: int, as_json: bool) -> None:

@@ -51,7 +51,10 @@ nitpick_ignore_regex = [
         r"(Array|Count|Data|Path|Progress|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments",
     ),
     ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
-    ("py:class", r"pyro_vgpds\.(kernels\.(base|registry)\.K|mapping\.psi\.Psi|prediction\.conditioning\.P)"),
+    (
+        "py:class",
+        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.psi\.Psi|prediction\.conditioning\.P)",
+    ),
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
 ]
 

@@ -39,7 +39,7 @@ def test_is_that_of_torch(dtype):
         adam.step(length)
         torchs.step()
         assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True)), k
-        if k == 10:  # go on from a file of the other
+        if k == 10:  # continue from the state of the other
             adam = Adam(own, RATES, BETAS)
             adam.load_state_dict(torchs.state_dict())
         if k == 20:
