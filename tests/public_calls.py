@@ -586,7 +586,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "default_jitter": lambda k: (default_jitter, {"dtype": torch.float64}),
     "threads_for": lambda k: (lambda work: threads_for(work).__enter__(), {"work": 1.0}),
     "bound_work": lambda k: (bound_work, {
-        "num_frames": 3, "num_outputs": 2, "latent_dim": 2, "num_inducing": 2, "dense": [3]}),
+        "num_frames": 3, "num_outputs": 2, "latent_dim": 2, "num_inducing": 2, "dense": [3], "pair_work": 2}),
 }  # fmt: skip
 
 
