@@ -75,7 +75,7 @@ INNER = {
     "Marginals.checked", "NaturalGradient.posterior", "OpperArchambeau.covariance_of", "OpperArchambeau.frames",
     "OpperArchambeau.rsample", "OpperArchambeauGuide.get_posterior", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.likelihood", "VGPDS.path_prior",
+    "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.likelihood",
     "masked_sum",
 }  # fmt: skip
 
