@@ -121,7 +121,7 @@ class SparseGP(Expandable):
 
         :param data: the sequences that have them.
         """
-        return data.groups(*self._given, columns=self.noise.shape[-1] > 1).in_double
+        return data.groups(*self._given, columns=bool(self.noise.shape[-1] > 1)).in_double
 
     def num_functions(self, data: Sequences) -> int:
         """The number of functions that predict outputs of the data: one for each, without lagged copies.

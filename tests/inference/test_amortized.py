@@ -266,9 +266,11 @@ def test_own_networks():
         AmortizedOpperArchambeau(model, num_hidden=0)
     with pytest.raises(TypeError, match="model must be a VGPDS, but got function"):
         AmortizedOpperArchambeau(lambda data: None)
-    with pytest.raises(ValueError, match="with the 5 outputs of the model"):
+    with pytest.raises(ValueError, match=r"data must be Sequences\(t, y\) with outputs"):
         guide.encode(Sequences(data.times.t[:7]))
-    with pytest.raises(ValueError, match="with the 5 outputs of the model"):
+    with pytest.raises(ValueError, match="data must have the 5 outputs of the model"):
+        guide.encode(Sequences(data.times.t[:7], data.y[:7, :4]))
+    with pytest.raises(ValueError, match=r"data must be Sequences\(t, y\) with outputs"):
         guide(Sequences(data.times.t[:7]))
     with pytest.raises(NotImplementedError, match="OpperArchambeauGuide must define make_posterior"):
         OpperArchambeauGuide(model)(data)

@@ -227,7 +227,7 @@ def test_the_map_estimate_scales_as_well():
 @pytest.mark.parametrize(
     ("scale", "message"),
     [
-        (torch.ones(2), r"output_scale must be \(3,\), but its shape is \(2,\)"),
+        (torch.ones(2), r"output_scale must be \(3,\) as output_mean, but its shape is \(2,\)"),
         ([1.0, 0.0, 1.0], "output_scale must be positive and finite"),
         ([1.0, float("nan"), 1.0], "output_scale must be positive and finite"),
     ],

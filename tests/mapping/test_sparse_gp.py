@@ -269,7 +269,7 @@ def test_errors():
     x, kernel = torch.randn(4, 2), ARDRBF(**KERNEL)()
     with pytest.raises(ValueError, match=r"noise must be one number, .* or \(\.\.\., 3\), but its shape is \(2,\)"):
         sparse(x, kernel, x, torch.ones(2), torch.zeros(3))
-    with pytest.raises(ValueError, match=r"scale must be \(3,\), one for each output, but got \(2,\)"):
+    with pytest.raises(ValueError, match=r"scale must be \(3,\) as mean, one for each output, but got \(2,\)"):
         SparseGP(x, kernel, inducing=x, noise=torch.tensor(0.1), mean=torch.zeros(3), scale=torch.ones(2))
     fhat, *_ = collapsed(make_data())
     with pytest.raises(NotImplementedError, match="sample the model itself"):
