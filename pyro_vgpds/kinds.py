@@ -49,6 +49,7 @@ def check_parts(name: str, value: object, wanted: str, *parts: str) -> None:
 def check_flags(**flags: object) -> None:
     """Raise a TypeError if one of some arguments is not True or False.
 
+    >>> from pyro_vgpds.kinds import check_flags
     >>> check_flags(fill=True, include_noise="no")
     Traceback (most recent call last):
     TypeError: include_noise must be True or False, but got 'no'.

@@ -52,7 +52,7 @@ class ByColumn(Likelihood):
             raise TypeError(f"groups must be pairs of a likelihood and its columns, but got {groups!r:.80}.")
         pairs = list(groups.items() if isinstance(groups, Mapping) else groups)
         if not pairs:
-            raise ValueError("groups must have at least one likelihood with its columns, but there are none.")
+            raise ValueError("groups must have at least one likelihood with its columns, but it is empty.")
         for pair in pairs:
             _check_pair(pair)
         likelihoods = [likelihood for likelihood, _ in pairs]
