@@ -183,13 +183,7 @@ def _pair(prediction: Any, pair: Any, column: int, name: str) -> tuple[np.ndarra
     if len(pair) != 2 or hasattr(pair, "columns"):
         raise ValueError(f"{name} must be a pair of times (n,) and outputs (n, D), but got {pair!r:.80}.")
     times, values = _times(prediction, pair[0], name), as_numbers(name, pair[1])
-    if (
-        times.ndim != 1
-        or values.ndim != 2
-        or len(values) != len(times)
-        or not values.shape[1] > column
-        or not len(times)
-    ):
+    if times.ndim != 1 or values.ndim != 2 or len(values) != len(times) or not values.shape[1] > column:
         raise ValueError(f"{name} must be times (n,) and outputs (n, D), but got {times.shape} and {values.shape}.")
     return times, values[:, column]
 

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_number, check_probability
+from pyro_vgpds.checks import check_count, check_number, check_probability, check_tensor
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.kinds import check_kind
 
@@ -99,6 +99,9 @@ def calibrate_intervals(
     if len(held_out.output) and int(held_out.output.max()) >= num_outputs:
         raise ValueError(f"num_outputs must be those of held_out, which has output {int(held_out.output.max())}.")
     check_number("gap_length", gap_length, "positive", lambda value: value > 0.0)
+    check_tensor("group", group, 1, optional=True)
+    if group is not None and group.shape != (held_out if checked is None else checked).truth.shape:
+        raise ValueError(f"group must be (n,), one number for each entry, but its shape is {tuple(group.shape)}.")
     factor = _factors(held_out, num_outputs, _PSEUDO * gap_length)
     z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
     widths = torch.tensor(_quantiles(z), dtype=torch.float64)

@@ -449,8 +449,8 @@ def test_animated_frames(tmp_path):
 def test_embedded_animation(density):
     video = make_pendulum_video(4, 8, 8)
     moving = animate_frames({"a": video.frames, "b": video.frames})
-    for name in ("dpi", "density"):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, but got 0"):
+    for name, least in (("dpi", 10), ("density", 1)):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least {least}, but got 0"):
             embed_animation(moving, **{name: 0})
     shown = embed_animation(moving, fps=10, dpi=50, density=density)
     with Image.open(io.BytesIO(shown.gif)) as film:
