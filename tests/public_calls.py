@@ -16,6 +16,7 @@ import pandas
 import pyro
 import pyro.contrib.gp
 import torch
+from matplotlib.animation import Animation
 from problems import make_data
 
 import pyro_vgpds as vg
@@ -86,6 +87,13 @@ def impute(sequences: vg.Sequences) -> tuple[torch.Tensor, None]:
     return (torch.cat(found) if isinstance(found, list) else found), None
 
 
+def drawn(value: Any) -> Any:
+    """A result; matplotlib warns if it is an animation that is deleted before it was drawn."""
+    if isinstance(value, Animation):
+        value._draw_was_started = True
+    return value
+
+
 class Things:
     """What the calls need, made once and never changed by them."""
 
@@ -125,7 +133,7 @@ class Things:
 
     @functools.cached_property
     def animation(self) -> Any:
-        return plotting.animate_frames({"film": self.frames})
+        return drawn(plotting.animate_frames({"film": self.frames}))
 
     @functools.cached_property
     def lds(self) -> Any:

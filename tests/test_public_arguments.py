@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from public_calls import CALLS, UNAVAILABLE, Things, arguments, public
+from public_calls import CALLS, UNAVAILABLE, Things, arguments, drawn, public
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -86,7 +86,7 @@ def test_every_public_name_has_a_call_with_all_its_arguments(things):
 @pytest.mark.parametrize("name", sorted(set(CALLS) - UNAVAILABLE))
 def test_right_values_work(name, things):
     function, values = CALLS[name](things)
-    function(**values)
+    drawn(function(**values))
 
 
 def is_tried(argument, value):
@@ -105,7 +105,7 @@ def error_of(name, argument, value, things):
     before = signal.signal(signal.SIGVTALRM, expire)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        function(**{**values, argument: value})
+        drawn(function(**{**values, argument: value}))
     except Exception as error:
         return error
     finally:
