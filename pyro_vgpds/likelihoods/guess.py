@@ -14,6 +14,7 @@ __all__ = ["column_means", "function_means", "guess", "smoothed"]
 _WIDTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the Gaussian window, in frames; 0 has the two neighbours
 _OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
 _REACH = 3.0  # widths after which the window ends
+_ROWS = 256  # rows of a block of windows
 
 
 def column_means(y: Tensor, exposure: Tensor | None = None) -> Tensor:
@@ -101,21 +102,21 @@ def smoothed(
         seen, usual = seen * exposure, exposure.mean(0)
     y = torch.nan_to_num(y, nan=0.0)
     reach = max(1, round(_REACH * width))
+    both = torch.cat([y, seen], -1)
+    sums = torch.cat([_window_sums(part, width, reach, own) for part in both.split(lengths)])
+    total, weight = sums.tensor_split(2, -1)
+    return (total + usual * means) / (weight + usual)
+
+
+def _window_sums(a: Tensor, width: float, reach: int, own: bool) -> Tensor:
+    """Sums of neighbouring rows (T, D) with the weights of the window, a block of rows at a time."""
     parts = []
-    for a, count in zip(y.split(lengths), seen.split(lengths), strict=True):
-        total, weight = (a, count) if own else (torch.zeros_like(a), torch.zeros_like(a))
-        total, weight = total + usual * means, weight + usual
-        for shift in range(1, min(reach, len(a) - 1) + 1):
-            w = 0.5 if width == 0.0 else float(torch.exp(torch.tensor(-0.5 * (shift / width) ** 2)))
-            for source, target in (
-                (slice(None, -shift), slice(shift, None)),
-                (slice(shift, None), slice(None, -shift)),
-            ):
-                total = total.index_add(0, _rows(target, a), w * a[source])
-                weight = weight.index_add(0, _rows(target, a), w * count[source])
-        parts.append(total / weight)
+    for start in range(0, len(a), _ROWS):
+        stop = min(start + _ROWS, len(a))
+        first, last = max(0, start - reach), min(len(a), stop + reach)
+        here, there = (torch.arange(*ends, dtype=a.dtype, device=a.device) for ends in ((start, stop), (first, last)))
+        distance = (here.unsqueeze(-1) - there).abs()
+        window = torch.full_like(distance, 0.5) if width == 0.0 else torch.exp(-0.5 * (distance / width).square())
+        window = torch.where(distance > 0.0, window, float(own))
+        parts.append(torch.where(distance <= reach, window, 0.0) @ a[first:last])
     return torch.cat(parts)
-
-
-def _rows(part: slice, a: Tensor) -> Tensor:
-    return torch.arange(len(a), device=a.device)[part]
