@@ -37,7 +37,23 @@ def function_means(likelihood: LikelihoodValue, y: Tensor) -> Tensor:
     :param likelihood: the likelihood at its parameters.
     :param y: outputs (N, D), NaN if they were not observed.
     """
-    return likelihood.link(column_means(y, _exposure(likelihood, y)))
+    width, count = y.shape[-1], likelihood.likelihood.num_functions
+    f = y.new_zeros(width * count)
+    for part in likelihood.parts(width):
+        own, columns = likelihood.of(part), y[:, part.columns(width)]
+        f[part.functions(width, count)] = own.link(_means(own, columns, _exposure(own, columns)))
+    return f
+
+
+def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None) -> Tensor:
+    """The means of the columns (D,) of one likelihood. Those of continuous outputs, in units of their own, are plain:
+    only a column that was never observed takes the mean of all.
+    """
+    means, seen = column_means(y, exposure), torch.isfinite(y)
+    if likelihood.likelihood.is_discrete:
+        return means
+    total = seen.to(y) if exposure is None else torch.where(seen, exposure, 0.0)
+    return torch.where(seen.any(0), torch.nansum(y, 0) / total.sum(0), means)
 
 
 def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
@@ -63,7 +79,7 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> T
 
 def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
     exposure = _exposure(likelihood, y)
-    means = column_means(y, exposure)
+    means = _means(likelihood, y, exposure)
     seen = torch.isfinite(y)
     if not likelihood.likelihood.is_discrete:
         rate = y if exposure is None else y / exposure
