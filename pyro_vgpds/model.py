@@ -213,7 +213,7 @@ class VGPDS(ParameterModule):
             lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
             added and there are three cosines, with the period of the cycle, a half and a third of it. Each latent
             dimension has parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
-            With a ``likelihood``: ``Matern32() + White(1e-2) + Bias(0.1)``.
+            With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a
@@ -255,8 +255,9 @@ class VGPDS(ParameterModule):
                 outputs = start_outputs(likelihood, data)
             mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
             start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
+        is_discrete = likelihood is not None and likelihood.is_discrete
         model = cls(
-            default_temporal(start, likelihood is None) if temporal is None else temporal,
+            default_temporal(start, is_discrete) if temporal is None else temporal,
             default_mapping(likelihood) if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0 if likelihood is None else None,

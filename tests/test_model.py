@@ -13,7 +13,7 @@ from pyro.optim import Adam
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, TemporalGP, fit
 from pyro_vgpds.inference.pca import kmeans, pca
 from pyro_vgpds.inference.start import Sizes
-from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, Periodic, White
+from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Cosine, Matern32, Periodic, White
 
 
 def train(data, steps=10, **options):
@@ -106,6 +106,24 @@ def test_a_single_sequence_may_oscillate():
         assert kernel.is_fixed("variance")
     for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
         assert value.shape == (3,)
+
+
+@pytest.mark.parametrize(("likelihood", "oscillates"), [("student-t", True), ("poisson", False), ("bernoulli", False)])
+def test_paths_of_continuous_outputs_oscillate_whatever_their_likelihood(likelihood, oscillates):
+    data = make_data((40,), outputs=6)
+    data = Sequences(data.times.t, (data.y > data.y.median(0).values).double())
+    model = VGPDS.from_data(data, 3, likelihood=likelihood)
+    assert any(isinstance(leaf, Cosine) for leaf in model.temporal.leaves()) == oscillates
+
+
+def test_continuous_outputs_start_from_their_own_moments_whatever_their_likelihood():
+    y = make_data((40,), outputs=6).y.clone() + 100.0 * torch.arange(6.0)  # outputs in units of their own
+    y[:30, 1] = y[5:9, 3] = torch.nan
+    data = Sequences(torch.arange(40.0), y)
+    plain, other = VGPDS.from_data(data, 3), VGPDS.from_data(data, 3, likelihood="student-t")
+    torch.testing.assert_close(other.output_mean, plain.output_mean)
+    torch.testing.assert_close(other.output_scale, plain.output_scale)
+    torch.testing.assert_close(other.start.x, plain.start.x)
 
 
 def test_a_single_sequence_with_a_clear_cycle_has_its_period():

@@ -47,14 +47,16 @@ def previous_frame(training: Sequences, test: Sequences, penalty: float = 1.0) -
     return np.array([float(part.sum()) for part in np.split(each, np.cumsum(test.lengths)[:-1])])
 
 
-#: chosen on eight validation chorales, with sixty training chorales
+#: Chosen on validation chorales, the first eight or every fifth. New chorales need several starts: the mapping is far
+#: from linear, and from one start alone the latent path of many ends at a bad maximum
 MODEL = CountModel(
     Bernoulli,
     latent_dim=16,
     num_inducing=60,
     temporal=lambda: Matern12(lengthscale=2.0) + White(1e-2) + Bias(0.3),
     num_steps=60,
-    solver=Solver(num_starts=1, num_steps=60),
+    learning_rate=0.15,
+    solver=Solver(num_starts=3, num_steps=100),
 )
 #: the models of the table. Add your own here
 MODELS: dict[str, LogDensity] = {

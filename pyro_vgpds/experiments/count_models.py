@@ -34,6 +34,7 @@ class CountModel:
     temporal: Callable[[], Kernel] | None = None  #: makes the temporal kernel. Default: that of the library
     static_dim: int | None = None
     num_steps: int = 60
+    learning_rate: float | None = None  #: of training. Default: that of the library
     solver: Solver = field(default_factory=lambda: Solver(num_starts=1, num_steps=200, tolerance=1e-7))
     seed: int = 0
     exposure: np.ndarray | None = None  #: (D,), of each output
@@ -48,7 +49,7 @@ class CountModel:
             likelihood=self.likelihood(), static_dim=self.static_dim,
         )  # fmt: skip
         guide = AutoOpperArchambeau(model)
-        fit(model, guide, data, num_steps=self.num_steps, progress=False)
+        fit(model, guide, data, num_steps=self.num_steps, learning_rate=self.learning_rate, progress=False)
         return Posterior(model, guide, data)
 
     def predict(self, training: Sequences, test: Sequences) -> Answer:

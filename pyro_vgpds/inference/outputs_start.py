@@ -140,19 +140,37 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     value = likelihood().exposed(data.exposure)
     f = guess(value, y, data.times.lengths)
     mean = function_means(value, y)
-    scale = (f - f.mean(0)).square().mean(0).sqrt()
+    seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
+    # a guess of a discrete output that was not observed follows its neighbours; others are at the mean, without spread
+    counts = seen | _is_discrete(value, y.shape[1]).to(seen.device)
+    scale = _deviations(f, counts)
     # of those that vary; the second function of an output may be in other units
     by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
     usual = by_function.amax(0)
     usual = torch.where(usual > 0.0, usual, 1.0).expand_as(by_function).flatten()
     scale = torch.where(scale > 1e-3 * usual, scale, usual)
     # what was not observed is left to the start, which takes it from the other outputs
-    seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
     f = torch.where(seen, f, torch.nan)
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip
     return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))
+
+
+def _is_discrete(value: LikelihoodValue, num_outputs: int) -> Tensor:
+    """Whether each function belongs to a discrete output, (F,)."""
+    count = value.likelihood.num_functions
+    found = torch.zeros(num_outputs * count, dtype=torch.bool)
+    for part in value.parts(num_outputs):
+        found[part.functions(num_outputs, count)] = part.likelihood.is_discrete
+    return found
+
+
+def _deviations(f: Tensor, counts: Tensor) -> Tensor:
+    """Standard deviations (F,) of the function values (N, F) that count."""
+    number = counts.sum(0).clamp_min(1)
+    centre = torch.where(counts, f, 0.0).sum(0) / number
+    return (torch.where(counts, f - centre, 0.0).square().sum(0) / number).sqrt()
 
 
 def default_mapping(likelihood: Likelihood | None) -> Kernel:

@@ -66,19 +66,19 @@ class Start:
         return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def default_temporal(start: Start, is_gaussian: bool = True) -> Kernel:
+def default_temporal(start: Start, is_discrete: bool = False) -> Kernel:
     """The temporal kernel for data.
 
-    Functions of outputs that are not Gaussian have a plain Matérn path: noisy counts do not show rhythms, and on
-    held-out counts it was better.
+    Functions of discrete outputs have a plain Matérn path: noisy counts do not show rhythms, and on held-out counts it
+    was better.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
     harmonics, which changes over several periods, plus a path that changes within one; if not, and for several
     sequences, it is a noisy oscillator for each dimension.
     """
-    period = start.cycle if is_gaussian else None
+    period = None if is_discrete else start.cycle
     path: Kernel
-    if not is_gaussian:
+    if is_discrete:
         path = Matern32()
     elif period is None:
         path = Matern32().fix("variance") * Cosine().fix("variance")

@@ -14,6 +14,7 @@ __all__ = ["column_means", "function_means", "guess", "smoothed"]
 _WIDTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the Gaussian window, in frames; 0 has the two neighbours
 _OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
 _REACH = 3.0  # widths after which the window ends
+_ROWS = 256  # rows of a block of windows
 
 
 def column_means(y: Tensor, exposure: Tensor | None = None) -> Tensor:
@@ -36,7 +37,23 @@ def function_means(likelihood: LikelihoodValue, y: Tensor) -> Tensor:
     :param likelihood: the likelihood at its parameters.
     :param y: outputs (N, D), NaN if they were not observed.
     """
-    return likelihood.link(column_means(y, _exposure(likelihood, y)))
+    width, count = y.shape[-1], likelihood.likelihood.num_functions
+    f = y.new_zeros(width * count)
+    for part in likelihood.parts(width):
+        own, columns = likelihood.of(part), y[:, part.columns(width)]
+        f[part.functions(width, count)] = own.link(_means(own, columns, _exposure(own, columns)))
+    return f
+
+
+def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None) -> Tensor:
+    """The means of the columns (D,) of one likelihood. Those of continuous outputs, in units of their own, are plain:
+    only a column that was never observed takes the mean of all.
+    """
+    means, seen = column_means(y, exposure), torch.isfinite(y)
+    if likelihood.likelihood.is_discrete:
+        return means
+    total = seen.to(y) if exposure is None else torch.where(seen, exposure, 0.0)
+    return torch.where(seen.any(0), torch.nansum(y, 0) / total.sum(0), means)
 
 
 def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
@@ -62,7 +79,7 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> T
 
 def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
     exposure = _exposure(likelihood, y)
-    means = column_means(y, exposure)
+    means = _means(likelihood, y, exposure)
     seen = torch.isfinite(y)
     if not likelihood.likelihood.is_discrete:
         rate = y if exposure is None else y / exposure
@@ -101,21 +118,21 @@ def smoothed(
         seen, usual = seen * exposure, exposure.mean(0)
     y = torch.nan_to_num(y, nan=0.0)
     reach = max(1, round(_REACH * width))
+    both = torch.cat([y, seen], -1)
+    sums = torch.cat([_window_sums(part, width, reach, own) for part in both.split(lengths)])
+    total, weight = sums.tensor_split(2, -1)
+    return (total + usual * means) / (weight + usual)
+
+
+def _window_sums(a: Tensor, width: float, reach: int, own: bool) -> Tensor:
+    """Sums of neighbouring rows (T, D) with the weights of the window, a block of rows at a time."""
     parts = []
-    for a, count in zip(y.split(lengths), seen.split(lengths), strict=True):
-        total, weight = (a, count) if own else (torch.zeros_like(a), torch.zeros_like(a))
-        total, weight = total + usual * means, weight + usual
-        for shift in range(1, min(reach, len(a) - 1) + 1):
-            w = 0.5 if width == 0.0 else float(torch.exp(torch.tensor(-0.5 * (shift / width) ** 2)))
-            for source, target in (
-                (slice(None, -shift), slice(shift, None)),
-                (slice(shift, None), slice(None, -shift)),
-            ):
-                total = total.index_add(0, _rows(target, a), w * a[source])
-                weight = weight.index_add(0, _rows(target, a), w * count[source])
-        parts.append(total / weight)
+    for start in range(0, len(a), _ROWS):
+        stop = min(start + _ROWS, len(a))
+        first, last = max(0, start - reach), min(len(a), stop + reach)
+        here, there = (torch.arange(*ends, dtype=a.dtype, device=a.device) for ends in ((start, stop), (first, last)))
+        distance = (here.unsqueeze(-1) - there).abs()
+        window = torch.full_like(distance, 0.5) if width == 0.0 else torch.exp(-0.5 * (distance / width).square())
+        window = torch.where(distance > 0.0, window, float(own))
+        parts.append(torch.where(distance <= reach, window, 0.0) @ a[first:last])
     return torch.cat(parts)
-
-
-def _rows(part: slice, a: Tensor) -> Tensor:
-    return torch.arange(len(a), device=a.device)[part]

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from pyro_vgpds.linalg import NumericalError, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["ceiling", "collapsed_bound", "site_bound", "strict_rounding"]
+__all__ = ["SiteLimits", "ceiling", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
 
 _MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
 _MARGIN = 4.0  # expected rounding errors between a point that training accepts and that limit
@@ -99,7 +100,26 @@ def _group_terms(
     return eigen_terms(psi0, v, psi2, factor, beta, count, check)
 
 
-def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tensor:
+class SiteLimits(NamedTuple):
+    """What limits the bound of Gaussian factors; the limits of several sets of frames add up."""
+
+    seen: Tensor  #: number of frames with a factor, (D,)
+    size: int  #: number of entries
+    most: Tensor  #: the sum of the logs of the factors at their maxima
+
+    def joined(self, other: SiteLimits) -> SiteLimits:
+        """The limits of the frames of both."""
+        return SiteLimits(self.seen + other.seen, self.size + other.size, self.most + other.most)
+
+
+@torch.no_grad()
+def site_limits(weight: Tensor, linear: Tensor) -> SiteLimits:
+    """The limits of factors exp(linear f − ½ weight f²), (N, D) each."""
+    most = torch.where(weight > 0, 0.5 * linear.square() / weight.clamp_min(1e-300), 0.0).sum()
+    return SiteLimits((weight > 0).sum(0), weight.numel(), most)
+
+
+def site_bound(psi: Psi, factor: Tensor, limits: SiteLimits) -> Tensor:
     r"""The same for outputs with a Gaussian factor exp(linear f − ½ weight f²) for each entry:
 
     .. math:: \sum_d \tfrac12 v_d^\top B_d^{-1} v_d - \tfrac12 \log\tfrac{|B_d|}{|K_{MM}|}
@@ -108,16 +128,15 @@ def site_bound(psi: Psi, factor: Tensor, weight: Tensor, linear: Tensor) -> Tens
 
     :param psi: the statistics with ``weight`` (transposed) in place of the mask, and ``linear`` in place of Y.
     :param factor: L, the Cholesky factor of K_MM.
-    :param weight: (N, D).
-    :param linear: (N, D).
+    :param limits: of the factors.
     :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
     """
     ones = torch.ones_like(psi.psi0).unsqueeze(-1)
-    check = partial(_check_slack, unit=(weight > 0).sum(0))
+    check = partial(_check_slack, unit=limits.seen)
     bound = _group_terms(psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, factor, ones, ones, check)
     with torch.no_grad():
-        most = torch.where(weight > 0, 0.5 * linear.square() / weight.clamp_min(1e-300), 0.0).sum()
-        if bool((bound > most + default_jitter(bound.dtype) * (weight.numel() + most)).any()):
+        most = limits.most + default_jitter(bound.dtype) * (limits.size + limits.most)
+        if bool((bound > most).any()):
             raise NumericalError(_TOO_HIGH)
     return bound
 

@@ -16,7 +16,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
-from pyro_vgpds.mapping.bound import site_bound
+from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -122,12 +122,8 @@ class CollapsedLatent:
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
         psi, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
-        return site_bound(psi, factor, weight, linear) + mean_terms(sites, gp.output_mean), psi, factor
-
-    def given(self, sites: Sites) -> Given:
-        """The distribution of f given x under the optimal q(U) of these factors."""
-        _, psi, factor = self._bound(sites)
-        return self.gp.given(psi, factor)
+        bound = site_bound(psi, factor, site_limits(weight, linear)) + mean_terms(sites, gp.output_mean)
+        return bound, psi, factor
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
@@ -142,10 +138,6 @@ class CollapsedLatent:
             return bound, None
         more, moments = correction(self.gp.given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
         return bound + more, moments
-
-    def estimate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> Tensor:
-        """The part of the bound that is an estimate with draws. Parameters as in :meth:`evaluate`."""
-        return correction(self.given(sites), self.x, self.x_variance, y, sites, likelihood)[0]
 
 
 def scaled_sites(sites: Sites, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -11,15 +13,26 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Sites
-from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, scaled_sites
+from pyro_vgpds.mapping.bound import SiteLimits, site_limits
+from pyro_vgpds.mapping.drawn import correction
+from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import Evaluation, told_moments
+from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
-__all__ = ["PseudoGP"]
+__all__ = ["PseudoGP", "SitePart"]
 
 _UPDATES = 100  # of the factors, at most
 _RATE = 0.5  # of updates that are not exact
 _SETTLED = 1e-6  # change of the state that ends the updates
+
+
+class SitePart(NamedTuple):
+    """What the Gaussian factors of some frames add to the bound of all."""
+
+    psi: Psi  #: their statistics
+    limits: SiteLimits
+    terms: Tensor  #: their logs at the means of the functions, summed
 
 
 class PseudoGP(SparseGP):
@@ -89,15 +102,31 @@ class PseudoGP(SparseGP):
     def targets(self, data: Sequences, start: int, stop: int) -> Tensor:
         return scaled_sites(self.sites, self.output_mean, self.output_scale)[1][:, start:stop]
 
-    def estimate(self, posterior: TorchDistribution) -> float:
+    def part(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> SitePart:
+        """What frames add to the bound.
+
+        :param mean: of their latent points, (n, Q).
+        :param variance: of their latent points, (n, Q).
+        :param rows: of the frames, (n,). Default: all.
+        """
+        sites = self.sites if rows is None else Sites(*(each[rows] for each in self.sites))
+        weight, linear = scaled_sites(sites, self.output_mean, self.output_scale)
+        psi = self.basis.expect(mean, variance, weight.mT, linear)
+        terms = mean_terms(sites, self.output_mean) + sites.constant.sum()
+        return SitePart(psi, site_limits(weight, linear), terms)
+
+    @torch.no_grad()
+    def estimate(self, posterior: TorchDistribution, part: SitePart) -> float:
         """What draws add to the bound of the outputs; 0 for likelihoods that need none.
 
         :param posterior: q(x).
+        :param part: of all frames under it.
         """
         if not self.outputs.likelihood.is_drawn:
             return 0.0
-        with torch.no_grad():
-            return float(CollapsedLatent(self.gp, posterior).estimate(self.outputs, self.y, self.sites))
+        given = self.gp.given(part.psi, self.inducing_factor())
+        x, variance = posterior.mean.double(), posterior.variance.double()
+        return float(correction(given, x, variance, self.y, self.sites, self.outputs)[0])
 
     def integrate(self, posterior: TorchDistribution) -> _Bound:  # type: ignore[override]
         return _Bound(self, posterior)

@@ -31,7 +31,7 @@ from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReco
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.selecting import check_output
-from pyro_vgpds.prediction.starts import Training
+from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
@@ -107,7 +107,7 @@ class FittedModel:
 
     @thread_limited
     def _compute(self) -> None:
-        q, likelihood, data = self.training
+        q, likelihood, data = self.training.q, self.training.likelihood, self.training.data
         assert data.y is not None
         self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
         expected = likelihood.integrate(q).log_prob(data.y)

@@ -25,14 +25,15 @@ from pyro_vgpds.inference.natural import least_lam, natural_step
 from pyro_vgpds.likelihoods.factors import Moments
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
-from pyro_vgpds.prediction.starts import Training
+from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Evaluation", "Joint", "Solution", "added"]
+__all__ = ["Evaluation", "Factors", "Joint", "Solution", "added"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
@@ -57,6 +58,14 @@ class Evaluation(NamedTuple):
     d_mean: Tensor  #: derivative of F̂ in the mean
     d_variance: Tensor  #: and in the variance
     functions: Moments | None = None  #: of the functions of the new outputs, if these are not Gaussian
+
+
+class Factors(NamedTuple):
+    """The Gaussian factors of new outputs (T, F), in which the gradients of the bound tell moments of the functions."""
+
+    weight: Tensor
+    linear: Tensor
+    drawn: Moments | None  #: moments of functions whose bound is an estimate with draws
 
 
 _Point: TypeAlias = "tuple[Solution, Evaluation]"
@@ -89,7 +98,7 @@ class Joint:
         trust: float = 1.0,
     ) -> None:
         self.training, self.combined = training, combined
-        q, likelihood, data = training
+        q, data = training.q, training.data
         self.num_old, device = data.num_frames, data.device
         t = combined.times.t
         old, fresh = data.times.slices(), combined.times.slices()[data.num_sequences :]
@@ -109,15 +118,14 @@ class Joint:
         self.movable = (self.is_new | free).unsqueeze(-1)
         self.weight = torch.ones_like(t, dtype=torch.float64)
         self.weight[self.num_old :] = trust
+        self.factor = training.factor
         self.set_outputs(new, trust)
-        self.factor = likelihood.basis.factor()
         self.least = least_lam(self.prior.variance)
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
-        self.rest: Psi | None = None
-        if bool(fixed.any()):
-            self.rest = self.psi(fixed.nonzero().squeeze(-1), q.mean[fixed], q.variance[fixed])
-        self.kl_rest += kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
+        self.rest = self.fixed_psi(fixed.nonzero().squeeze(-1)) if bool(fixed.any()) else None
+        every = bool(fixed.all())
+        self.kl_rest += training.kl if every else kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
         # the training frames' sites, and zero for the new ones
         self._eta = q.mean.new_zeros(combined.num_frames, q.event_shape[-1])
         self._lam = torch.zeros_like(self._eta)
@@ -143,6 +151,13 @@ class Joint:
         weight = self.weight[rows]
         mask = weight.unsqueeze(0) if self.groups.mask is None else self.groups.mask[:, rows] * weight
         return self.training.likelihood.basis.expect(mean, variance, mask, self._weighted_y[rows])
+
+    def fixed_psi(self, rows: Tensor) -> Psi:
+        """The statistics of training frames that are fixed.
+
+        :param rows: of these frames.
+        """
+        return self.psi(rows, self.training.q.mean[rows], self.training.q.variance[rows])
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Sites of the active frames, from sites (T, Q) of the new ones."""
@@ -177,15 +192,17 @@ class Joint:
         mean = (self.shift + q.mean).requires_grad_()
         variance = q.variance.clone().requires_grad_()
         with torch.enable_grad():
-            value, functions = self.expected(mean, variance, state)
-            d_mean, d_variance = torch.autograd.grad(value, (mean, variance))
+            value, found = self.expected(mean, variance, state)
+            factors = () if found is None else (found.weight, found.linear)
+            d_mean, d_variance, *told = torch.autograd.grad(value, (mean, variance, *factors))
+            functions = None if found is None else joined_moments(told[1], -2.0 * told[0], found.drawn)
         bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
             raise NumericalError("the bound of the reconstruction is not finite.")
         return Evaluation(bound, q.mean, d_mean, d_variance, functions)
 
-    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
-        """F̂ at moments of the active frames, and the moments of the functions of new outputs that are not Gaussian."""
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Factors | None]:
+        """F̂ at moments of the active frames, and the factors of new outputs that are not Gaussian."""
         psi = self.psi(self.rows, mean, variance)
         if self.rest is not None:
             psi = added(self.rest, psi)

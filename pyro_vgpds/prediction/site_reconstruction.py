@@ -13,13 +13,12 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
-from pyro_vgpds.mapping.bound import site_bound
+from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
-from pyro_vgpds.mapping.output_sites import joined_moments
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.prediction.reconstruction import Joint, Solution, added
+from pyro_vgpds.prediction.reconstruction import Factors, Joint, Solution, added
 
 __all__ = ["SiteJoint"]
 
@@ -28,6 +27,7 @@ class SiteJoint(Joint):
     """As :class:`~pyro_vgpds.prediction.reconstruction.Joint`, for a training mapping that is a ``PseudoGP``."""
 
     _trained: PseudoGP
+    _fixed: SitePart | None = None  # of the training frames that are fixed
 
     def set_outputs(self, new: Sequences, trust: float) -> None:
         assert new.y is not None
@@ -36,48 +36,44 @@ class SiteJoint(Joint):
         self._trained, self._trust = trained, trust
         self._y = new.y.double()
         self._lengths = new.times.lengths
-        self._old = trained.sites
         self._outputs = trained.outputs.elsewhere  # of the new frames
-        #: what draws add to the bound of the training outputs, with the q(U) of training
-        self._old_rest = trained.estimate(self.training.q)
+        old = self.rows[~self.is_new]
+        self._old = Sites(*(part[old] for part in trained.sites)) if len(old) else None  # of active training frames
+        # the places of the active frames, if the training frames are first
+        self._order = torch.empty_like(self.rows)
+        self._order[~self.is_new] = torch.arange(len(old), device=self.rows.device)
+        self._order[self.is_new] = self.rows[self.is_new] - self.num_old + len(old)
 
     def first_state(self) -> Tensor:
         outputs = self._outputs
         return outputs.initial(self._y, guess(outputs, self._y, self._lengths))
 
-    def _scaled(self, sites: Sites) -> tuple[Tensor, Tensor]:
-        return scaled_sites(sites, self._trained.output_mean, self._trained.output_scale)
+    def fixed_psi(self, rows: Tensor) -> Psi:
+        q = self.training.q
+        every = len(rows) == self.num_old
+        self._fixed = self.training.sites if every else self._trained.part(q.mean[rows], q.variance[rows], rows)
+        return self._fixed.psi
 
-    def _statistics(self, weight: Tensor, linear: Tensor, mean: Tensor, variance: Tensor) -> Psi:
-        return self._trained.basis.expect(mean, variance, weight.mT, linear)
-
-    def psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
-        weight, linear = self._scaled(self._old)
-        return self._statistics(weight[rows], linear[rows], mean, variance)
-
-    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Moments | None]:
+    def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Factors | None]:
         assert state is not None
-        outputs, gp = self._outputs, self._trained
+        outputs, gp, trust = self._outputs, self._trained, self._trust
         fresh = outputs.sites(self._y, state)
-        free_weight, free_linear = fresh.weight.detach().requires_grad_(), fresh.linear.detach().requires_grad_()
-        # of all frames: the training frames, then the new ones
-        every = Sites(
-            torch.cat([self._old.weight, self._trust * free_weight]),
-            torch.cat([self._old.linear, self._trust * free_linear]),
-            torch.cat([self._old.constant, self._trust * fresh.constant]),
-        )
-        weight, linear = self._scaled(every)
-        psi = self._statistics(weight[self.rows], linear[self.rows], mean, variance)
-        if self.rest is not None:
-            psi = added(self.rest, psi)
-        value = site_bound(psi, self.factor, weight, linear) + mean_terms(every, gp.output_mean) + every.constant.sum()
-        d_weight, d_linear = torch.autograd.grad(value, (free_weight, free_linear), retain_graph=True)
-        value = value + self._old_rest
-        drawn = None
+        new = active = Sites(*((trust * part).detach().requires_grad_() for part in fresh))
+        if self._old is not None:
+            active = Sites(*(torch.cat(both) for both in zip(self._old, active, strict=True)))
+        weight, linear = scaled_sites(active, gp.output_mean, gp.output_scale)
+        order = self._order
+        psi = gp.basis.expect(mean, variance, weight[order].mT, linear[order])
+        limits, terms = site_limits(weight, linear), mean_terms(active, gp.output_mean) + active.constant.sum()
+        if self._fixed is not None:
+            psi, limits = added(self._fixed.psi, psi), limits.joined(self._fixed.limits)
+            terms = terms + self._fixed.terms
+        value = site_bound(psi, self.factor, limits) + terms
+        value, drawn = value + self.training.estimate, None
         if outputs.likelihood.is_drawn:
             more, drawn = self._correction(psi, mean, variance, fresh)
-            value = value + self._trust * more
-        return value, joined_moments(d_linear / self._trust, -2.0 * d_weight / self._trust, drawn)
+            value = value + trust * more
+        return value, Factors(new.weight, new.linear, drawn)
 
     def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor:
         assert state is not None

@@ -15,7 +15,8 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.reconstruction import Joint, Solution
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
-from pyro_vgpds.prediction.starts import Training, nearest_starts
+from pyro_vgpds.prediction.starts import nearest_starts
+from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.training.progress import CountLike, counting_bar
 
 __all__ = ["Solver", "check_solver", "solve"]

@@ -4,29 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue
-from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.pseudo import PseudoGP
-from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
+from pyro_vgpds.prediction.trained import Training, guessed
+from pyro_vgpds.temporal.gaussian import GaussianPosterior
 
-__all__ = ["Training", "nearest_frames", "nearest_starts"]
+__all__ = ["nearest_frames", "nearest_starts"]
 
 _CANDIDATES = 20_000  # training frames that are searched for nearest neighbours
-
-
-class Training(NamedTuple):
-    """The trained distributions and their data."""
-
-    q: PathPosterior  #: q(X)
-    likelihood: SparseGP  #: p(y given x), with its parameters
-    data: Sequences  #: the training sequences
 
 
 def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -35,9 +24,9 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
     The first start compares outputs in the model's scale, the second divides them by their standard deviations, and so
     on in turn. From the third on, each searches a random half of the training frames.
     """
-    q, likelihood, data = training
+    q, likelihood, data = training.q, training.likelihood, training.guessed
     if isinstance(likelihood, PseudoGP):
-        data, new = _guessed(likelihood.outputs, data), _guessed(likelihood.outputs.elsewhere, new)
+        new = guessed(likelihood.outputs.elsewhere, new)
     precision = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
@@ -45,18 +34,6 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
         near, known = nearest_frames(data, new, scales[i % 2], share=1.0 if i < 2 else 0.5)
         lam = precision[near] * known
         yield lam * q.mean[near], lam
-
-
-def _guessed(outputs: LikelihoodValue, data: Sequences) -> Sequences:
-    """Guesses of the functions in place of outputs that are not Gaussian, NaN for outputs that a sequence has not."""
-    assert data.y is not None
-    y, lengths = data.y.double(), list(data.times.lengths)
-    f = guess(outputs, y, data.times.lengths)
-    parts = []
-    for part, seen in zip(f.split(lengths), torch.isfinite(y).split(lengths), strict=True):
-        known = seen.any(0).repeat_interleave(part.shape[1] // seen.shape[1])
-        parts.append(torch.where(known, part, torch.nan).to(data.dtype))
-    return Sequences(list(data.times.t.split(lengths)), parts, dtype=data.dtype, device=data.device)
 
 
 def nearest_frames(data: Sequences, new: Sequences, scale: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first guess of the functions: averages of neighbouring frames."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pyro_vgpds.likelihoods import guess
+
+
+def slow_average(y, lengths, width, means, own, exposure):
+    """Frame by frame."""
+    reach, result, start = max(1, round(3.0 * width)), torch.empty_like(y), 0
+    e = torch.ones_like(y) if exposure is None else exposure
+    usual = e.mean(0)
+    for length in lengths:
+        for n in range(start, start + length):
+            for d in range(y.shape[1]):
+                total, weight = usual[d] * means[d], usual[d]
+                for k in range(max(start, n - reach), min(start + length, n + reach + 1)):
+                    w = float(own) if k == n else 0.5 if width == 0.0 else math.exp(-0.5 * ((k - n) / width) ** 2)
+                    if not y[k, d].isnan():
+                        total, weight = total + w * y[k, d], weight + w * e[k, d]
+                result[n, d] = total / weight
+        start += length
+    return result
+
+
+@pytest.mark.parametrize("width", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("exposed", [False, True])
+@pytest.mark.parametrize("rows", [5, 256])
+def test_averages_against_a_loop(width, exposed, rows, monkeypatch):
+    monkeypatch.setattr(guess, "_ROWS", rows)
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(21, 2, generator=generator, dtype=torch.float64)
+    y[3, 0] = y[10:13, 1] = torch.nan
+    exposure = 0.5 + torch.rand(21, 2, generator=generator, dtype=torch.float64) if exposed else None
+    lengths, means = (1, 14, 6), torch.tensor([0.3, 0.7], dtype=torch.float64)
+    for own in (False, True):
+        found = guess.smoothed(y, lengths, width, means, own, exposure)
+        torch.testing.assert_close(found, slow_average(y, lengths, width, means, own, exposure))
