@@ -19,6 +19,7 @@ from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.gathering import same
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
@@ -45,6 +46,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
+from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -182,6 +184,7 @@ class VGPDS(ParameterModule):
         self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
+    @announced
     def from_data(
         cls,
         data: Sequences,
@@ -246,6 +249,8 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
+        if likelihood is not None and data.team.size > 1:
+            raise ValueError(f"{likelihood} needs data in one process: several processes train Gaussian outputs only.")
         with torch.no_grad():
             if likelihood is None:
                 check_exposure(None, data)
@@ -269,11 +274,12 @@ class VGPDS(ParameterModule):
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
-                num_inducing = min(data.num_frames, latent_dim + 1)
-            model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
+                num_inducing = min(sizes_of(data)[0], latent_dim + 1)
+            model.inducing = PyroParam(kmeans(start.x, num_inducing, team=data.team), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
+        same(model, None, data)
         model.start, model.warns_of_scales = start, False
         return model
 

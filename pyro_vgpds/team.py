@@ -8,10 +8,11 @@ that has left, and steps that one process has to undo are undone by all.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,9 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError
 
-__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team"]
+__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _FINE, _NUMERICAL, _FAILED = 0, 1, 2  # what a process tells the others
 _LOST = (
@@ -235,3 +238,18 @@ class ProcessTeam(Team):
 
 
 ALONE = Team()
+
+
+def announced(function: F) -> F:
+    """A function whose errors the other processes hear of, if an argument is data that they have together.
+
+    :param function: of any arguments.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        team = next((x.team for x in (*args, *options.values()) if isinstance(getattr(x, "team", None), Team)), ALONE)
+        with team.together():
+            return function(*args, **options)
+
+    return cast(F, run)

@@ -72,7 +72,8 @@ class Sequences:
     ((3, 2), 8, [5.0, 5.333333333333333])
     """
 
-    team: Team = ALONE
+    team: Team = ALONE  # the processes that have the data together
+    most_frames: int = 0  # of one of them
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class Sequences:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of columns, one after the other, each (N, block)."""
-        step = max(1, _BLOCK // self.num_frames)
+        step = max(1, _BLOCK // max(self.most_frames, self.num_frames))
         for start in range(0, self.num_outputs, step):
             stop = min(start + step, self.num_outputs)
             yield slice(start, stop), self.read(start, stop)

@@ -15,7 +15,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.team import ProcessError, Team
 
-__all__ = ["Shard", "share_of", "whole_of"]
+__all__ = ["Shard", "share_of", "sizes_of", "whole_of"]
 
 _HINT = "Give every process sequences of the same outputs."
 
@@ -27,6 +27,9 @@ class Shard(Sequences):
     Times, lengths, frames and ``y`` are those of this process. Means, variances and counts of the outputs are those of
     all processes, and so are ``num_observed`` and the column groups.
 
+    :ivar offset: the number of frames of the processes before this one.
+    :ivar total_frames: frames in all processes.
+    :ivar total_sequences: sequences in all processes.
     :param data: the sequences of this process.
     :param team: the processes.
     :param first: the first sequence of ``data`` that this process keeps.
@@ -65,6 +68,10 @@ class Shard(Sequences):
         return data.times.t + float((data.time_origin - self.time_origin) / np.timedelta64(1, "s"))
 
     def _summarise(self) -> None:
+        frames = self.team.gather(self.num_frames)
+        self.offset = sum(frames[: self.team.rank])  #: frames of the processes before this one
+        self.most_frames, self.total_frames = max(frames), sum(frames)
+        self.total_sequences = sum(self.team.gather(self.num_sequences))
         super()._summarise()
         team, own = self.team, self.output_counts.double()
         sums = team.total(torch.stack([own, own * self.output_means.double().nan_to_num()]))
@@ -75,9 +82,6 @@ class Shard(Sequences):
         self.output_means, self.output_variances = means.to(self.dtype), variances.to(self.dtype)
         self.output_counts = counts.long()
         self._patterns = self._patterns.joint(team)
-        self.offset = sum(team.gather(self.num_frames)[: team.rank])  #: frames of the processes before this one
-        sizes = team.total(torch.tensor([self.num_frames, self.num_sequences]))
-        self.total_frames, self.total_sequences = int(sizes[0]), int(sizes[1])
 
     @property
     def num_observed(self) -> int:
@@ -95,6 +99,13 @@ class Shard(Sequences):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}; process {self.team.rank} of {self.team.size})"
+
+
+def sizes_of(data: Sequences) -> tuple[int, int]:
+    """The numbers of frames and of sequences in all processes that have the data together."""
+    if isinstance(data, Shard):
+        return data.total_frames, data.total_sequences
+    return data.num_frames, data.num_sequences
 
 
 def share_of(data: Sequences, team: Team) -> Shard:

@@ -46,11 +46,11 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
 
 
 @torch.no_grad()
-def same(model: torch.nn.Module, guide: OpperArchambeauGuide, data: Sequences) -> None:
+def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Sequences) -> None:
     """Give all processes the parameters of the first one, except those of q(X); all processes must call it.
 
     :param model: the model.
-    :param guide: its guide.
+    :param guide: its guide, or None.
     :param data: the sequences of this process, by which it knows the others.
     :raises ProcessError: if the processes have parameters of different names or shapes.
 

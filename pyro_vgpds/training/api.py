@@ -17,6 +17,7 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
+from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.progress import check_progress
@@ -29,6 +30,7 @@ __all__ = ["fit"]
 
 
 @one_at_a_time
+@announced
 def fit(
     model: PyroModule,
     guide: OpperArchambeauGuide,
@@ -130,7 +132,7 @@ def fit(
         _check_together(guide, data, settings, num_restarts, checkpoint)
         progress = progress if team.rank == 0 else False
     # A scope of our own: the parameters of other models in the param store have the same names.
-    with own_store(), team.together():
+    with own_store():
         checkpoints = None
         if checkpoint is not None:
             checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
@@ -166,16 +168,15 @@ def _check_together(
     guide: OpperArchambeauGuide, data: Sequences, settings: Settings, num_restarts: int, checkpoint: PathLike | None
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
-    team = data.team
-    with team.together():
-        team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], "")
-        team.agree("num_restarts", num_restarts, "")
-        team.agree("whether there is a checkpoint", checkpoint is not None, "")
-        if settings.method == "lbfgs" or num_restarts:
-            what = "num_restarts" if num_restarts else "method='lbfgs'"
-            raise ValueError(f"{what} needs data in one process. Several processes can use method='natural' or 'adam'.")
-        if checkpoint is not None and settings.method == "adam" and guide.frame_parameters:
-            raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
+    team, hint = data.team, "Call fit in the same way in all processes."
+    team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
+    team.agree("num_restarts", num_restarts, hint)
+    team.agree("whether there is a checkpoint", checkpoint is not None, hint)
+    if settings.method == "lbfgs" or num_restarts:
+        what = "num_restarts" if num_restarts else "method='lbfgs'"
+        raise ValueError(f"{what} needs data in one process. Several processes can use method='natural' or 'adam'.")
+    if checkpoint is not None and settings.method == "adam" and guide.frame_parameters:
+        raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 
 
 def _work(guide: OpperArchambeauGuide, data: Sequences) -> float:
