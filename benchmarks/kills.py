@@ -109,7 +109,8 @@ def main() -> None:
     taken, seconds, clear = zip(*found, strict=True)
     print(
         f"{args.count} kills: {sum(clear)} clear errors, at most {max(seconds):.1f} s after the kill; "
-        f"{sum(some > 0 for some in taken)} good resumes; bound after {steps} steps: {bounds[0]}, without kills {bounds[1]}"
+        f"{sum(some > 0 for some in taken)} good resumes; bound after {steps} steps: {bounds[0]}, without "
+        f"kills {bounds[1]}"
     )
 
 
