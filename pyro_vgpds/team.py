@@ -32,7 +32,13 @@ _LOST = (
 
 
 class ProcessError(RuntimeError):
-    """Another process failed, ended, or has other data or settings than this one."""
+    """Another process failed, ended, or has other data or settings than this one.
+
+    >>> from pyro_vgpds import distributed
+    >>> distributed.share(None)
+    Traceback (most recent call last):
+    pyro_vgpds.team.ProcessError: each process needs one or more sequences, but process 0 of 1 has no data...
+    """
 
 
 class Team:

@@ -126,7 +126,6 @@ def make_groups(
     """
     masks, pattern_of = patterns.masks, patterns.of_column
     num_frames, device, team = masks.shape[1], mean.device, patterns.team
-    columns = columns or team.size > 1  # a shorter factor would need the rows of all processes
     rows_of, columns_of = patterns.rows, np.bincount(pattern_of, minlength=len(masks))
     used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
     widths = columns_of if columns else np.minimum(columns_of, rows_of)
@@ -144,7 +143,7 @@ def make_groups(
         pattern = pattern_of[where]
         for c in np.intersect1d(pattern, wide):
             part = scaled[:, torch.from_numpy(pattern == c).to(device)]
-            part = part if rows_of[c] == num_frames else part[row_index[c]]
+            part = team.rows(part if masks[c].all() else part[row_index[c]])
             grams[c].addmm_(part, part.mT)
         narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
         if len(narrow):
@@ -155,7 +154,10 @@ def make_groups(
                 order[at_index] = narrow_index + where.start
     for c in wide:
         values, vectors = torch.linalg.eigh(grams[c])
-        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = vectors * values.clamp_min(0.0).sqrt()
+        root = team.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn the vectors
+        first = sum(team.gather(len(row_index[c]))[: team.rank])
+        own = root[first : first + len(row_index[c])]
+        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = own
     of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
     complete = len(used) == 1 and rows_of[used[0]] == patterns.num_rows
     squares = team.total(factor.double().square().sum(0)).to(factor)

@@ -35,6 +35,10 @@ class Shard(Sequences):
     :param first: the first sequence of ``data`` that this process keeps.
     :param stop: the sequence after the last. Default: all that follow.
     :raises ProcessError: if columns, dtypes, lags or dates differ between processes.
+
+    >>> from pyro_vgpds import distributed
+    >>> isinstance(distributed.shard(data), distributed.Shard)  # one process keeps the data as they are
+    False
     """
 
     def __init__(self, data: Sequences, team: Team, first: int = 0, stop: int | None = None) -> None:

@@ -95,7 +95,7 @@ def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
 def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences:
     """Sequences of this process, to be trained on together with those of the others.
 
-    :param data: the sequences that this process has, and no other; None if there are none, which is an error in all
+    :param data: the sequences that this process has, and no other; None if it has no data, which is an error in all
         processes.
     :param group: a group of ``torch.distributed``. Default: all processes.
     :returns: a :class:`~pyro_vgpds.distributed.Shard`; ``data`` itself if there is one process.

@@ -42,7 +42,15 @@ _WRAPPED = (
 
 
 class IndependentWarning(UserWarning):
-    """Each of several processes trains a model of its own."""
+    """Each of several processes trains a model of its own.
+
+    >>> import warnings
+    >>> from pyro_vgpds import distributed
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", distributed.IndependentWarning)  # forgotten shard() becomes an error
+    ...     distributed.shard(data).num_sequences
+    2
+    """
 
 
 @contextmanager

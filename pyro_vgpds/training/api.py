@@ -129,7 +129,7 @@ def fit(
         )
     team = data.team
     if team.size > 1:
-        _check_together(guide, data, settings, num_restarts, checkpoint)
+        _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
         progress = progress if team.rank == 0 else False
     # A scope of our own: the parameters of other models in the param store have the same names.
     with own_store():
@@ -165,16 +165,21 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
 
 
 def _check_together(
-    guide: OpperArchambeauGuide, data: Sequences, settings: Settings, num_restarts: int, checkpoint: PathLike | None
+    guide: OpperArchambeauGuide,
+    data: Sequences,
+    settings: Settings,
+    runs: tuple[int, int],
+    checkpoint: PathLike | None,
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
     team, hint = data.team, "Call fit in the same way in all processes."
     team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
-    team.agree("num_restarts", num_restarts, hint)
+    team.agree("num_restarts and processes", list(runs), hint)
     team.agree("whether there is a checkpoint", checkpoint is not None, hint)
-    if settings.method == "lbfgs" or num_restarts:
-        what = "num_restarts" if num_restarts else "method='lbfgs'"
-        raise ValueError(f"{what} needs data in one process. Several processes can use method='natural' or 'adam'.")
+    if settings.method == "lbfgs":
+        raise ValueError("method='lbfgs' needs data in one process. Several processes can use 'natural' or 'adam'.")
+    if runs[1] > 1:
+        raise ValueError(f"data of several processes need processes=1, but got processes={runs[1]}.")
     if checkpoint is not None and settings.method == "adam" and guide.frame_parameters:
         raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 

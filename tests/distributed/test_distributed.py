@@ -62,7 +62,7 @@ def one(folder):
 
 @pytest.fixture(scope="module")
 def two(folder, one):
-    every = "gradients accumulated natural trained starts priors amortised undone checkpoints errors dates"
+    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors dates"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -100,6 +100,11 @@ def test_numerical_error_of_one_undoes_the_step_of_all(two):
     first, second = two("undone")
     assert first == second
     assert first[0] == 2
+
+
+def test_restarts(two):
+    first, second = two("restarts")
+    assert first == second
 
 
 def test_checkpoints(folder, two, three):
@@ -157,7 +162,7 @@ ERRORS = {
     "settings": "ProcessError: the settings of fit must be the same in all processes",
     "parameters": "ProcessError: model.noise_unconstrained must be the same in all processes, but differ.*same seed",
     "lbfgs": "ValueError: method='lbfgs' needs data in one process",
-    "restarts": "ValueError: num_restarts needs data in one process",
+    "restarts": "ValueError: data of several processes need processes=1",
     "adam": "ValueError: several processes can write a checkpoint with method='natural'",
     "callback": r"ProcessError: another process failed. process 1 of 2: KeyError|KeyError",
     "resume": "FileNotFoundError",
@@ -203,6 +208,19 @@ def test_killed_process():
     assert found[1] == found[2]
 
 
+def test_example(tmp_path):
+    """The example with two processes by torchrun, and then from its checkpoint with one."""
+    command = [str(ROOT / "examples" / "torchrun.py"), "--output", str(tmp_path / "model"), "--steps"]
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    for start, steps in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], 4), ([], 6):
+        arguments = [sys.executable, *start, *command, str(steps)]
+        done = subprocess.run(arguments, cwd=tmp_path, env=place, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert f"{steps} natural steps" in done.stdout
+        assert done.stdout.rstrip().endswith("torch.Size([2, 12])")
+    assert load(tmp_path / "model")[2].num_sequences == 8
+
+
 def test_one_process_is_alone():
     data = make_data(LENGTHS)
     with distributed.join() as rank:
@@ -235,7 +253,7 @@ def test_column_groups_are_those_of_all_processes():
     twice = data.joined(data)
     shard = Shard(data, Pretended())
     for columns in (False, True):
-        found, wanted = shard.groups(data.output_means, columns=columns), twice.groups(data.output_means, columns=True)
+        found, wanted = (each.groups(data.output_means, columns=columns) for each in (shard, twice))
         assert found.rows.sort().values.tolist() == wanted.rows.sort().values.tolist()
         assert float(found.square.sum()) == pytest.approx(float(wanted.square.sum()), rel=1e-12)
         assert found.column_squares.sort().values.tolist() == pytest.approx(

@@ -56,10 +56,10 @@ def sites_of(guide):
     return [guide.mean_bar.detach(), guide.lam.detach()]
 
 
-def problem(missing=0.0, noise=0.3, **options):
+def problem(missing=0.0, noise=0.3, outputs=5, **options):
     """A model with a guide for all data and its part; both guides have the same sites."""
     pyro.clear_param_store()
-    whole = make_data(LENGTHS, missing=missing)
+    whole = make_data(LENGTHS, outputs, missing)
     model, guide = make_model(whole, noise=noise, jitter=1e-2, **options)
     data = distributed.shard(whole)
     rows = slice(data.offset, data.offset + data.num_frames)
@@ -70,6 +70,8 @@ def problem(missing=0.0, noise=0.3, **options):
 CASES = {
     "complete": {},
     "missing": {"missing": 0.2},
+    "wide": {"outputs": 40},  # more outputs than frames
+    "wide, missing": {"outputs": 60, "missing": 0.01},
     "noises": {"noise": torch.linspace(0.3, 0.6, 5)},
     "noises, missing": {"noise": torch.linspace(0.3, 0.6, 5), "missing": 0.2},
 }
@@ -238,6 +240,17 @@ def undone(rank):
 
 
 @check
+def restarts(rank):
+    """Runs from other inducing inputs, which are drawn in the first process."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(rank)
+    data = distributed.shard(make_data((14, 9, 12, 17, 11)))
+    model = VGPDS.from_data(data, latent_dim=2, num_inducing=6)
+    result = fit(model, AutoOpperArchambeau(model), data, num_steps=4, num_restarts=1)
+    return [result.bound, float(model.inducing.detach().sum())]
+
+
+@check
 def checkpoints(rank):
     """A run that continues from a checkpoint is the run that was never stopped."""
     model, _, _, part, data, _ = problem()
@@ -340,7 +353,7 @@ def errors(rank):
         "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
         "parameters": lambda: fit(seeds, hand, shared, num_steps=5),
         "lbfgs": lambda: fit(model, part, shared, method="lbfgs"),
-        "restarts": lambda: fit(model, part, shared, num_restarts=2),
+        "restarts": lambda: fit(model, part, shared, num_restarts=2, processes=2),
         "adam": lambda: fit(model, part, shared, method="adam", checkpoint=FOLDER / "adam"),
         "callback": lambda: fit(model, part, shared, num_steps=5, callback=failing),
         "resume": lambda: fit(model, part, shared, resume=FOLDER / f"none {rank}"),
