@@ -18,6 +18,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.gathering import same
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
@@ -413,8 +414,10 @@ class VGPDS(ParameterModule):
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
-            q = read_point(self, guide, data).q
-            return Relevance.of(weights * (q.mean.var(0, correction=0) + q.variance.mean(0)))
+            q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
+            centre = data.team.total(q.mean.sum(0)) / n
+            spread = data.team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:
         text = f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

@@ -54,8 +54,8 @@ def save(
         ``state_dict()`` of those.
     :raises ValueError: if guide, model and data do not belong together.
 
-    If several processes have the data together (:mod:`pyro_vgpds.distributed`), all of them call this function, and the
-    first one writes the whole model.
+    If several processes have the data together (:func:`~pyro_vgpds.distributed.shard`), all of them call this function,
+    and the first one writes the whole model.
 
     >>> from pyro_vgpds import load, load_metadata, save
     >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})

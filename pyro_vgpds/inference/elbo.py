@@ -164,6 +164,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     :raises ValueError: if the guide has an ``OpperArchambeau`` site that no observed site is integrated over.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
+    On data that several processes have together (:func:`~pyro_vgpds.distributed.shard`), ``loss`` and
+    ``loss_and_grads`` are those of all processes, which must call them at the same time.
+
     Outputs that are not Gaussian have Gaussian factors, which ``loss_and_grads`` updates after the backward pass
     (:class:`~pyro_vgpds.mapping.output_sites.OutputSites`). ``loss`` leaves them as they are; after the backward pass
     of ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
