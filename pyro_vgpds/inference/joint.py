@@ -32,7 +32,8 @@ __all__ = [
 
 _independent = ContextVar("_independent", default=False)
 _SAME = (
-    "Create the model in the same way and with the same seed in all processes, or call distributed.same(model, guide)."
+    "Create the model in the same way and with the same seed in all processes, or call distributed.same(model, guide, "
+    "data)."
 )
 _WRAPPED = (
     "the collapsed bound cannot be trained with DistributedDataParallel: it is not a sum over processes, and q(X) "

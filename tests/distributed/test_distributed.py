@@ -173,6 +173,8 @@ ERRORS = {
     "guide": "TypeError: training by several processes needs an AutoOpperArchambeau",
     "site": "ValueError: several processes cannot train a model with the observed site 'more'",
     "differentiable": "ValueError: differentiable_loss would have the gradients of this process only",
+    "refine": "ValueError: refine needs the sequences of one process",
+    "auto": "ValueError: auto needs the data in one process",
     "posterior": r"ValueError: predictions need the sequences of all processes in one.*gather\(guide, data\)",
     "joined": "ValueError: sequences that were shared with other processes cannot be joined",
     "after": "no error",  # the processes are still together
@@ -256,9 +258,7 @@ def test_column_groups_are_those_of_all_processes():
         found, wanted = (each.groups(data.output_means, columns=columns) for each in (shard, twice))
         assert found.rows.sort().values.tolist() == wanted.rows.sort().values.tolist()
         assert float(found.square.sum()) == pytest.approx(float(wanted.square.sum()), rel=1e-12)
-        assert found.column_squares.sort().values.tolist() == pytest.approx(
-            wanted.column_squares.sort().values.tolist()
-        )
+        assert found.squares.sort().values.tolist() == pytest.approx(wanted.squares.sort().values.tolist())
     assert shard.num_observed == twice.num_observed
     torch.testing.assert_close(shard.output_variances, twice.output_variances)
     assert torch.equal(shard.mask(), data.mask())

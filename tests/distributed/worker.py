@@ -32,6 +32,7 @@ from pyro_vgpds import (  # noqa: E402
     NumericalError,
     Posterior,
     Sequences,
+    auto,
     distributed,
     fit,
     save,
@@ -145,13 +146,15 @@ def trained(rank):
         start = {k: v.clone() for k, v in model.state_dict().items()}
         with distributed.independent():
             one = fit(model, guide, whole, num_steps=15, learning_rate=0.01)
-        wanted = [v.clone() for v in model.state_dict().values()]
+        wanted = [*(v.clone() for v in model.state_dict().values()), model.relevance(guide, whole).value]
         model.load_state_dict(start)
         many = fit(model, part, data, num_steps=15, learning_rate=0.01)
         joined = distributed.gather(part, data)
         file = FOLDER / f"{name}.model"
         save(file, model, part, data)
+        relevance = model.relevance(part, data).value
         found[name] = [
+            difference([relevance], [wanted.pop()]),
             abs(many.bound - one.bound) / abs(one.bound),
             difference(list(model.state_dict().values()), wanted),
             difference(
@@ -364,6 +367,8 @@ def errors(rank):
         "guide": other_guide,
         "site": other_site,
         "differentiable": lambda: Collapsed_ELBO().differentiable_loss(model, part, shared),
+        "refine": lambda: AmortizedOpperArchambeau(model).refine(shared),
+        "auto": lambda: auto(shared),
         "posterior": lambda: Posterior(model, part, shared),
         "joined": lambda: shared.joined(data),
     }
