@@ -42,7 +42,7 @@ class ProcessError(RuntimeError):
 
 
 class Team:
-    """One process alone, for which all operations are trivial. :class:`ProcessTeam` has several.
+    """The processes that have data together: one alone, for which all operations are trivial.
 
     :ivar rank: number of this process, from 0.
     :ivar size: number of processes.
