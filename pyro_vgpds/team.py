@@ -35,9 +35,10 @@ class ProcessError(RuntimeError):
     """Another process failed, ended, or has other data or settings than this one.
 
     >>> from pyro_vgpds import distributed
-    >>> distributed.share(None)
-    Traceback (most recent call last):
-    pyro_vgpds.team.ProcessError: each process needs one or more sequences, but process 0 of 1 has no data...
+    >>> try:
+    ...     bound = fit(model, guide, distributed.shard(data), num_steps=1).bound
+    ... except distributed.ProcessError as error:  # in each process, if one of them failed
+    ...     print(error)
     """
 
 

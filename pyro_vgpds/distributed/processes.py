@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pyro_vgpds.checks import check_number
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
 from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
@@ -86,10 +87,9 @@ def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
     True
     """
     team = _team(group)
-    if team.size == 1:
-        return data
     with team.together():
-        return share_of(_checked(data), team)
+        own = _checked(data)
+        return own if team.size == 1 else share_of(own, team)
 
 
 def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences:
@@ -108,7 +108,7 @@ def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Seq
     team = _team(group)
     with team.together():
         empty = [rank for rank, some in enumerate(team.gather(data is not None)) if not some]
-        if empty:
+        if empty and team.size > 1:
             raise ProcessError(
                 f"each process needs one or more sequences, but process {empty[0]} of {team.size} has no data. Use "
                 "fewer processes, or distribute the sequences in another way."
@@ -117,15 +117,17 @@ def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Seq
         return own if team.size == 1 else Shard(own, team)
 
 
-def _checked(data: object) -> Sequences:
-    if not isinstance(data, Sequences):
-        raise TypeError(f"data must be Sequences(t, y), but got {type(data).__name__}.")
+def _checked(data: Sequences | None) -> Sequences:
+    check_data(data)
     if isinstance(data, Shard):
         raise ValueError("data is shared with the other processes already.")
+    assert data is not None
     return data
 
 
 def _team(group: dist.ProcessGroup | None) -> Team:
+    if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        raise TypeError(f"group must be a group of torch.distributed or None, but got {group!r:.80}.")
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return ALONE
     return ProcessTeam(group)

@@ -16,7 +16,7 @@ from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
 from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
-from pyro_vgpds.inference.gathering import gather
+from pyro_vgpds.inference.gathering import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.model import VGPDS
@@ -60,7 +60,7 @@ def save(
     >>> from pyro_vgpds import load, load_metadata, save
     >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
     """
-    whole = gather(guide, data)
+    whole = gathered(guide, data)
     team = data.team if isinstance(data, Sequences) else ALONE
     with team.together():
         if whole is not None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import torch
 
+from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, whole_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import shared_tensors
+from pyro_vgpds.kinds import check_kind
 
-__all__ = ["gather", "same"]
+__all__ = ["gather", "gathered", "same"]
+
+_GUIDE = "an AutoOpperArchambeau or AmortizedOpperArchambeau"
 
 
 def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
@@ -28,6 +32,13 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
     >>> if whole is not None:
     ...     post = Posterior(model, *whole)
     """
+    check_kind("guide", guide, OpperArchambeauGuide, _GUIDE)
+    check_data(data)
+    return gathered(guide, data)
+
+
+def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
+    """:func:`gather` without checks of the arguments."""
     if not isinstance(data, Shard):
         return guide, data
     with data.team.together():
@@ -57,6 +68,9 @@ def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Seque
     >>> from pyro_vgpds import distributed
     >>> distributed.same(model, guide, data)  # nothing to do for data that are not shared
     """
+    check_kind("model", model, torch.nn.Module, "a module")
+    check_kind("guide", guide, OpperArchambeauGuide, _GUIDE, optional=True)
+    check_data(data)
     team = data.team
     with team.together():
         named = dict(shared_tensors(model, guide))

@@ -158,7 +158,7 @@ ERRORS = {
     "no data": "ProcessError: each process needs one or more sequences, but process 1 of 2 has no data",
     "few": "ProcessError: data has 1 sequence for 2 processes",
     "twice": "ValueError: data is shared with the other processes already",
-    "type": "TypeError: data must be Sequences",
+    "type": r"TypeError: data must be Sequences\(t, y\), but got list",
     "settings": "ProcessError: the settings of fit must be the same in all processes",
     "parameters": "ProcessError: model.noise_unconstrained must be the same in all processes, but differ.*same seed",
     "lbfgs": "ValueError: method='lbfgs' needs data in one process",
