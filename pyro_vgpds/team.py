@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,8 @@ from pyro_vgpds.linalg import NumericalError
 
 __all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _FINE, _NUMERICAL, _FAILED = 0, 1, 2  # what a process tells the others
 _LOST = (
@@ -247,16 +248,17 @@ class ProcessTeam(Team):
 ALONE = Team()
 
 
-def announced(function: F) -> F:
+def announced(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose errors the other processes hear of, if an argument is data that they have together.
 
     :param function: of any arguments.
     """
 
     @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        team = next((x.team for x in (*args, *options.values()) if isinstance(getattr(x, "team", None), Team)), ALONE)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        teams = (getattr(x, "team", None) for x in (*args, *options.values()))
+        team = next((team for team in teams if isinstance(team, Team)), ALONE)
         with team.together():
             return function(*args, **options)
 
-    return cast(F, run)
+    return run
