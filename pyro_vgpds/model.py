@@ -18,7 +18,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_noise, check_number, finite, positive
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.gathering import same
 from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
@@ -45,6 +47,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
+from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -182,6 +185,7 @@ class VGPDS(ParameterModule):
         self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
+    @announced
     def from_data(
         cls,
         data: Sequences,
@@ -246,6 +250,8 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
+        if likelihood is not None and data.team.size > 1:
+            raise ValueError(f"{likelihood} needs data in one process: several processes train Gaussian outputs only.")
         with torch.no_grad():
             if likelihood is None:
                 check_exposure(None, data)
@@ -270,11 +276,12 @@ class VGPDS(ParameterModule):
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
-                num_inducing = min(data.num_frames, latent_dim + 1)
-            model.inducing = PyroParam(kmeans(start.x, num_inducing), event_dim=2)
+                num_inducing = min(sizes_of(data)[0], latent_dim + 1)
+            model.inducing = PyroParam(kmeans(start.x, num_inducing, team=data.team), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
+        same(model, None, data)
         model.start, model.warns_of_scales = start, False
         return model
 
@@ -408,8 +415,10 @@ class VGPDS(ParameterModule):
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
-            q = read_point(self, guide, data).q
-            return Relevance.of(weights * (q.mean.var(0, correction=0) + q.variance.mean(0)))
+            q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
+            centre = data.team.total(q.mean.sum(0)) / n
+            spread = data.team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:
         text = f"latent_dim={self.latent_dim}, num_inducing={self.num_inducing}, num_outputs={self.num_outputs}"

@@ -24,6 +24,7 @@ from pyro_vgpds import (
     baselines,
     data,
     datasets,
+    distributed,
     evaluation,
     files,
     inference,
@@ -40,8 +41,9 @@ from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.threads import bound_work, threads_for
 
 PACKAGES = [
-    "pyro_vgpds", "pyro_vgpds.baselines", "pyro_vgpds.data", "pyro_vgpds.datasets", "pyro_vgpds.evaluation",
-    "pyro_vgpds.files", "pyro_vgpds.inference", "pyro_vgpds.kernels", "pyro_vgpds.likelihoods", "pyro_vgpds.mapping",
+    "pyro_vgpds", "pyro_vgpds.baselines", "pyro_vgpds.data", "pyro_vgpds.datasets", "pyro_vgpds.distributed",
+    "pyro_vgpds.evaluation", "pyro_vgpds.files",
+    "pyro_vgpds.inference", "pyro_vgpds.kernels", "pyro_vgpds.likelihoods", "pyro_vgpds.mapping",
     "pyro_vgpds.metrics", "pyro_vgpds.plotting", "pyro_vgpds.prediction", "pyro_vgpds.selection", "pyro_vgpds.temporal",
     "pyro_vgpds.training",
 ]  # fmt: skip
@@ -52,8 +54,8 @@ RECORDS = {
     "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "EmbeddedAnimation", "EnsemblePrediction", "FitResult",
     "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction", "HeldOut", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
-    "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Skeleton",
-    "Split", "Video",
+    "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Shard",
+    "Skeleton", "Split", "Video",
 }  # fmt: skip
 
 #: classes whose methods the library calls, in its inner loops and with tensors of its own: what own kernels,
@@ -61,8 +63,9 @@ RECORDS = {
 CALLED = {
     "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "CollapsedGP", "Combination",
     "Expandable", "Gaussian", "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
-    "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "SiteLikelihood", "SparseGP", "StateSpace",
-    "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic", "_WithScale",
+    "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP",
+    "StateSpace", "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic",
+    "_WithScale",
 }  # fmt: skip
 #: and single methods of that kind
 INNER = {
@@ -360,6 +363,11 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "auto": lambda k: (vg.auto, {
         "data": k.data, "task": "forecast", "candidates": [], "baselines": ["column mean", "last value"], "horizon": 2,
         "seconds": 100.0, "seed": 0, "processes": 1, "folder": None, "refit": False, "progress": False}),
+    "join": lambda k: (lambda timeout: distributed.join(timeout).__enter__(), {"timeout": 1.0}),
+    "shard": lambda k: (distributed.shard, {"data": k.data, "group": None}),
+    "share": lambda k: (distributed.share, {"data": k.data, "group": None}),
+    "gather": lambda k: (distributed.gather, {"guide": k.guide, "data": k.data}),
+    "same": lambda k: (distributed.same, {"model": k.model, "guide": k.guide, "data": k.data}),
     "fit": lambda k: (vg.fit, {
         **fitted(k), "num_steps": 1, "method": "natural", "learning_rate": 0.1, "natural_rate": 0.5, "warmup": 0,
         "tolerance": 0.1, "num_restarts": 0, "processes": 1, "progress": False, "callback": None,

@@ -124,3 +124,11 @@ def test_defaults(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 2
     again = run("benchmarks.defaults", *arguments, "--table", "--output", str(tmp_path)).splitlines()
     assert again == lines  # finished cells are reused
+
+
+def test_distributed():
+    run_two = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmarks.distributed")
+    result = json.loads(run(*run_two, "--size", "S", "--runs", "1", "--json").splitlines()[-1])
+    assert set(result) == {"difference", "speedup", "bytes_per_step"}
+    assert result["difference"] < 1e-10
+    assert result["bytes_per_step"] <= 2 * 8 * (50 * 50 + 50 * 50)

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.team import ALONE, Team
+
 __all__ = ["ColumnGroups", "Patterns", "make_groups"]
 
 
@@ -39,14 +41,15 @@ class ColumnGroups:
     of_column: Tensor  #: (D,) the group of each output, -1 if nothing of it was observed
     log_scale: Tensor  #: the log of the scale, summed over all observed entries: the Jacobian of the scaling
     order: Tensor | None = None  #: (R,) the output of each column of ``factor``, if it holds the columns themselves
+    joint_squares: Tensor | None = None  #: (R,) ``squares`` of all processes, if there are several
 
     @functools.cached_property
     def in_double(self) -> ColumnGroups:
         """The same in float64, in which everything is computed; itself if it is."""
         if self.factor.dtype == torch.float64:
             return self
-        names = ("columns", "rows", "square", "factor", "log_scale")
-        new = {name: getattr(self, name).double() for name in names}
+        names = ("columns", "rows", "square", "factor", "log_scale", "joint_squares")
+        new = {name: value.double() for name in names if (value := getattr(self, name)) is not None}
         return replace(self, mask=None if self.mask is None else self.mask.double(), **new)
 
     @functools.cached_property
@@ -56,8 +59,8 @@ class ColumnGroups:
 
     @functools.cached_property
     def squares(self) -> Tensor:
-        """The sum of squares of each column of ``factor``, (R,)."""
-        return self.factor.square().sum(0)
+        """The sum of squares of each column of ``factor``, (R,), over all processes."""
+        return self.factor.square().sum(0) if self.joint_squares is None else self.joint_squares
 
     @property
     def num_groups(self) -> int:
@@ -88,6 +91,27 @@ class Patterns:
 
     masks: np.ndarray  #: (P, N) of bool, the rows of each pattern
     of_column: np.ndarray  #: (D,), the pattern of each column
+    team: Team = ALONE  #: the processes that have the rows together; all have the same patterns
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """(P,), the number of rows of each pattern in all processes."""
+        return self.team.total(torch.from_numpy(self.masks.sum(1))).numpy()
+
+    @functools.cached_property
+    def num_rows(self) -> int:
+        """The number of rows in all processes."""
+        return int(self.team.total(torch.tensor([self.masks.shape[1]])))
+
+    def joint(self, team: Team) -> Patterns:
+        """The patterns of rows that several processes have together: those of columns that are alike in all of them.
+
+        :param team: the processes.
+        """
+        of_column = torch.from_numpy(self.of_column).to(torch.long)
+        every = team.rows(of_column.unsqueeze(0))  # (K, D)
+        different, which = every.unique(dim=1, return_inverse=True)  # (K, P), (D,)
+        return Patterns(self.masks[different[team.rank].numpy()], which.numpy(), team)
 
 
 def make_groups(
@@ -101,8 +125,8 @@ def make_groups(
     :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
     """
     masks, pattern_of = patterns.masks, patterns.of_column
-    num_frames, device = masks.shape[1], mean.device
-    rows_of, columns_of = masks.sum(1), np.bincount(pattern_of, minlength=len(masks))
+    num_frames, device, team = masks.shape[1], mean.device, patterns.team
+    rows_of, columns_of = patterns.rows, np.bincount(pattern_of, minlength=len(masks))
     used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
     widths = columns_of if columns else np.minimum(columns_of, rows_of)
     used = used[np.argsort(widths[used], kind="stable")]
@@ -119,7 +143,7 @@ def make_groups(
         pattern = pattern_of[where]
         for c in np.intersect1d(pattern, wide):
             part = scaled[:, torch.from_numpy(pattern == c).to(device)]
-            part = part if rows_of[c] == num_frames else part[row_index[c]]
+            part = team.rows(part if masks[c].all() else part[row_index[c]])
             grams[c].addmm_(part, part.mT)
         narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
         if len(narrow):
@@ -130,21 +154,26 @@ def make_groups(
                 order[at_index] = narrow_index + where.start
     for c in wide:
         values, vectors = torch.linalg.eigh(grams[c])
-        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = vectors * values.clamp_min(0.0).sqrt()
+        root = team.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn the vectors
+        first = sum(team.gather(len(row_index[c]))[: team.rank])
+        own = root[first : first + len(row_index[c])]
+        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = own
     of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
-    complete = len(used) == 1 and rows_of[used[0]] == num_frames
+    complete = len(used) == 1 and rows_of[used[0]] == patterns.num_rows
+    squares = team.total(factor.double().square().sum(0)).to(factor)
     group = np.full(len(masks), -1)
     group[used] = np.arange(len(used))
     return ColumnGroups(
         mask=None if complete else torch.from_numpy(masks[used]).to(mean),
         columns=torch.from_numpy(columns_of[used]).to(mean),
         rows=torch.from_numpy(rows_of[used]).to(mean),
-        square=mean.new_zeros(len(used)).index_add_(0, of_group, factor.square().sum(0)),
+        square=mean.new_zeros(len(used)).index_add_(0, of_group, squares),
         factor=factor,
         widths=tuple(int(w) for w in widths[used]),
         of_column=torch.from_numpy(group[pattern_of]).to(device),
         log_scale=(torch.from_numpy(rows_of[pattern_of]).to(device) * scale.log()).sum(),
         order=order,
+        joint_squares=squares if team.size > 1 else None,
     )
 
 

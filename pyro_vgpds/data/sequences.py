@@ -25,6 +25,7 @@ from pyro_vgpds.data.summary import summarise
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_flags, check_kind, check_texts
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import DataLike
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Sequences:
     >>> data.lengths, data.num_observed, data.output_means.tolist()
     ((3, 2), 8, [5.0, 5.333333333333333])
     """
+
+    team: Team = ALONE  # the processes that have the data together
+    most_frames: int = 0  # of one of them
 
     def __init__(
         self,
@@ -127,9 +131,7 @@ class Sequences:
         (Sequences(2 sequences, 3 frames, 2 outputs), ['a', 'b'])
         """
         t, y, names = split_frame(frame, time, sequence)
-        if names is None:
-            return cls(t[0], y[0], **options)
-        return cls(t, y, **{"names": names, **options})
+        return cls(t[0], y[0], **options) if names is None else cls(t, y, **{"names": names, **options})
 
     def joined(self, other: Sequences) -> Sequences:
         """The sequences of both, these first; nothing is copied. Columns, lags and time origin are those of the first.
@@ -146,9 +148,8 @@ class Sequences:
         new = copy.copy(self)
         new.times = Times(torch.cat([self.times.t, other.times.t]), self.lengths + other.lengths)
         new._arrays, new._groups = self._arrays + other._arrays, {}
-        new.exposure = join_exposures(
-            [(self.exposure, self.num_frames), (other.exposure, other.num_frames)], self.num_outputs
-        )
+        pairs = [(part.exposure, part.num_frames) for part in (self, other)]
+        new.exposure = join_exposures(pairs, self.num_outputs)
         new.names = None if self.names is None or other.names is None else [*self.names, *other.names]
         if new._arrays:
             new._summarise()
@@ -241,8 +242,8 @@ class Sequences:
         first = self._arrays[0]
         if len(self._arrays) == 1 and isinstance(first, np.memmap) and first.dtype.isnative:
             return view(first)
-        nan = torch.full((), float("nan"), dtype=self.dtype, device=self.device)
-        return nan.expand(self.num_frames, self.num_outputs)
+        shape = (self.num_frames, self.num_outputs)
+        return torch.full((), float("nan"), dtype=self.dtype, device=self.device).expand(shape)
 
     def read(self, start: int = 0, stop: int | None = None) -> Tensor:
         """Some outputs of all sequences, (N, stop - start), in ``dtype``.
@@ -260,7 +261,7 @@ class Sequences:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of columns, one after the other, each (N, block)."""
-        step = max(1, _BLOCK // self.num_frames)
+        step = max(1, _BLOCK // max(self.most_frames, self.num_frames))
         for start in range(0, self.num_outputs, step):
             stop = min(start + step, self.num_outputs)
             yield slice(start, stop), self.read(start, stop)
@@ -291,9 +292,8 @@ class Sequences:
             return kept[2]
         for name, value in (("mean", mean), ("scale", scale)):
             if value is not None and value.shape != (self.num_outputs,):
-                raise ValueError(
-                    f"{name} must be ({self.num_outputs},), one for each output, but got {tuple(value.shape)}."
-                )
+                fault = f"must be ({self.num_outputs},), one for each output, but got {tuple(value.shape)}"
+                raise ValueError(f"{name} {fault}.")
         divisor = torch.ones_like(mean) if scale is None else scale.detach()
         mean, divisor = mean.detach().to(self.device, self.dtype), divisor.to(self.device, self.dtype)
         groups = make_groups(self.blocks(), self._patterns, mean, divisor, columns)

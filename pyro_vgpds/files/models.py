@@ -16,10 +16,12 @@ from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
 from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
+from pyro_vgpds.inference.gathering import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
+from pyro_vgpds.team import ALONE
 from pyro_vgpds.types import PathLike
 
 __all__ = [
@@ -52,9 +54,23 @@ def save(
         ``state_dict()`` of those.
     :raises ValueError: if guide, model and data do not belong together.
 
+    If several processes have the data together (:func:`~pyro_vgpds.distributed.shard`), all of them call this function,
+    and the first one writes the whole model.
+
     >>> from pyro_vgpds import load, load_metadata, save
     >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
     """
+    whole = gathered(guide, data)
+    team = data.team if isinstance(data, Sequences) else ALONE
+    with team.together():
+        if whole is not None:
+            _write(path, model, *whole, metadata)
+    team.check()  # the file is complete
+
+
+def _write(
+    path: PathLike, model: VGPDS, guide: OpperArchambeauGuide, data: Sequences, metadata: dict[str, object] | None
+) -> None:
     header, tensors = describe_model(model, guide, data)
     data_header, data_tensors = describe_data(data)
     header |= data_header | pack_metadata(metadata, tensors)

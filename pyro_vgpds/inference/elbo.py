@@ -15,11 +15,12 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.inference.direct import direct_loss, is_plain
+from pyro_vgpds.inference.joint import joint_gradients, joint_loss, refuse_wrapped, team_of, warn_if_alone
 from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
-from pyro_vgpds.temporal.distributions import OpperArchambeau
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["Collapsed_ELBO", "IntegrateMessenger", "sites_of"]
 
@@ -36,6 +37,8 @@ class IntegrateMessenger(Messenger):
 
     :param meet: is called with the outputs that are integrated over their functions, before their log-probability is
         computed. Default: nothing.
+    :param share: factor of latent sites other than integrated ones, such as hyperparameters with priors: 1/K if each of
+        K processes adds this term.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     >>> import pyro
@@ -46,14 +49,18 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self, meet: Callable[..., object] = lambda outputs: None) -> None:
+    def __init__(self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0) -> None:
         super().__init__()
-        self._meet = meet
+        self._meet, self._share = meet, share
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
     def _pyro_sample(self, msg: Message) -> None:
         name = _mark(msg)
+        if name in self._posteriors:
+            refuse_wrapped()
+        if self._share != 1.0 and not isinstance(msg["fn"], (OpperArchambeau, TemporalGP)):
+            self._divide(msg, name)
         if isinstance(msg["fn"], LatentGP) and msg["name"] not in self._posteriors and name in self._posteriors:
             self._collapse(msg, msg["fn"], name)
         elif not msg["is_observed"]:
@@ -67,6 +74,21 @@ class IntegrateMessenger(Messenger):
                 return
             self._integrated.add(name)
             msg["fn"] = likelihood.integrate(_with_moments(posterior, name, msg["name"]))
+
+    def _divide(self, msg: Message, name: str) -> None:
+        """Take the part of this process of a site that all of them have."""
+        if isinstance(msg["fn"], (LatentGP, GivenLatent)):
+            raise ValueError(
+                "several processes can train a model of Gaussian outputs only: train one with a likelihood in one "
+                "process."
+            )
+        if msg["is_observed"] and name not in self._posteriors:
+            raise ValueError(
+                f"several processes cannot train a model with the observed site {msg['name']!r}, which is not "
+                "integrated over the latent path: it is not known whether it belongs to the frames of one process."
+            )
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self._share
 
     def _collapse(self, msg: Any, gp: LatentGP, name: str) -> None:
         """Take the functions of a site out of the traces: the outputs are integrated over them."""
@@ -142,6 +164,9 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     :raises ValueError: if the guide has an ``OpperArchambeau`` site that no observed site is integrated over.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
+    On data that several processes have together (:func:`~pyro_vgpds.distributed.shard`), ``loss`` and
+    ``loss_and_grads`` are those of all processes, which must call them at the same time.
+
     Outputs that are not Gaussian have Gaussian factors, which ``loss_and_grads`` updates after the backward pass
     (:class:`~pyro_vgpds.mapping.output_sites.OutputSites`). ``loss`` leaves them as they are; after the backward pass
     of ``differentiable_loss`` call ``model.sites.step()``. Their functions, the site ``f``, are integrated out; a guide
@@ -159,6 +184,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
     def _is_direct(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        refuse_wrapped()
         return self.num_particles == 1 and not kwargs and is_plain(model, guide, *args)
 
     def loss(self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any) -> float:
@@ -168,11 +194,15 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
-        if self._is_direct(model, guide, args, kwargs):
+        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+
+        def evaluate() -> float:
+            if not direct:
+                return TraceMeanField_ELBO.loss(self, model, guide, *args, **kwargs)
             with torch.no_grad():
                 return float(direct_loss(model, guide, *args))
-        loss: float = super().loss(model, guide, *args, **kwargs)
-        return loss
+
+        return evaluate() if team.size == 1 else joint_loss(team, guide, evaluate)
 
     def loss_and_grads(
         self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
@@ -183,12 +213,20 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
-        if self._is_direct(model, guide, args, kwargs):
+        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+
+        def evaluate() -> float:
+            if not direct:
+                return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
             surrogate = direct_loss(model, guide, *args)
             if surrogate.requires_grad:
                 surrogate.backward(retain_graph=self.retain_graph)
             return float(surrogate.detach())
-        loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
+
+        if team.size > 1:
+            return joint_gradients(team, model, guide, evaluate, traced=not direct)
+        warn_if_alone()
+        loss = evaluate()
         self._step()
         return loss
 
@@ -204,8 +242,14 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
         :param model: the model.
         :param guide: its guide.
+        :raises ValueError: if several processes have the data together.
         """
         self._met = ()
+        if team_of(args, kwargs).size > 1:
+            raise ValueError(
+                "differentiable_loss would have the gradients of this process only. Use loss_and_grads, which sums "
+                "them over the processes."
+            )
         return super().differentiable_loss(model, guide, *args, **kwargs)
 
     def _get_trace(
@@ -213,7 +257,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     ) -> tuple[Trace, Trace]:
         check_callable("model", model)
         check_callable("guide", guide)
-        with pyro_lock(), IntegrateMessenger(self._meet) as messenger:
+        with pyro_lock(), IntegrateMessenger(self._meet, 1.0 / team_of(args, kwargs).size) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         return traces

@@ -47,6 +47,15 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """
         return any(name.startswith("locs.") for name, _ in self.named_parameters())
 
+    @property
+    def frame_parameters(self) -> list[Tensor]:
+        """Parameters that belong to single frames. Several processes that train together share all others.
+
+        >>> [tuple(parameter.shape) for parameter in guide.frame_parameters]
+        [(48, 3), (48, 3)]
+        """
+        return [getattr(self, name) for name in _SITES if hasattr(self, name)]
+
     def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
         """q(X) at the current parameters, without sampling. Arguments are those of the model.
 

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import Shard, sizes_of
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.team import ALONE, Team
 
-__all__ = ["kmeans", "pca", "split_pca"]
+__all__ = ["components", "kmeans", "pca", "split_pca", "wide_components"]
 
 _SWEEPS = 30  # of alternating least squares, if data are missing
+_WIDE = 4096  # columns of a wide matrix that are sent to the other processes at once
 _KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
 
 
@@ -28,22 +31,24 @@ def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[
     """
     groups = data.groups(mean, scale)
     if groups.mask is None:
-        u, s, _ = torch.linalg.svd(groups.factor, full_matrices=False)
+        u, s = components(groups.factor, data)
         u, s = u[:, :latent_dim], s[:latent_dim]
     else:
-        u, s, _ = torch.linalg.svd(_fit_low_rank(data, latent_dim, mean, scale), full_matrices=False)
+        u, s = components(_fit_low_rank(data, latent_dim, mean, scale), data)
     short = latent_dim - u.shape[1]
     if short > 0:  # there are fewer frames than latent dimensions
         u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
-    return _whiten(u, s)
+    return _whiten(u, s, data)
 
 
-def _whiten(u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+def _whiten(u: Tensor, s: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
     """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
-    biggest = u.abs().argmax(0, keepdim=True)
-    u = u * u.gather(0, biggest).sign()  # the sign of a component is free: make it reproducible
+    biggest = u.gather(0, u.abs().argmax(0, keepdim=True))
+    biggest = data.team.rows(biggest)  # one of each process
+    sign = biggest.gather(0, biggest.abs().argmax(0, keepdim=True)).sign()
+    u = u * sign  # the sign of a component is free: make it reproducible
     share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
-    return (u * math.sqrt(len(u))).contiguous(), share
+    return (u * math.sqrt(sizes_of(data)[0])).contiguous(), share
 
 
 def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,16 +62,51 @@ def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, s
     between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
     parts = []
     for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
-        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
+        u, s = components(matrix, data)
         short = rank - u.shape[1]
         parts.append(torch.nn.functional.pad(torch.cat([u, s.unsqueeze(0)]), (0, max(0, short)))[:, :rank])
     joined = torch.cat(parts, 1)
-    return _whiten(joined[:-1], joined[-1])
+    return _whiten(joined[:-1], joined[-1], data)
+
+
+def components(matrix: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
+    """Left singular vectors (n, R) and singular values (R,) of a matrix whose rows the processes have together.
+
+    :param matrix: the rows of this process, (n, D).
+    :param data: its sequences.
+    """
+    team = data.team
+    if team.size == 1:
+        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
+        return u, s
+    if matrix.shape[1] > sizes_of(data)[0]:
+        return wide_components(matrix.split(_WIDE, 1), data)
+    e, v = torch.linalg.eigh(team.total(matrix.mT @ matrix))
+    both = team.broadcast(torch.cat([e.unsqueeze(0), v]))  # other machines might turn them
+    s, v = both[0].clamp_min(0.0).sqrt().flip(-1), both[1:].flip(-1)
+    return matrix @ v / s.clamp_min(torch.finfo(s.dtype).eps * s.max()), s
+
+
+def wide_components(blocks: Iterable[Tensor], data: Sequences) -> tuple[Tensor, Tensor]:
+    """The same for a matrix with more columns than all processes have rows.
+
+    :param blocks: columns of the rows of this process, (n, block) each.
+    :param data: its sequences.
+    """
+    team, n = data.team, sizes_of(data)[0]
+    gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
+    for block in blocks:
+        every = team.rows(block)
+        gram.addmm_(every, every.mT)
+    e, u = torch.linalg.eigh(gram)
+    both = team.broadcast(torch.cat([e.unsqueeze(0), u]))
+    first = data.offset if isinstance(data, Shard) else 0
+    return both[1 + first :][: data.num_frames].flip(-1), both[0].clamp_min(0.0).sqrt().flip(-1)
 
 
 def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Tensor:
     """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the scaled data."""
-    n = data.num_frames
+    n, team = sizes_of(data)[0], data.team
     ridge = 0.05 * float((data.output_variances / scale.square()).mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
 
@@ -78,27 +118,25 @@ def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Te
     # start from the components of the data with zeros for missing entries
     if data.num_outputs < n:
         filled = torch.cat([y for _, y in blocks()], 1)
-        x = torch.linalg.svd(filled, full_matrices=False)[0][:, :rank] * math.sqrt(n)
+        x = components(filled, data)[0][:, :rank] * math.sqrt(n)
         del filled
     else:
-        gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
-        for _, y in blocks():
-            gram.addmm_(y, y.mT)
-        x = torch.linalg.eigh(gram)[1][:, -rank:].flip(-1) * math.sqrt(n)
+        x = wide_components((y for _, y in blocks()), data)[0][:, :rank] * math.sqrt(n)
     if x.shape[1] < rank:
         x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
     for _ in range(_SWEEPS):
         pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
-        left, right = x.new_zeros(n, rank * rank), x.new_zeros(n, rank)
+        left, right = x.new_zeros(len(x), rank * rank), x.new_zeros(len(x), rank)
         for seen, y in blocks():
-            normal = (seen.mT @ pairs).unflatten(-1, (rank, rank))
-            loadings = torch.linalg.solve(normal + 1e-3 * n * eye, (y.mT @ x).unsqueeze(-1)).squeeze(-1)
+            sums = team.total(torch.cat([seen.mT @ pairs, y.mT @ x], 1))
+            normal, target = sums[:, :-rank].unflatten(-1, (rank, rank)), sums[:, -rank:].unsqueeze(-1)
+            loadings = torch.linalg.solve(normal + 1e-3 * n * eye, target).squeeze(-1)
             left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
             right.addmm_(y, loadings)
         x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
-        x = x / x.square().mean(0).sqrt().clamp_min(1e-12)
-    size = left.unflatten(-1, (rank, rank)).mean(0).diagonal().clamp_min(0.0).sqrt()
-    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(n)) == 0
+        x = x / (team.total(x.square().sum(0)) / n).sqrt().clamp_min(1e-12)
+    size = (team.total(left.sum(0)) / n).view(rank, rank).diagonal().clamp_min(0.0).sqrt()
+    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(len(x))) == 0
     return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
 
 
@@ -115,11 +153,19 @@ def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
     return x
 
 
-def kmeans(x: Tensor, num_centres: int, sweeps: int = 50) -> Tensor:
+def kmeans(x: Tensor, num_centres: int, sweeps: int = 50, team: Team = ALONE) -> Tensor:
     """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
 
     It uses a random subset if there are very many points.
+
+    :param team: the processes that have the points together. The draws are those of the first one.
     """
+    if team.size > 1:
+        most, every = max(_KMEANS_POINTS, 100 * num_centres), sum(team.gather(len(x)))
+        own = x if every <= most else x[torch.randperm(len(x), device=x.device)[: -(-most * len(x) // every)]]
+        points = team.rows(own)
+        first = kmeans(points, num_centres, sweeps) if team.rank == 0 else x.new_zeros(num_centres, x.shape[1])
+        return team.broadcast(first)
     if num_centres >= len(x):
         return x.clone()
     most = max(_KMEANS_POINTS, 100 * num_centres)

@@ -50,6 +50,11 @@ def refine_sites(
     y = data.y
     assert isinstance(q, OpperArchambeau)
     assert y is not None
+    if data.team.size > 1:
+        raise ValueError(
+            "refine needs the sequences of one process: refine the guide of the whole data, or of sequences that are "
+            "not shared."
+        )
     check_count("num_steps", num_steps, 0)
     check_rate("natural_rate", rate)
     check_not_negative("tolerance", tolerance)

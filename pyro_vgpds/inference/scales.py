@@ -10,9 +10,10 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
+from pyro_vgpds.team import Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["choose_scales", "dominant_period", "main_cycle"]
+__all__ = ["choose_scales", "dominant_period", "longest", "main_cycle"]
 
 _FRAMES = 240  # frames that the search uses
 _NOISE = 0.05  # white noise of the points, as a share of their variance
@@ -63,6 +64,32 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
         leaf.fix(name)
     for leaf in open_leaves:
         leaf.unset.clear()
+
+
+def longest(times: Times, x: Tensor, team: Team) -> tuple[Times, Tensor]:
+    """The longest sequences of all processes, and their points: as many as the search of :func:`choose_scales` uses.
+
+    :param times: of the points of this process.
+    :param x: (N, Q).
+    :param team: the processes. One process alone gets its own times and points.
+    """
+    if team.size == 1:
+        return times, x
+    parts, left = [], _FRAMES
+    for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
+        if left > 0:
+            parts.append(part)
+            left -= part.stop - part.start
+    kept = [slice(part.start, min(part.stop, part.start + _FRAMES)) for part in parts]
+    full = [part.stop - part.start for part in parts]
+    lengths = [pair for own in team.gather([[n, min(n, _FRAMES)] for n in full]) for pair in own]
+    t, points = (team.rows(torch.cat([values[rows] for rows in kept])) for values in (times.t, x))
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i][0])  # the order of one process
+    sizes = [size for _, size in lengths]
+    t_parts, x_parts = t.split(sizes), points.split(sizes)
+    return Times(torch.cat([t_parts[i] for i in order]), [sizes[i] for i in order]), torch.cat(
+        [x_parts[i] for i in order]
+    )
 
 
 def _periods(times: Times, x: Tensor, step: float, span: float) -> list[float]:

@@ -12,10 +12,12 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.scales import choose_scales, main_cycle
+from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.threads import threads_for
 
@@ -38,6 +40,7 @@ class Start:
     times: Times  #: of those points
     share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
     variances: Tensor  #: (D,)
+    team: Team = ALONE  #: the processes that have the points together
 
     @property
     def spread(self) -> float:
@@ -54,7 +57,8 @@ class Start:
     @property
     def cycle(self) -> float | None:
         """The period of a single sequence with a clear cycle."""
-        return main_cycle(self.times, self.x * self.share.sqrt()) if len(self.times.lengths) == 1 else None
+        alone = self.team.size == 1 and len(self.times.lengths) == 1
+        return main_cycle(self.times, self.x * self.share.sqrt()) if alone else None
 
     def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
         """mean_bar and lam (N, Q) of the prior's posterior given noisy observations of the points.
@@ -96,7 +100,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    return Start(x, data.times, share, data.output_variances / scale.square())
+    return Start(x, data.times, share, data.output_variances / scale.square(), data.team)
 
 
 def start_kernels(
@@ -109,12 +113,13 @@ def start_kernels(
     default_temporal, default_mapping = defaults
     _start_mapping(mapping, start.share, start.spread, default_mapping)
     moving = len(start.share) - static_dim
-    choose_scales(temporal, start.times, start.x[:, :moving], start.share[:moving])
+    times, points = longest(start.times, start.x, start.team)
+    choose_scales(temporal, times, points[:, :moving], start.share[:moving])
     if static_dim:
-        _slow_down(temporal, start.times, moving, static_dim)
+        _slow_down(temporal, times, moving, static_dim)
     elif default_temporal:
         temporal.per_dimension(moving)
-    if default_temporal and len(start.times.lengths) > 1:
+    if default_temporal and (start.team.size > 1 or len(start.times.lengths) > 1):
         _fade(temporal)
 
 
@@ -179,17 +184,17 @@ class Sizes:
         The weights of the mapping switch latent dimensions off, and too many cost time only; inducing inputs that are
         too many can fit noise.
         """
-        n = data.num_frames
+        n, sequences = sizes_of(data)
         latent = min(_LATENT, data.num_base_outputs, max(1, n // 3)) if self.latent_dim is None else self.latent_dim
         inducing = min(n, 100, max(50, round(2.0 * math.sqrt(n)))) if self.num_inducing is None else self.num_inducing
-        static = min(latent // 5, (data.num_sequences - 1) // 3) if self.static_dim is None else self.static_dim
+        static = min(latent // 5, (sequences - 1) // 3) if self.static_dim is None else self.static_dim
         return latent, inducing, static
 
 
 def check_start(data: Sequences, sizes: Sizes) -> None:
     """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
     check_data(data)
-    n, d = data.num_frames, data.num_outputs
+    (n, sequences), d = sizes_of(data), data.num_outputs
     latent_dim, num_inducing, static_dim = sizes.latent_dim, sizes.num_inducing, sizes.static_dim
     if latent_dim is not None:
         check_count("latent_dim", latent_dim)
@@ -210,10 +215,8 @@ def check_start(data: Sequences, sizes: Sizes) -> None:
     latent_dim = sizes.chosen(data)[0]
     if not is_whole(static_dim) or not 0 <= static_dim < latent_dim:
         raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
-    if static_dim >= max(1, data.num_sequences):
-        raise ValueError(
-            f"static_dim={static_dim} needs more than {static_dim} sequences, but data has {data.num_sequences}."
-        )
+    if static_dim >= max(1, sequences):
+        raise ValueError(f"static_dim={static_dim} needs more than {static_dim} sequences, but data has {sequences}.")
 
 
 def _rounding(data: Sequences) -> Tensor:

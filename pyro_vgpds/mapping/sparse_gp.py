@@ -15,9 +15,11 @@ from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.native import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "SparseGP"]
@@ -115,6 +117,13 @@ class SparseGP(Expandable):
             steps = torch.arange(len(value), dtype=self.x.dtype)
             data = Sequences(steps, value, dtype=self.x.dtype, device=value.device)
         return self.groups_of(data)
+
+    def team(self, value: Tensor) -> Team:
+        """The processes that have the data together, if ``value`` is the data's own ``y``; otherwise this one alone.
+
+        :param value: outputs (N, D).
+        """
+        return self.data.team if self.data is not None and value is self.data.y else ALONE
 
     def groups_of(self, data: Sequences) -> ColumnGroups:
         """The column groups of centred and scaled outputs.
@@ -229,12 +238,18 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
-    groups, basis = gp.groups(value), gp.basis
+    groups, basis, team = gp.groups(value), gp.basis, gp.team(value)
+    if variance is None and team.size > 1:
+        raise ValueError(
+            "the data are shared by several processes, which Collapsed_ELBO supports, but not an algorithm that draws "
+            "latent points. Use Collapsed_ELBO, or the whole data in one process."
+        )
     factor = basis.factor()
     single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)
     with single_sums(single):
         psi = basis.expect(x, variance, groups.mask, groups.factor)
-    return collapsed_bound(psi, factor, gp.noise, groups).expand(batch_shape)
+    bound = collapsed_bound(sum_psi(psi, team), factor, gp.noise, groups)
+    return (bound if team.size == 1 else bound / team.size).expand(batch_shape)
 
 
 def _common(values: Tensor) -> Tensor:

@@ -82,6 +82,10 @@ class FittedModel:
                 f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
             )
         check_data(data)
+        if data.team.size > 1:
+            raise ValueError(
+                "predictions need the sequences of all processes in one: see pyro_vgpds.distributed.gather(guide, data)"
+            )
         if isinstance(guide, OpperArchambeauGuide) and guide.model is not model:
             raise ValueError("guide was made for another model: give the model and the guide that were trained.")
         if isinstance(residual, Kernel):

@@ -14,8 +14,10 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
+from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.progress import check_progress
@@ -28,6 +30,7 @@ __all__ = ["fit"]
 
 
 @one_at_a_time
+@announced
 def fit(
     model: PyroModule,
     guide: OpperArchambeauGuide,
@@ -124,12 +127,19 @@ def fit(
             "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
             f"checkpoint=None, checkpoint_steps={checkpoint_steps}, checkpoint_seconds={checkpoint_seconds}."
         )
-    checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
-    snapshot = None if resume is None else read_snapshot(resume)
+    team = data.team
+    if team.size > 1:
+        _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
+        progress = progress if team.rank == 0 else False
     # A scope of our own: the parameters of other models in the param store have the same names.
     with own_store():
+        checkpoints = None
+        if checkpoint is not None:
+            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
+        snapshot = None if resume is None else read_snapshot(resume, data)
         with threads_for(sizes_work(model, data)):
             Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
+        check_same(team, model, guide)
         runs = Runs(model, guide, data, settings, progress, callback)
         with threads_for(_work(guide, data)):
             if num_restarts:
@@ -152,6 +162,26 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
     check_count("num_restarts", num_restarts, 0)
     if num_restarts and getattr(model, "start", None) is None:
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, which can draw new inducing inputs.")
+
+
+def _check_together(
+    guide: OpperArchambeauGuide,
+    data: Sequences,
+    settings: Settings,
+    runs: tuple[int, int],
+    checkpoint: PathLike | None,
+) -> None:
+    """Raise an error in all processes if they have other settings, or such that need one process."""
+    team, hint = data.team, "Call fit in the same way in all processes."
+    team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
+    team.agree("num_restarts and processes", list(runs), hint)
+    team.agree("whether there is a checkpoint", checkpoint is not None, hint)
+    if settings.method == "lbfgs":
+        raise ValueError("method='lbfgs' needs data in one process. Several processes can use 'natural' or 'adam'.")
+    if runs[1] > 1:
+        raise ValueError(f"data of several processes need processes=1, but got processes={runs[1]}.")
+    if checkpoint is not None and settings.method == "adam" and guide.frame_parameters:
+        raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 
 
 def _work(guide: OpperArchambeauGuide, data: Sequences) -> float:

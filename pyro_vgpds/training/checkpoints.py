@@ -6,12 +6,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
+from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
 from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
 
@@ -29,15 +31,18 @@ class Snapshot(TypedDict):
     history: list[list[float]]  #: step, seconds and bound of each record
     num_undone: int
     loop: dict[str, Any]  #: the optimiser's state, as it stores it
+    frame_tensors: list[int]  #: which tensors of ``state`` and ``best`` have a row for each frame
 
 
 class Checkpoints:
     """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
+    :param data: the sequences of this process. Several processes each write a part, see
+        :mod:`pyro_vgpds.training.parts`.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
-    def __init__(self, path: PathLike, steps: int | None, seconds: float | None) -> None:
+    def __init__(self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences) -> None:
         if steps is not None:
             check_count("checkpoint_steps", steps)
         if seconds is not None:
@@ -46,7 +51,7 @@ class Checkpoints:
             raise ValueError(f"checkpoint: the folder {Path(path).absolute().parent} does not exist. Create it first.")
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
-        self.path, self.steps = Path(path), steps
+        self.path, self.steps, self.data = Path(path), steps, data
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -54,7 +59,8 @@ class Checkpoints:
     def offer(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
         """Write ``snapshot()`` if it is due after this step."""
         due = self.steps is not None and step - (self._written or 0) >= self.steps
-        if due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds):
+        due = due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
+        if self.data.team.any(due):
             self._write(step, snapshot())
 
     def finish(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -63,8 +69,25 @@ class Checkpoints:
             self._write(step, snapshot())
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        write_checkpoint(self.path, snapshot)
+        if self.data.team.size == 1:
+            write_checkpoint(self.path, snapshot)
+        else:
+            self._write_together(step, snapshot)
         self._written, self._time = step, time.monotonic()
+
+    def _write_together(self, step: int, snapshot: Snapshot) -> None:
+        team, path = self.data.team, self.path
+        rest, rows = split_rows(dict(snapshot))
+        names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.data.num_frames)
+        with team.together():
+            write_checkpoint(path.absolute().parent / names[team.rank], rows)
+        team.check()  # all parts are complete
+        with team.together():
+            if team.rank == 0:
+                check_parts(path, names)
+                write_checkpoint(path, {**rest, "parts": names, "frames": frames})
+                remove_old_parts(path, names)
+        team.check()
 
 
 def write_checkpoint(path: PathLike, content: object) -> None:
@@ -85,8 +108,10 @@ def read_checkpoint(path: PathLike) -> Any:
         raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
 
 
-def read_snapshot(path: PathLike) -> Snapshot:
-    """The snapshot of a run.
+def read_snapshot(path: PathLike, data: Sequences) -> Snapshot:
+    """The snapshot of a run, with the rows of the frames of this process.
+
+    :param data: the sequences of this process.
 
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
@@ -97,7 +122,13 @@ def read_snapshot(path: PathLike) -> Snapshot:
     for name, fits in _PARTS.items():
         if not fits(content[name]):
             raise FileFormatError(f"{path} is not a checkpoint of fit: it has another {name}, {content[name]!r:.80}.")
-    return content
+    if not _are_places(content.get("frame_tensors", []), len(content["state"])):
+        raise FileFormatError(f"{path} is not a checkpoint of fit: it has another frame_tensors.")
+    return cast(Snapshot, unpack_parts(Path(path), content, data, read_checkpoint))
+
+
+def _are_places(value: object, count: int) -> bool:
+    return isinstance(value, list) and all(isinstance(i, int) and 0 <= i < count for i in value)
 
 
 def _is_number(value: object) -> bool:

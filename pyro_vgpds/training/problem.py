@@ -85,6 +85,13 @@ class Problem:
         sites = () if self.natural is None else (self.natural.eta, self.natural.lam)
         return Values(copies(self.parameters), sites if self.outputs is None else (*sites, self.outputs.state))
 
+    @property
+    def frame_tensors(self) -> list[int]:
+        """Which of the values, parameters and then sites, have a row for each frame."""
+        own, count = {id(p) for p in self.guide.frame_parameters}, len(self.parameters)
+        sites = range(count, count + (0 if self.natural is None else 2) + (self.outputs is not None))
+        return [*(i for i, p in enumerate(self.parameters) if id(p) in own), *sites]
+
     def restore(self, values: Values) -> None:
         """Go back to values from before."""
         put_back(self.parameters, values.parameters)
@@ -130,8 +137,8 @@ class Problem:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
-        if not math.isfinite(bound) or not _are_finite(gradients):
-            raise NumericalError("the bound or one of its gradients is not finite.")
+        finite = math.isfinite(bound) and _are_finite(gradients)
+        self.data.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         values = self.values()
         if bound > self.best_bound or self.random:
             self.best, self.best_bound = values, bound

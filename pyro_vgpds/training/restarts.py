@@ -77,7 +77,7 @@ class Runs:
         """The best of several runs, the first of which has the current inducing inputs."""
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
-        starts += [kmeans(self.model.start.x, self.model.num_inducing) for _ in range(count - 1)]
+        starts += [kmeans(self.model.start.x, self.model.num_inducing, team=self.data.team) for _ in range(count - 1)]
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)

@@ -109,13 +109,16 @@ class _Run(Generic[S]):
                 stopped = self.steps.stopped(state)
             if snapshot is None:
                 self.record(state, update)
-            while stopped is None and not interrupted():
+            team = problem.data.team
+            asked = team.any(interrupted())
+            while stopped is None and not asked:
                 with guard:  # the first step uses all that was resumed
                     state = self.steps.step(state)
                     stopped = self.steps.stopped(state)
                 guard = nullcontext()
                 self.record(state, update)
-            if stopped is None or (stopped == "steps" and interrupted()):
+                asked = team.any(interrupted())
+            if stopped is None or (stopped == "steps" and asked):
                 stopped = "interrupted"
             if watch.checkpoints is not None:
                 watch.checkpoints.finish(len(self.history) - 1, lambda: self.snapshot(state))
@@ -144,6 +147,7 @@ class _Run(Generic[S]):
             "history": pack_records(self.history),
             "num_undone": state.num_undone,
             "loop": self.steps.stored(state),
+            "frame_tensors": self.problem.frame_tensors,
         }
 
     def resumed(self, snapshot: Snapshot) -> S:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining the other processes, and sharing data with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from pyro_vgpds.checks import check_number
+from pyro_vgpds.data.parts import check_data
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import Shard, share_of
+from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
+
+__all__ = ["join", "shard", "share"]
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@contextmanager
+def join(timeout: float = 600.0) -> Iterator[int]:
+    """A block in which this process belongs to those that ``torchrun`` started. Its value is this process's number.
+
+    It initialises ``torch.distributed`` from torchrun's environment variables, with nccl if there are GPUs and gloo if
+    not, and leaves the group at the end. Without torchrun there is one process, and nothing is done. If
+    ``torch.distributed`` is initialised already, that group is used and kept.
+
+    :param timeout: seconds after which a process that does not answer is an error in the others. One that ends is an
+        error at once.
+    :raises ProcessError: if the other processes cannot be reached.
+    :raises ValueError: if ``timeout`` is not positive.
+
+    >>> from pyro_vgpds import distributed
+    >>> with distributed.join() as rank:  # one process, without torchrun
+    ...     part = distributed.shard(data)
+    ...     print(rank, part)
+    0 Sequences(2 sequences, 48 frames, 5 outputs)
+    """
+    check_number("timeout", timeout, "positive and finite", lambda value: value > 0.0)
+    if dist.is_available() and dist.is_initialized():
+        yield dist.get_rank()
+        return
+    if any(name not in os.environ for name in _VARIABLES):
+        yield 0
+        return
+    backend = "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        backend = "nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    limit = timedelta(seconds=timeout)
+    try:
+        dist.init_process_group(backend, timeout=limit)
+        if backend == "gloo":
+            dist.monitored_barrier(timeout=limit)
+    except RuntimeError as error:
+        raise ProcessError(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot reach the others at "
+            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within {timeout:g} seconds: {error}"
+        ) from error
+    try:
+        yield dist.get_rank()
+        with suppress(RuntimeError):  # another process has failed, and says so
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
+    """The sequences of ``data`` that this process trains on, if all processes have the same ``data``.
+
+    Each process gets sequences one after the other, almost the same number of frames for each process. Models and
+    guides are made, trained and saved with the result as with any data, by all processes at the same time. See
+    :func:`share` if each process reads files of its own.
+
+    :param data: all sequences; memory-mapped outputs are read only where they are used.
+    :param group: a group of ``torch.distributed``. Default: all processes.
+    :returns: a :class:`~pyro_vgpds.distributed.Shard`; ``data`` itself if there is one process.
+    :raises ProcessError: in all processes, if they have different data, or there are fewer sequences than processes.
+
+    >>> from pyro_vgpds import distributed
+    >>> distributed.shard(data) is data  # one process
+    True
+    """
+    team = _team(group)
+    with team.together():
+        own = _checked(data)
+        return own if team.size == 1 else share_of(own, team)
+
+
+def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences:
+    """Sequences of this process, to be trained on together with those of the others.
+
+    :param data: the sequences that this process has, and no other; None if it has no data, which is an error in all
+        processes.
+    :param group: a group of ``torch.distributed``. Default: all processes.
+    :returns: a :class:`~pyro_vgpds.distributed.Shard`; ``data`` itself if there is one process.
+    :raises ProcessError: in all processes, if one of them has no data, or other outputs than this one.
+
+    >>> from pyro_vgpds import distributed
+    >>> distributed.share(data) is data  # one process
+    True
+    """
+    team = _team(group)
+    with team.together():
+        empty = [rank for rank, some in enumerate(team.gather(data is not None)) if not some]
+        if empty and team.size > 1:
+            raise ProcessError(
+                f"each process needs one or more sequences, but process {empty[0]} of {team.size} has no data. Use "
+                "fewer processes, or distribute the sequences in another way."
+            )
+        own = _checked(data)
+        return own if team.size == 1 else Shard(own, team)
+
+
+def _checked(data: Sequences | None) -> Sequences:
+    check_data(data)
+    if isinstance(data, Shard):
+        raise ValueError("data is shared with the other processes already.")
+    assert data is not None
+    return data
+
+
+def _team(group: dist.ProcessGroup | None) -> Team:
+    if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        raise TypeError(f"group must be a group of torch.distributed or None, but got {group!r:.80}.")
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return ALONE
+    return ProcessTeam(group)

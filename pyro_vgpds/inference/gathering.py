@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole guide and data of several processes, in the first of them."""
+
+from __future__ import annotations
+
+import torch
+
+from pyro_vgpds.data.parts import check_data
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import Shard, whole_of
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.joint import shared_tensors
+from pyro_vgpds.kinds import check_kind
+
+__all__ = ["gather", "gathered", "same"]
+
+_GUIDE = "an AutoOpperArchambeau or AmortizedOpperArchambeau"
+
+
+def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
+    """The guide and the data of all processes in the first one, for predictions; all processes must call it.
+
+    Sequences are in the order of the processes. The model is the same everywhere.
+
+    :param guide: the guide of this process.
+    :param data: the sequences of this process.
+    :returns: guide and data in the first process, None in the others. Data that are not shared, and their guide, are
+        returned as they are.
+
+    >>> from pyro_vgpds import distributed
+    >>> whole = distributed.gather(guide, data)
+    >>> if whole is not None:
+    ...     post = Posterior(model, *whole)
+    """
+    check_kind("guide", guide, OpperArchambeauGuide, _GUIDE)
+    check_data(data)
+    return gathered(guide, data)
+
+
+def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
+    """:func:`gather` without checks of the arguments."""
+    if not isinstance(data, Shard):
+        return guide, data
+    with data.team.together():
+        sites = None
+        if isinstance(guide, AutoOpperArchambeau):
+            sites = [data.team.rows_of_first(value.detach()) for value in (guide.mean_bar, guide.lam)]
+        whole = whole_of(data)
+    if whole is None:
+        return None
+    if sites is None:  # a network, which all processes have
+        return guide, whole
+    new = AutoOpperArchambeau(guide.model, mean_bar=sites[0], lam=sites[1])
+    if guide.has_random_parameters:
+        new.take_hyperparameters(guide.state_dict(), whole)
+    return new, whole
+
+
+@torch.no_grad()
+def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Sequences) -> None:
+    """Give all processes the parameters of the first one, except those of q(X); all processes must call it.
+
+    :param model: the model.
+    :param guide: its guide, or None.
+    :param data: the sequences of this process, by which it knows the others.
+    :raises ProcessError: if the processes have parameters of different names or shapes.
+
+    >>> from pyro_vgpds import distributed
+    >>> distributed.same(model, guide, data)  # nothing to do for data that are not shared
+    """
+    check_kind("model", model, torch.nn.Module, "a module")
+    check_kind("guide", guide, OpperArchambeauGuide, _GUIDE, optional=True)
+    check_data(data)
+    team = data.team
+    with team.together():
+        named = dict(shared_tensors(model, guide))
+        hint = "Create the model in the same way in all processes."
+        team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, hint)
+        for value in named.values():
+            value.copy_(team.broadcast(value))

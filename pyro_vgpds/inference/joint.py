@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collapsed ELBO of data that several processes have together.
+
+The loss is the sum of the parts that the processes compute: each has the KL divergence of its own sequences and 1/K of
+everything else. Gradients of parameters that all processes have are summed in one operation after the backward pass;
+those of q(X) stay with the process that has its sequences.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, cast
+
+import pyro
+import torch
+import torch.distributed as dist
+from pyro import poutine
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.team import ALONE, ProcessError, Team
+
+__all__ = [
+    "IndependentWarning", "check_same", "independent", "joint_gradients", "joint_loss", "refuse_wrapped",
+    "shared_tensors", "team_of", "warn_if_alone",
+]  # fmt: skip
+
+_independent = ContextVar("_independent", default=False)
+_SAME = (
+    "Create the model in the same way and with the same seed in all processes, or call distributed.same(model, guide, "
+    "data)."
+)
+_WRAPPED = (
+    "the collapsed bound cannot be trained with DistributedDataParallel: it is not a sum over processes, and q(X) "
+    "belongs to the sequences of one process. Use the model itself, without DistributedDataParallel, on data = "
+    "pyro_vgpds.distributed.shard(data): Collapsed_ELBO and fit then sum over the processes."
+)
+
+
+class IndependentWarning(UserWarning):
+    """Each of several processes trains a model of its own.
+
+    >>> import warnings
+    >>> from pyro_vgpds import distributed
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", distributed.IndependentWarning)  # forgotten shard() becomes an error
+    ...     distributed.shard(data).num_sequences
+    2
+    """
+
+
+@contextmanager
+def independent() -> Iterator[None]:
+    """A block in which each process of a ``torch.distributed`` group trains a model of its own, without a warning.
+
+    >>> from pyro_vgpds import distributed
+    >>> with distributed.independent():
+    ...     fit(model, guide, data, num_steps=1).stopped
+    'steps'
+    """
+    token = _independent.set(True)
+    try:
+        yield
+    finally:
+        _independent.reset(token)
+
+
+def team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
+    """The processes that have the data together which a model is called with."""
+    return next((x.team for x in (*args, *kwargs.values()) if isinstance(x, Sequences)), ALONE)
+
+
+def refuse_wrapped() -> None:
+    """Raise an error within the forward pass of a ``DistributedDataParallel``.
+
+    :raises RuntimeError: there.
+    """
+    if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
+        raise RuntimeError(_WRAPPED)
+
+
+def warn_if_alone() -> None:
+    """Warn if there are several processes and this one trains alone."""
+    if _independent.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    warnings.warn(
+        f"torch.distributed has {dist.get_world_size()} processes, but the data are not shared by them: each process "
+        "trains a model of its own. Share the data with pyro_vgpds.distributed.shard(data), or write `with "
+        "pyro_vgpds.distributed.independent():` around training if this is intended.",
+        IndependentWarning,
+        stacklevel=4,
+    )
+
+
+def joint_loss(team: Team, guide: object, evaluate: Callable[[], float]) -> float:
+    """The loss of all processes.
+
+    :param team: the processes.
+    :param guide: the guide.
+    :param evaluate: computes the part of this process.
+    :raises NumericalError: if one of the processes has one.
+    """
+    with team.together():
+        _begin(team, guide)
+        loss = evaluate()
+    return float(team.total(torch.tensor([loss], dtype=torch.float64)))
+
+
+def joint_gradients(
+    team: Team, model: object, guide: object, evaluate: Callable[[], float], traced: bool = True
+) -> float:
+    """The loss of all processes; its gradients are left with the parameters.
+
+    :param team: the processes.
+    :param model: the model.
+    :param guide: the guide.
+    :param evaluate: computes the part of this process and its gradients.
+    :param traced: whether the parameters are found by tracing the evaluation, and not only those of the modules.
+    :raises NumericalError: if one of the processes has one.
+    """
+    with team.together():
+        _begin(team, guide)
+        before = _taken_gradients(model, guide)
+        capture = poutine.trace(param_only=True)
+        with capture if traced else nullcontext():
+            loss = evaluate()
+        every = [(parameter, parameter.grad) for parameter in _shared(model, guide, capture.trace if traced else None)]
+        shared = [(parameter, grad.double().flatten()) for parameter, grad in every if grad is not None]
+        first = torch.tensor([loss, len(shared)], dtype=torch.float64)
+        own = [gradient for _, gradient in shared]
+        flat = torch.cat([first.to(own[0].device) if own else first, *own])
+    total = team.total(flat)
+    if float(total[1]) != team.size * len(shared):
+        raise ProcessError(f"the processes have different parameters. {_SAME}")
+    sums = total[2:].split([len(gradient) for gradient in own])
+    for (parameter, _), gradient in zip(shared, sums, strict=True):
+        parameter.grad = gradient.view_as(parameter).to(parameter)
+    for parameter, gradient in before:
+        parameter.grad = gradient if parameter.grad is None else gradient + parameter.grad
+    return float(total[0])
+
+
+def _shared(model: object, guide: object, trace: Trace | None) -> list[Tensor]:
+    """Parameters of the modules and in Pyro's store that all processes have, in the same order everywhere."""
+    own = {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
+    found: dict[int, Tensor] = {}
+    for module in (model, guide):
+        if isinstance(module, nn.Module):
+            found |= {id(parameter): parameter for parameter in module.parameters()}
+    nodes = {} if trace is None else trace.nodes
+    for name in sorted(nodes):
+        leaf = cast("Any", nodes[name]["value"]).unconstrained()
+        found.setdefault(id(leaf), leaf)
+    return [parameter for key, parameter in found.items() if key not in own]
+
+
+def check_same(team: Team, model: object, guide: object) -> None:
+    """Raise an error if the processes have different parameters or buffers, except those of q(X).
+
+    :raises ProcessError: in all processes.
+    """
+    with team.together():
+        named = dict(shared_tensors(model, guide))
+        team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, _SAME)
+        sums = {name: float(value.double().sum()).hex() for name, value in named.items()}
+        every = team.gather(sums)
+        differing = [name for name in sums if any(other[name] != every[0][name] for other in every)]
+        if differing:
+            raise ProcessError(f"{', '.join(differing[:5])} must be the same in all processes, but differ. {_SAME}")
+
+
+def shared_tensors(model: object, guide: object) -> Iterator[tuple[str, Tensor]]:
+    """Names and values of the parameters and buffers that all processes have."""
+    own = {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
+    for part, module in (("model", model), ("guide", guide)):
+        if isinstance(module, nn.Module):
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if id(value) not in own:
+                    yield f"{part}.{name}", value.detach()
+
+
+def _begin(team: Team, guide: object) -> None:
+    if not hasattr(guide, "frame_parameters"):
+        raise TypeError(
+            "training by several processes needs an AutoOpperArchambeau or AmortizedOpperArchambeau, which know the "
+            f"parameters of each frame, but got {type(guide).__name__}."
+        )
+    if getattr(guide, "has_random_parameters", False):  # the same draws in all processes
+        torch.set_rng_state(team.broadcast(torch.get_rng_state()))
+
+
+def _taken_gradients(model: object, guide: object) -> list[tuple[Tensor, Tensor]]:
+    """Gradients from before, which are sums over the processes already."""
+    modules = [p for module in (model, guide) if isinstance(module, nn.Module) for p in module.parameters()]
+    every = {id(p): p for p in (*modules, *(p for _, p in pyro.get_param_store().named_parameters()))}
+    taken = [(p, p.grad) for p in every.values() if p.grad is not None]
+    for parameter, _ in taken:
+        parameter.grad = None
+    return taken

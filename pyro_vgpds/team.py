@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that train one model together, and the few collective operations that this needs.
+
+Each operation begins with a round in which every process tells whether it is well. A process that failed takes part in
+that round only, whichever operation the others are in, and then all of them raise an error: nobody waits for a process
+that has left, and steps that one process has to undo are undone by all.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pyro_vgpds.linalg import NumericalError
+
+__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FINE, _NUMERICAL, _FAILED = 0, 1, 2  # what a process tells the others
+_LOST = (
+    "process {rank} of {size} lost the connection to the others: one of them ended, or did not answer in time. Its own "
+    "message tells why. Start all processes again, from the last checkpoint with fit(..., resume=...)."
+)
+
+
+class ProcessError(RuntimeError):
+    """Another process failed, ended, or has other data or settings than this one.
+
+    >>> from pyro_vgpds import distributed
+    >>> try:
+    ...     bound = fit(model, guide, distributed.shard(data), num_steps=1).bound
+    ... except distributed.ProcessError as error:  # in each process, if one of them failed
+    ...     print(error)
+    """
+
+
+class Team:
+    """The processes that have data together: one alone, for which all operations are trivial.
+
+    :ivar rank: number of this process, from 0.
+    :ivar size: number of processes.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+
+    def __deepcopy__(self, memo: object) -> Team:
+        return self
+
+    def check(self, error: Exception | None = None) -> None:
+        """Wait for all processes, and raise an error on each of them if one of them has one.
+
+        :param error: the error of this process.
+        :raises NumericalError: if some process has one, and none has another error.
+        :raises ProcessError: if another process has another error.
+        """
+        if error is not None:
+            raise error
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A block whose errors the other processes hear of, instead of waiting for this one."""
+        yield
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over the processes; the same bits on each of them.
+
+        :param x: of the same shape everywhere.
+        """
+        return x
+
+    def largest(self, numbers: Sequence[float]) -> list[float]:
+        """The largest of each number over the processes.
+
+        :param numbers: as many everywhere.
+        """
+        return [float(number) for number in numbers]
+
+    def any(self, flag: bool) -> bool:
+        """Whether a flag is set in some process.
+
+        :param flag: that of this process.
+        """
+        return bool(self.largest([flag])[0])
+
+    def gather(self, value: object) -> list[Any]:
+        """The values of all processes, in their order.
+
+        :param value: numbers, text, lists and dictionaries.
+        """
+        return [value]
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The rows of all processes, one after the other, in every process.
+
+        :param x: (n, ...), with any n.
+        """
+        return x
+
+    def rows_of_first(self, x: Tensor) -> Tensor | None:
+        """The rows of all processes, one after the other, in the first process; None in the others.
+
+        :param x: (n, ...), with any n.
+        """
+        return x
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """The tensor of the first process.
+
+        :param x: of the same shape everywhere.
+        """
+        return x
+
+    def agree(self, what: str, value: object, hint: str) -> None:
+        """Raise an error in all processes if they have different values.
+
+        :param what: the name of the value.
+        :param value: numbers, text, lists and dictionaries.
+        :param hint: what to do.
+        :raises ProcessError: if they differ.
+        """
+        values = self.gather(value)
+        if any(other != values[0] for other in values):
+            shown = "; ".join(f"process {i} has {other!r:.80}" for i, other in enumerate(values))
+            raise ProcessError(f"{what} must be the same in all processes, but {shown}. {hint}")
+
+
+class ProcessTeam(Team):
+    """The processes of a ``torch.distributed`` group.
+
+    :param group: Default: all processes.
+    :ivar numbers: how many numbers this process has given to sums, for measurements.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+        nccl = "nccl" in str(dist.get_backend(group))
+        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        self.numbers = 0
+        self._told: Exception | None = None  # the last error that all processes know
+        self._lost = False
+
+    def check(self, error: Exception | None = None) -> None:
+        if error is not None and (error is self._told or self._lost):
+            raise error
+        code = _FINE if error is None else _NUMERICAL if isinstance(error, NumericalError) else _FAILED
+        worst = int(self._reduced(torch.tensor([code]), dist.ReduceOp.MAX))
+        if worst == _FINE:
+            return
+        texts = self._texts("" if error is None else f"{type(error).__name__}: {error}")
+        if error is None or (worst == _FAILED and code == _NUMERICAL):
+            shown = "; ".join(f"process {i} of {self.size}: {text}" for i, text in enumerate(texts) if text)
+            error = NumericalError(shown) if worst == _NUMERICAL else ProcessError(f"another process failed. {shown}")
+        self._told = error
+        raise error
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.check(error)
+            raise
+
+    def total(self, x: Tensor) -> Tensor:
+        self.check()
+        self.numbers += x.numel()
+        return self._reduced(x.detach(), dist.ReduceOp.SUM)
+
+    def largest(self, numbers: Sequence[float]) -> list[float]:
+        self.check()
+        return self._reduced(torch.tensor(numbers, dtype=torch.float64), dist.ReduceOp.MAX).tolist()
+
+    def gather(self, value: object) -> list[Any]:
+        self.check()
+        return [json.loads(text) for text in self._texts(json.dumps(value))]
+
+    def rows(self, x: Tensor) -> Tensor:
+        counts = [int(n) for n in self.gather(len(x))]
+        padded = x.new_zeros((max(counts), *x.shape[1:]), device=self.device)
+        padded[: len(x)] = x.detach()
+        parts = [torch.empty_like(padded) for _ in counts]
+        self._call(dist.all_gather, parts, padded)
+        return torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)]).to(x.device)
+
+    def rows_of_first(self, x: Tensor) -> Tensor | None:
+        counts = [int(n) for n in self.gather(len(x))]
+        if self.rank:
+            self._call(dist.send, x.detach().to(self.device).contiguous(), dst=self._global(0))
+            return None
+        parts = [x.detach()]
+        for rank in range(1, self.size):
+            part = x.new_empty((counts[rank], *x.shape[1:]), device=self.device)
+            self._call(dist.recv, part, src=self._global(rank))
+            parts.append(part.to(x.device))
+        return torch.cat(parts)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        self.check()
+        sent = x.detach().to(self.device, copy=True).contiguous()
+        self._call(dist.broadcast, sent, src=self._global(0))
+        return sent.to(x.device)
+
+    def _reduced(self, x: Tensor, operation: object) -> Tensor:
+        sent = x.to(self.device, copy=True).contiguous()
+        self._call(dist.all_reduce, sent, op=operation)
+        return sent.to(x.device)
+
+    def _global(self, rank: int) -> int:
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    def _texts(self, text: str) -> list[str]:
+        own = torch.frombuffer(bytearray(text.encode() or b"\0"), dtype=torch.uint8)
+        length = torch.tensor([len(text.encode())], device=self.device)
+        lengths = [torch.empty_like(length) for _ in range(self.size)]
+        self._call(dist.all_gather, lengths, length)
+        sizes = [int(n) for n in lengths]
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=self.device)
+        padded[: len(own)] = own.to(self.device)
+        parts = [torch.empty_like(padded) for _ in sizes]
+        self._call(dist.all_gather, parts, padded)
+        return [part[:n].cpu().numpy().tobytes().decode() for part, n in zip(parts, sizes, strict=True)]
+
+    def _call(self, operation: Callable[..., Any], *args: object, **options: object) -> None:
+        """One operation of torch, whose errors say little to a user."""
+        if self._lost:
+            raise ProcessError(_LOST.format(rank=self.rank, size=self.size))
+        try:
+            operation(*args, group=self.group, **options)
+        except RuntimeError as error:
+            self._lost = True
+            text = _LOST.format(rank=self.rank, size=self.size)
+            raise ProcessError(f"{text} ({str(error).splitlines()[0]:.200})") from error
+
+
+ALONE = Team()
+
+
+def announced(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose errors the other processes hear of, if an argument is data that they have together.
+
+    :param function: of any arguments.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        teams = (getattr(x, "team", None) for x in (*args, *options.values()))
+        team = next((team for team in teams if isinstance(team, Team)), ALONE)
+        with team.together():
+            return function(*args, **options)
+
+    return run

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of several processes: each writes the rows of its own frames, and the first one everything else.
+
+The parts are written first. The checkpoint itself, which names them, replaces the one before only when they are
+complete, and the parts of the one before are deleted after that. So the checkpoint is complete at every moment. Any
+number of processes can continue: each reads the rows of its own frames.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import Shard
+from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.team import ProcessError
+from pyro_vgpds.training.settings import ResumeError
+
+__all__ = ["check_parts", "part_name", "remove_old_parts", "split_rows", "unpack_parts"]
+
+Reader: TypeAlias = Callable[[Path], Any]
+_LISTS = ("state", "best")  # of a snapshot, whose tensors may have a row for each frame
+
+
+def split_rows(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
+    """A snapshot without the rows of frames, and these rows."""
+    rows = {name: [content[name][i] for i in content["frame_tensors"]] for name in _LISTS}
+    rest = dict(content)
+    for name in _LISTS:
+        rest[name] = [x[:0] if i in content["frame_tensors"] else x for i, x in enumerate(content[name])]
+    return rest, rows
+
+
+def part_name(path: Path, step: int, rank: int) -> str:
+    """The name of the file of one process."""
+    return f"{path.name}.part{rank}.{step}"
+
+
+def remove_old_parts(path: Path, kept: list[str]) -> None:
+    """Delete parts of earlier checkpoints.
+
+    :param path: the checkpoint.
+    :param kept: the names of its parts.
+    """
+    pattern = re.compile(re.escape(path.name) + r"\.part\d+\.\d+")
+    for file in path.absolute().parent.iterdir():
+        if pattern.fullmatch(file.name) and file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+def check_parts(path: Path, names: list[str]) -> None:
+    """Raise an error if parts cannot be seen from here.
+
+    :raises ProcessError: if one does not exist.
+    """
+    missing = [name for name in names if not (path.absolute().parent / name).is_file()]
+    if missing:
+        raise ProcessError(
+            f"checkpoint must be in a folder that all processes see, but {missing[0]} of another process is not in "
+            f"{path.absolute().parent}."
+        )
+
+
+def unpack_parts(path: Path, content: dict[str, Any], data: Sequences, read: Reader) -> dict[str, Any]:
+    """A snapshot with the rows of this process, for data that may be shared by another number of processes.
+
+    :param path: the checkpoint.
+    :param content: the content of the file.
+    :param data: the sequences of this process.
+    :param read: reads a file.
+    :raises ResumeError: if the checkpoint is of other frames.
+    :raises FileFormatError: if a part is missing or not as expected.
+    """
+    names, frames = content.get("parts", []), content.get("frames", [])
+    first, stop = _own_rows(data)
+    if "parts" not in content:  # of one process
+        return content if data.team.size == 1 else _sliced(content, first, stop, data)
+    if not _are_parts(names, frames):
+        raise FileFormatError(f"{path} is not a checkpoint of fit: it has other parts, {names!r:.80}.")
+    if sum(frames) != _total(data):
+        raise ResumeError(f"Cannot resume: the checkpoint has {sum(frames)} frames, but the data have {_total(data)}.")
+    found: dict[str, list[list[Tensor]]] = {name: [[] for _ in content["frame_tensors"]] for name in _LISTS}
+    begin = 0
+    for name, count in zip(names, frames, strict=True):
+        low, high = max(first, begin), min(stop, begin + count)
+        if low < high:
+            _add(found, _read_part(path, name, count, read), low - begin, high - begin)
+        begin += count
+    new = dict(content)
+    for name in _LISTS:
+        values = list(content[name])
+        for i, pieces in zip(content["frame_tensors"], found[name], strict=True):
+            values[i] = torch.cat(pieces)
+        new[name] = values
+    return new
+
+
+def _own_rows(data: Sequences) -> tuple[int, int]:
+    """The first row of this process among the frames of all processes, and the row after the last."""
+    offset = data.offset if isinstance(data, Shard) else 0
+    return offset, offset + data.num_frames
+
+
+def _total(data: Sequences) -> int:
+    return data.total_frames if isinstance(data, Shard) else data.num_frames
+
+
+def _are_parts(names: object, frames: object) -> bool:
+    if not isinstance(names, list) or not isinstance(frames, list) or len(names) != len(frames):
+        return False
+    plain = all(isinstance(name, str) and Path(name).name == name for name in names)
+    return plain and all(isinstance(count, int) and count > 0 for count in frames)
+
+
+def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, list[Tensor]]:
+    file = path.absolute().parent / name
+    if not file.is_file():
+        raise FileFormatError(f"{path} needs its part {file}, which does not exist.")
+    part = read(file)
+    good = isinstance(part, dict) and part.keys() == set(_LISTS)
+    if not good or any(not isinstance(x, Tensor) or len(x) != count for rows in part.values() for x in rows):
+        raise FileFormatError(f"{file} is not the part of a checkpoint with {count} frames.")
+    return part
+
+
+def _add(found: dict[str, list[list[Tensor]]], part: dict[str, list[Tensor]], low: int, high: int) -> None:
+    for name in _LISTS:
+        for pieces, rows in zip(found[name], part[name], strict=True):
+            pieces.append(rows[low:high])
+
+
+def _sliced(content: dict[str, Any], first: int, stop: int, data: Sequences) -> dict[str, Any]:
+    if "frame_tensors" not in content:
+        raise ResumeError("Cannot resume with several processes: the checkpoint is of an earlier version.")
+    new = dict(content)
+    for name in _LISTS:
+        values = list(content[name])
+        for i in content["frame_tensors"]:
+            if len(values[i]) != _total(data):
+                raise ResumeError(
+                    f"Cannot resume: the checkpoint has {len(values[i])} frames, but the data have {_total(data)}."
+                )
+            values[i] = values[i][first:stop]
+        new[name] = values
+    return new

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes that train one model: the same numbers as one process, and errors that all of them hear of.
+
+The processes are started twice, two of them and then three. Each runs many checks of ``worker.py``, whose results the
+tests here read: starting Python takes longer than a check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from problems import make_data, make_model
+
+from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
+from pyro_vgpds.data.shards import Shard
+from pyro_vgpds.team import ALONE, Team
+from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
+
+pytestmark = pytest.mark.long
+ROOT = Path(__file__).parents[2]
+LENGTHS = (7, 4, 1, 9, 6)
+SAME = 1e-10
+
+
+def run(count: int, folder: Path, *checks: str) -> None:
+    """Start the processes, and wait for them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder), *checks]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(count)
+    ]
+    texts = [process.communicate(timeout=600)[1] for process in started]
+    assert all(process.returncode == 0 for process in started), "\n".join(texts)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def one(folder):
+    """A checkpoint of one process: the same run as that of the worker's check."""
+    torch.set_default_dtype(torch.float64)
+    data = make_data(LENGTHS)
+    model, guide = make_model(data, noise=0.3, jitter=1e-2)
+    fit(model, guide, data, num_steps=7, warmup=1, checkpoint=folder / "of 1")
+
+
+@pytest.fixture(scope="module")
+def two(folder, one):
+    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors dates"
+    run(2, folder, *every.split())
+    return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def three(folder, two):
+    kept = two("checkpoints")  # its files are written again
+    other = folder / "three"
+    other.mkdir()
+    for file in folder.iterdir():
+        if file.name.startswith("of "):
+            (other / file.name).write_bytes(file.read_bytes())
+    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints")
+    return lambda check: [json.loads((other / f"{check} {rank}.json").read_text()) for rank in range(3)], kept
+
+
+def largest(found) -> float:
+    """The largest number in nested lists and dictionaries."""
+    if isinstance(found, dict):
+        found = list(found.values())
+    return max(map(largest, found)) if isinstance(found, list) else found
+
+
+@pytest.mark.parametrize("check", ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised"])
+def test_two_processes_are_one(two, check):
+    assert largest(two(check)) < SAME
+
+
+@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts"])
+def test_three_processes_are_one(three, check):
+    assert largest(three[0](check)) < SAME
+
+
+def test_numerical_error_of_one_undoes_the_step_of_all(two):
+    first, second = two("undone")
+    assert first == second
+    assert first[0] == 2
+
+
+def test_restarts(two):
+    first, second = two("restarts")
+    assert first == second
+
+
+def test_checkpoints(folder, two, three):
+    for found in (*two("checkpoints"), *three[0]("checkpoints")):
+        whole, exact, bounds = found
+        assert exact  # the same bits, with the same number of processes
+        assert bounds[0][1] == whole
+        assert all(bound == pytest.approx(whole, rel=1e-9) for _, bound in bounds)
+    assert {name for name, _ in three[0]("checkpoints")[0][2]} == {"of 1", "of 2", "of 3"}
+    data = make_data(LENGTHS)
+    for path, whole in ((folder / "of 2", two("checkpoints")[0][0]), (folder / "three" / "of 3", None)):
+        model, guide = make_model(data, noise=0.3, jitter=1e-2)
+        bound = fit(model, guide, data, num_steps=12, warmup=1, resume=path).bound
+        assert whole is None or bound == pytest.approx(whole, rel=1e-9)
+
+
+def test_parts_of_checkpoints(folder, two, tmp_path):
+    for file in folder.glob("of 2*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path, data = tmp_path / "of 2", make_data(LENGTHS)
+    names = read_checkpoint(path)["parts"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["of 2", *names]  # those of step 6 were deleted
+    model, guide = make_model(data, noise=0.3, jitter=1e-2)
+    other = make_data((7, 4))
+    with pytest.raises(ValueError, match="the checkpoint has 27 frames, but the data have 11"):
+        fit(*make_model(other), other, num_steps=12, warmup=1, resume=path)
+    write_checkpoint(tmp_path / names[1], {"state": [], "best": [torch.zeros(3, 2)]})
+    with pytest.raises(FileFormatError, match="is not the part of a checkpoint with 15 frames"):
+        fit(model, guide, data, num_steps=12, warmup=1, resume=path)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(FileFormatError, match=r"needs its part .*part1\.7, which does not exist"):
+        fit(model, guide, data, num_steps=12, warmup=1, resume=path)
+    content = read_checkpoint(path)
+    for name, value in (("parts", ["../x", "y"]), ("frames", [27]), ("frames", [0, 27]), ("frame_tensors", [99])):
+        write_checkpoint(path, {**content, name: value})
+        with pytest.raises(FileFormatError, match="is not a checkpoint of fit"):
+            fit(model, guide, data, num_steps=12, warmup=1, resume=path)
+
+
+def test_one_whole_model_is_saved(folder, two):
+    for name in ("complete", "noises, missing"):
+        post = Posterior(*load(folder / f"{name}.model"))
+        assert post.data.lengths == LENGTHS
+        assert post.forecast([4.0], sequence=0).mean.shape == (1, 5)
+
+
+ERRORS = {
+    "columns": r"ProcessError: the number of outputs must be the same in all processes, but process 0 has 5; process 1 "
+    "has 6",
+    "lengths": r"ProcessError: the lengths of the sequences must be the same .* use share\(data\)",
+    "no data": "ProcessError: each process needs one or more sequences, but process 1 of 2 has no data",
+    "few": "ProcessError: data has 1 sequence for 2 processes",
+    "twice": "ValueError: data is shared with the other processes already",
+    "type": r"TypeError: data must be Sequences\(t, y\), but got list",
+    "settings": "ProcessError: the settings of fit must be the same in all processes",
+    "parameters": "ProcessError: model.noise_unconstrained must be the same in all processes, but differ.*same seed",
+    "lbfgs": "ValueError: method='lbfgs' needs data in one process",
+    "restarts": "ValueError: data of several processes need processes=1",
+    "adam": "ValueError: several processes can write a checkpoint with method='natural'",
+    "callback": r"ProcessError: another process failed. process 1 of 2: KeyError|KeyError",
+    "resume": "FileNotFoundError",
+    "wrapped": r"RuntimeError: the collapsed bound cannot be trained with DistributedDataParallel.*distributed.shard",
+    "warned": "IndependentWarning: torch.distributed has 2 processes, but the data are not shared",
+    "counts": "ValueError: Poisson.. needs data in one process",
+    "drawn": "the data are shared by several processes, which Collapsed_ELBO supports",
+    "guide": "TypeError: training by several processes needs an AutoOpperArchambeau",
+    "site": "ValueError: several processes cannot train a model with the observed site 'more'",
+    "differentiable": "ValueError: differentiable_loss would have the gradients of this process only",
+    "refine": "ValueError: refine needs the sequences of one process",
+    "auto": "ValueError: auto needs the data in one process",
+    "posterior": r"ValueError: predictions need the sequences of all processes in one.*gather\(guide, data\)",
+    "joined": "ValueError: sequences that were shared with other processes cannot be joined",
+    "after": "no error",  # the processes are still together
+}
+
+
+def test_all_processes_hear_of_errors_at_once(two):
+    for found in two("errors"):
+        assert found.keys() == ERRORS.keys()
+        for name, (text, seconds) in found.items():
+            assert re.match(
+                ERRORS[name], text.removeprefix("ValueError: Error while computing log_prob at site 'y':\n")
+            )
+            assert seconds < 15.0, name
+
+
+def test_dates_count_from_the_same_one(two):
+    first, second = two("dates")
+    assert first[0] == second[0] == "2024-01-01T00:00:00.000000000"
+    assert (first[1], second[1]) == (0.0, 86400.0)
+
+
+def test_killed_process():
+    command = [sys.executable, "-m", "benchmarks.kills", "--count", "1"]
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    text = subprocess.run(command, cwd=ROOT, env=place, check=True, capture_output=True, text=True).stdout
+    found = re.fullmatch(
+        r"1 kills: 1 clear errors, at most [\d.]+ s after the kill; 1 good resumes; bound after \d+ steps: (\S+), "
+        r"without kills (\S+)\n",
+        text,
+    )
+    assert found is not None, text
+    assert found[1] == found[2]
+
+
+def test_example(tmp_path):
+    """The example with two processes by torchrun, and then from its checkpoint with one."""
+    command = [str(ROOT / "examples" / "torchrun.py"), "--output", str(tmp_path / "model"), "--steps"]
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    for start, steps in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], 4), ([], 6):
+        arguments = [sys.executable, *start, *command, str(steps)]
+        done = subprocess.run(arguments, cwd=tmp_path, env=place, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert f"{steps} natural steps" in done.stdout
+        assert done.stdout.rstrip().endswith("torch.Size([2, 12])")
+    assert load(tmp_path / "model")[2].num_sequences == 8
+
+
+def test_one_process_is_alone():
+    data = make_data(LENGTHS)
+    with distributed.join() as rank:
+        assert rank == 0
+        assert distributed.shard(data) is data
+        assert distributed.share(data) is data
+    assert data.team is ALONE
+    assert repr(ALONE) == "Team(rank=0, size=1)"
+    with pytest.raises(ValueError, match="timeout must be positive and finite, but got -1"), distributed.join(-1):
+        pass
+
+
+class Pretended(Team):
+    """A team of two in which this process does all the work."""
+
+    size = 2
+
+    def gather(self, value):
+        return [value, value]
+
+    def rows(self, x):
+        return torch.cat([x, x])
+
+    def total(self, x):
+        return 2 * x
+
+
+def test_column_groups_are_those_of_all_processes():
+    data = make_data(LENGTHS, missing=0.2)
+    twice = data.joined(data)
+    shard = Shard(data, Pretended())
+    for columns in (False, True):
+        found, wanted = (each.groups(data.output_means, columns=columns) for each in (shard, twice))
+        assert found.rows.sort().values.tolist() == wanted.rows.sort().values.tolist()
+        assert float(found.square.sum()) == pytest.approx(float(wanted.square.sum()), rel=1e-12)
+        assert found.squares.sort().values.tolist() == pytest.approx(wanted.squares.sort().values.tolist())
+    assert shard.num_observed == twice.num_observed
+    torch.testing.assert_close(shard.output_variances, twice.output_variances)
+    assert torch.equal(shard.mask(), data.mask())
+    assert repr(shard).endswith("% missing; process 0 of 2)")
+    assert shard.lagged([-1]).num_outputs == 10

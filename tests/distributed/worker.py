@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes of the tests: runs the checks that are named, and writes what it found as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import Adam
+
+warnings.simplefilter("error")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+
+from problems import make_data, make_model  # noqa: E402
+
+from pyro_vgpds import (  # noqa: E402
+    VGPDS,
+    AmortizedOpperArchambeau,
+    AutoOpperArchambeau,
+    Collapsed_ELBO,
+    NaturalGradient,
+    NumericalError,
+    Posterior,
+    Sequences,
+    auto,
+    distributed,
+    fit,
+    save,
+)  # fmt: skip
+
+FOLDER = Path(sys.argv[1])
+LENGTHS = (7, 4, 1, 9, 6)
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def difference(found, wanted):
+    """The largest relative difference of tensors."""
+    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-300)) for a, b in zip(found, wanted, strict=True))
+
+
+def sites_of(guide):
+    return [guide.mean_bar.detach(), guide.lam.detach()]
+
+
+def problem(missing=0.0, noise=0.3, outputs=5, **options):
+    """A model with a guide for all data and its part; both guides have the same sites."""
+    pyro.clear_param_store()
+    whole = make_data(LENGTHS, outputs, missing)
+    model, guide = make_model(whole, noise=noise, jitter=1e-2, **options)
+    data = distributed.shard(whole)
+    rows = slice(data.offset, data.offset + data.num_frames)
+    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach()[rows], lam=guide.lam.detach()[rows])
+    return model, guide, whole, part, data, rows
+
+
+CASES = {
+    "complete": {},
+    "missing": {"missing": 0.2},
+    "wide": {"outputs": 40},  # more outputs than frames
+    "wide, missing": {"outputs": 60, "missing": 0.01},
+    "noises": {"noise": torch.linspace(0.3, 0.6, 5)},
+    "noises, missing": {"noise": torch.linspace(0.3, 0.6, 5), "missing": 0.2},
+}
+FEW = {name: CASES[name] for name in ("complete", "noises, missing")}
+
+
+@check
+def gradients(rank):
+    """Bound and gradients, those of one process beside those of all."""
+    found = {}
+    for name, options in CASES.items():
+        model, guide, whole, part, data, rows = problem(**options)
+        elbo, parameters = Collapsed_ELBO(), list(model.parameters())
+        with distributed.independent():
+            loss = elbo.loss_and_grads(model, guide, whole)
+        wanted = [p.grad for p in parameters]
+        sites = [p.grad[rows] for p in guide.frame_parameters]
+        for p in parameters:
+            p.grad = None
+        pyro.clear_param_store()
+        joint = elbo.loss_and_grads(model, part, data)
+        errors = (
+            difference([p.grad for p in parameters], wanted),
+            difference([p.grad for p in part.frame_parameters], sites),
+        )
+        alone = elbo.loss(model, part, data)
+        found[name] = [abs(joint - loss) / abs(loss), abs(alone - loss) / abs(loss), *errors]
+    return found
+
+
+@check
+def accumulated(rank):
+    """Gradients of two evaluations add up, as in one process."""
+    model, _, _, part, data, _ = problem()
+    elbo, parameters = Collapsed_ELBO(), list(model.parameters())
+    elbo.loss_and_grads(model, part, data)
+    once = [2.0 * p.grad for p in parameters]
+    elbo.loss_and_grads(model, part, data)
+    return difference([p.grad for p in parameters], once)
+
+
+@check
+def natural(rank):
+    """20 steps of SVI with natural gradients."""
+    found = {}
+    for name, options in FEW.items():
+        model, guide, whole, part, data, rows = problem(**options)
+        start = {k: v.clone() for k, v in model.state_dict().items()}
+        reached = []
+        for own, on in ((guide, whole), (part, data)):
+            pyro.clear_param_store()
+            model.load_state_dict(start)
+            svi = SVI(model, own, Adam({"lr": 0.01}), Collapsed_ELBO())
+            with distributed.independent(), NaturalGradient(own, on) as steps:
+                for _ in range(20):
+                    loss = svi.step(on)
+                    steps.step(0.3)
+            state = [v.clone() for v in model.state_dict().values()]
+            reached.append(([torch.tensor(loss), *state], [own.mean_bar.detach(), own.lam.detach()]))
+        (one, one_sites), (many, many_sites) = reached
+        found[name] = [difference(many, one), difference(many_sites, [x[rows] for x in one_sites])]
+    return found
+
+
+@check
+def trained(rank):
+    """fit, save and gather."""
+    found = {}
+    for name, options in FEW.items():
+        model, guide, whole, part, data, rows = problem(**options)
+        start = {k: v.clone() for k, v in model.state_dict().items()}
+        with distributed.independent():
+            one = fit(model, guide, whole, num_steps=15, learning_rate=0.01)
+        wanted = [*(v.clone() for v in model.state_dict().values()), model.relevance(guide, whole).value]
+        model.load_state_dict(start)
+        many = fit(model, part, data, num_steps=15, learning_rate=0.01)
+        joined = distributed.gather(part, data)
+        file = FOLDER / f"{name}.model"
+        save(file, model, part, data)
+        relevance = model.relevance(part, data).value
+        found[name] = [
+            difference([relevance], [wanted.pop()]),
+            abs(many.bound - one.bound) / abs(one.bound),
+            difference(list(model.state_dict().values()), wanted),
+            difference(
+                [part.mean_bar.detach(), part.lam.detach()], [guide.mean_bar.detach()[rows], guide.lam.detach()[rows]]
+            ),
+        ]
+        assert (joined is None) == (rank > 0)
+        assert file.exists()
+        if joined is not None:
+            found[name].append(abs(Posterior(model, *joined).bound - one.bound) / abs(one.bound))
+            assert joined[1].lengths == whole.lengths
+            assert torch.equal(joined[1].y.nan_to_num(), whole.y.nan_to_num())
+    return found
+
+
+@check
+def starts(rank):
+    """VGPDS.from_data: parameters and latent points."""
+    found = {}
+    for name, options in {"complete": {}, "missing": {"missing": 0.2}, "wide": {"outputs": 40}}.items():
+        for static in (0, 2):
+            whole = make_data((14, 9, 12, 17, 11), **options)
+            pyro.set_rng_seed(3)
+            one = VGPDS.from_data(whole, latent_dim=4, num_inducing=6, static_dim=static)
+            data = distributed.shard(whole)
+            pyro.set_rng_seed(3 + rank)  # the draws are those of the first process
+            many = VGPDS.from_data(data, latent_dim=4, num_inducing=6, static_dim=static)
+            rows = slice(data.offset, data.offset + data.num_frames)
+            wanted = [*one.state_dict().values(), one.start.x[rows]]
+            found[f"{name}, {static}"] = difference([*many.state_dict().values(), many.start.x], wanted)
+    return found
+
+
+@check
+def priors(rank):
+    """Hyperparameters with priors: the same draws everywhere, and their divergence counts once."""
+    model, guide, whole, part, data, _ = problem(noise=dist.LogNormal(torch.tensor(-2.0), torch.tensor(0.5)))
+    losses = []
+    for own, on in ((guide, whole), (part, data)):
+        pyro.clear_param_store()
+        Collapsed_ELBO().loss(model, own, on)  # makes the parameters
+        pyro.set_rng_seed(5 + (rank if on is data else 0))
+        with distributed.independent():
+            losses.append(Collapsed_ELBO(num_particles=3).loss_and_grads(model, own, on))
+    return abs(losses[1] - losses[0]) / abs(losses[0])
+
+
+@check
+def amortised(rank):
+    """A guide with a network, all of whose parameters are common."""
+    pyro.clear_param_store()
+    whole = make_data((14, 9, 12, 17, 11))
+    data = distributed.shard(whole)
+    pyro.set_rng_seed(0)
+    model = VGPDS.from_data(whole, latent_dim=2, num_inducing=6, static_dim=0, jitter=1e-2)
+    guide = AmortizedOpperArchambeau(model)
+    distributed.same(model, guide, data)
+    with distributed.independent():
+        loss = Collapsed_ELBO().loss_and_grads(model, guide, whole)
+    wanted = [p.grad for p in guide.parameters() if p.grad is not None]
+    for p in guide.parameters():
+        p.grad = None
+    pyro.clear_param_store()
+    joint = Collapsed_ELBO().loss_and_grads(model, guide, data)
+    return [
+        abs(joint - loss) / abs(loss),
+        difference([p.grad for p in guide.parameters() if p.grad is not None], wanted),
+    ]
+
+
+@check
+def undone(rank):
+    """A numerical error in one process undoes the step in all."""
+    model, _, _, part, data, _ = problem()
+    make, calls = part.make_posterior, []
+
+    def failing(prior):
+        calls.append(1)
+        if rank == 1 and len(calls) in (5, 9):
+            raise NumericalError("this test fails here.")
+        return make(prior)
+
+    part.make_posterior = failing
+    result = fit(model, part, data, num_steps=8, method="adam")
+    return [result.num_undone, result.bound, [float(p.detach().sum()) for p in model.parameters()]]
+
+
+@check
+def restarts(rank):
+    """Runs from other inducing inputs, which are drawn in the first process."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(rank)
+    data = distributed.shard(make_data((14, 9, 12, 17, 11)))
+    model = VGPDS.from_data(data, latent_dim=2, num_inducing=6)
+    result = fit(model, AutoOpperArchambeau(model), data, num_steps=4, num_restarts=1)
+    return [result.bound, float(model.inducing.detach().sum())]
+
+
+@check
+def checkpoints(rank):
+    """A run that continues from a checkpoint is the run that was never stopped."""
+    model, _, _, part, data, _ = problem()
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    sites = part.mean_bar.detach().clone(), part.lam.detach().clone()
+    whole = fit(model, part, data, num_steps=12, warmup=1)
+    wanted = [v.clone() for v in model.state_dict().values()]
+    bounds = []
+    for path in (FOLDER / f"of {data.team.size}", FOLDER / "of 1", FOLDER / "of 2", FOLDER / "of 3"):
+        if path.name == f"of {data.team.size}" and not bounds:
+            model.load_state_dict(start)
+            part.set(*sites)
+            fit(model, part, data, num_steps=7, warmup=1, checkpoint=path, checkpoint_steps=3)
+        if not path.exists():
+            continue
+        model.load_state_dict(start)
+        part.set(*sites)
+        bounds.append([path.name, fit(model, part, data, num_steps=12, warmup=1, resume=path).bound])
+        if len(bounds) == 1:
+            exact = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), wanted, strict=True))
+    return [whole.bound, exact, bounds]
+
+
+@check
+def dates(rank):
+    """Times count from the earliest date of all processes."""
+    days = np.datetime64("2024-01-01") + np.arange(3) + rank
+    data = distributed.share(Sequences(days, np.arange(6.0).reshape(3, 2)))
+    return [str(data.time_origin), float(data.times.t[0])]
+
+
+def message(function):
+    """The error of a function, and the seconds that it took."""
+    begin = time.monotonic()
+    try:
+        function()
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}", time.monotonic() - begin]
+    return ["no error", time.monotonic() - begin]
+
+
+@check
+def errors(rank):
+    """What a user of the processes can do wrong."""
+    data = make_data(LENGTHS)
+    few = make_data((5,))
+    other = make_data(LENGTHS, outputs=5 + rank)
+    model, _, _, part, shared, _ = problem()
+    seeds = make_model(data, noise=0.07 + 0.01 * rank)[0]
+    hand = AutoOpperArchambeau(seeds, mean_bar=part.mean_bar.detach(), lam=part.lam.detach())
+
+    def failing(record):
+        if rank == 1:
+            raise KeyError("this test fails here")
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.guide = make_model(data)
+
+        def forward(self, data):
+            return Collapsed_ELBO().differentiable_loss(self.model, self.guide, data)
+
+    def wrapped():
+        torch.nn.parallel.DistributedDataParallel(Wrapped())(data)
+
+    def warned():
+        one, guide = make_model(data)
+        pyro.clear_param_store()
+        Collapsed_ELBO().loss_and_grads(one, guide, data)
+
+    def counts():
+        y = [np.ones((n, 2)) for n in LENGTHS]
+        y[0][0] = 2.0
+        VGPDS.from_data(distributed.shard(Sequences([np.arange(n) for n in LENGTHS], y)), likelihood="poisson")
+
+    def drawn():
+        pyro.clear_param_store()
+        Trace_ELBO().loss(model, part, shared)
+
+    def other_guide():
+        Collapsed_ELBO().loss(model, lambda data: None, shared)
+
+    def more(data):
+        model(data)
+        pyro.sample("more", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0))
+
+    def other_site():
+        pyro.clear_param_store()
+        guide = AutoOpperArchambeau(more, mean_bar=part.mean_bar.detach(), lam=part.lam.detach())
+        Collapsed_ELBO().loss(more, guide, shared)
+
+    found = {
+        "columns": lambda: distributed.share(other),
+        "lengths": lambda: distributed.shard(make_data((3 + rank, 4, 5))),
+        "no data": lambda: distributed.share(None if rank == 1 else data),
+        "few": lambda: distributed.shard(few),
+        "twice": lambda: distributed.shard(shared),
+        "type": lambda: distributed.share([1.0]),
+        "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
+        "parameters": lambda: fit(seeds, hand, shared, num_steps=5),
+        "lbfgs": lambda: fit(model, part, shared, method="lbfgs"),
+        "restarts": lambda: fit(model, part, shared, num_restarts=2, processes=2),
+        "adam": lambda: fit(model, part, shared, method="adam", checkpoint=FOLDER / "adam"),
+        "callback": lambda: fit(model, part, shared, num_steps=5, callback=failing),
+        "resume": lambda: fit(model, part, shared, resume=FOLDER / f"none {rank}"),
+        "wrapped": wrapped,
+        "warned": warned,
+        "counts": counts,
+        "drawn": drawn,
+        "guide": other_guide,
+        "site": other_site,
+        "differentiable": lambda: Collapsed_ELBO().differentiable_loss(model, part, shared),
+        "refine": lambda: AmortizedOpperArchambeau(model).refine(shared),
+        "auto": lambda: auto(shared),
+        "posterior": lambda: Posterior(model, part, shared),
+        "joined": lambda: shared.joined(data),
+    }
+    result = {}
+    for name, function in found.items():
+        if name == "restarts":
+            model.start = object()
+        result[name] = message(function)
+    model.start = None
+    result["after"] = message(lambda: fit(model, part, shared, num_steps=2))
+    return result
+
+
+def main():
+    with distributed.join(timeout=60) as rank:
+        for name in sys.argv[2:]:
+            found = CHECKS[name](rank)
+            file = FOLDER / f"{name} {rank}.json"
+            file.with_suffix(".new").write_text(json.dumps(found))
+            file.with_suffix(".new").rename(file)
+
+
+if __name__ == "__main__":
+    main()
