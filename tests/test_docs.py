@@ -70,7 +70,8 @@ def as_a_reader(tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/extending.md", "docs/likelihoods.md", "docs/mathematics.md", "docs/usage.md"]
+    "page",
+    ["README.md", "docs/extending.md", "docs/large.md", "docs/likelihoods.md", "docs/mathematics.md", "docs/usage.md"],
 )
 def test_code_blocks(page, capsys, as_a_reader):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -120,7 +121,7 @@ PHRASES = (
     r"\bthere (?:is|are) none\b",  # is missing
     r"\bto begin with\b",  # initially
 )
-FOLDERS = (".", "benchmarks", "docs", "docs/api", "pyro_vgpds/**", "tests/**", "tutorials")
+FOLDERS = (".", "benchmarks", "docs", "docs/api", "examples", "pyro_vgpds/**", "tests/**", "tutorials")
 
 
 def prose(path: Path) -> str:
