@@ -17,9 +17,10 @@ from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_kind, check_list, check_texts
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
+__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_lengths"]
 
 
 class _Items(Protocol):
@@ -121,6 +122,7 @@ class SequenceDataset:
             self.dtype = torch.float64 if dtype is None else dtype
             check_dtype(self.dtype)
             self.device = check_device(device)
+        check_texts("columns", columns, optional=True)
         self._source, self.columns = source, None if columns is None else list(columns)
         if len(source) == 0:
             raise ValueError("source is empty: there must be at least one sequence.")
@@ -128,7 +130,7 @@ class SequenceDataset:
             lengths = getattr(source, "lengths", None)
         if lengths is None:
             lengths = [len(self._item(i)[0]) for i in range(len(source))]
-        self.lengths = tuple(int(n) for n in lengths)
+        self.lengths = read_lengths(lengths)
         if len(self.lengths) != len(source) or min(self.lengths) < 1:
             raise ValueError(
                 f"lengths must be {len(source)} positive numbers of frames, one for each sequence, but got "
@@ -205,7 +207,11 @@ class SequenceDataset:
         :param batch_size: the most sequences of a batch.
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
+        check_count("batch_size", batch_size)
         order = torch.arange(self.num_sequences) if order is None else order
+        check_kind("order", order, Tensor, "a tensor of all sequences in an order")
+        if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(self.num_sequences)):
+            raise ValueError(f"order must have each of the {self.num_sequences} sequences once, but got {order!r:.80}.")
         for part in self.parts(order, batch_size):
             yield self.batch(part)
 
@@ -220,12 +226,27 @@ class SequenceDataset:
         return order.tensor_split(-(-self.num_sequences // batch_size))
 
     def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
-        given = indices.tolist() if isinstance(indices, Tensor) else list(indices)
+        if not isinstance(indices, range):
+            check_list("indices", indices, "a list of sequences")
+        given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
+        given = given if isinstance(given, list) else [given]
         wrong = [i for i in given if not is_whole(i) or not 0 <= i < self.num_sequences]
-        if not given or wrong or len(set(given)) < len(given):
+        if not given or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
             fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
             raise ValueError(f"indices must be different sequences from 0 to {self.num_sequences - 1}, but {fault}.")
         return [int(i) for i in given]
+
+
+def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of frames.
+
+    :raises TypeError: if they are not a list of whole numbers.
+    """
+    check_list("lengths", lengths, "a list of numbers of frames")
+    given = [] if np.ndim(lengths) != 1 else list(lengths)
+    if not given or not all(is_whole(n) for n in given):
+        raise TypeError(f"lengths must be whole numbers of frames, one for each sequence, but got {lengths!r:.80}.")
+    return tuple(int(n) for n in given)
 
 
 #: what is trained on in batches
@@ -234,7 +255,10 @@ DatasetLike: TypeAlias = "SequenceDataset | Sequences | _Items"
 
 def as_dataset(data: DatasetLike) -> SequenceDataset:
     """``data`` as a :class:`SequenceDataset`; itself if it is one."""
-    return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
+    try:
+        return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"data, read as SequenceDataset(data): {error}") from None
 
 
 def _is_map(source: object) -> TypeGuard[_Items]:

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-from pyro_vgpds.checks import check_number
+from pyro_vgpds.checks import check_number, is_real
+from pyro_vgpds.data.batches import read_lengths
+from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["MappedSequences"]
@@ -34,29 +36,32 @@ class MappedSequences(Dataset):
     """
 
     def __init__(self, y: PathLike, lengths: Sequence[int], t: PathLike | float) -> None:
-        self.y, self.t = _mapped("y", y), t if isinstance(t, (int, float)) else _mapped("t", t)
-        self.lengths = tuple(int(n) for n in lengths)
+        self.step: float | None = None  #: between two frames, if there are no times
+        if is_real(t):
+            check_number("t", t, "a positive time between frames, or a file", lambda value: value > 0.0)
+            self.step = float(t)  # type: ignore[arg-type]
+        self.y, self.t = _mapped("y", y), np.empty(0) if self.step is not None else _mapped("t", t)  # type: ignore[arg-type]
+        self.lengths = read_lengths(lengths)
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
         if self.y.ndim != 2 or self._starts[-1] != len(self.y) or min(self.lengths, default=0) < 1:
             raise ValueError(
                 f"y must be (N, D) and lengths positive numbers with sum N, but y is {self.y.shape} and the sum of "
                 f"lengths is {self._starts[-1]}."
             )
-        if isinstance(self.t, np.ndarray) and self.t.shape != (len(self.y),):
+        if self.step is None and self.t.shape != (len(self.y),):
             raise ValueError(f"t must be ({len(self.y)},), one time for each frame, but its shape is {self.t.shape}.")
-        if isinstance(self.t, (int, float)):
-            check_number("t", self.t, "a positive time between frames, or a file", lambda value: value > 0.0)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         rows = slice(self._starts[index], self._starts[index + 1])
-        t = self.t[rows] if isinstance(self.t, np.ndarray) else self.t * np.arange(self.lengths[index])
+        t = self.t[rows] if self.step is None else self.step * np.arange(self.lengths[index])
         return np.asarray(t, dtype=np.float64), np.array(self.y[rows])
 
 
 def _mapped(name: str, path: PathLike) -> np.ndarray:
+    check_path(name, path)
     if Path(path).suffix != ".npy":
         raise ValueError(f"{name} must be a .npy file, but got {path}.")
     array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)

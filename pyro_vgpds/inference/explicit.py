@@ -19,6 +19,7 @@ from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import site_store
 from pyro_vgpds.inference.streaming import stream
 from pyro_vgpds.inference.subsampling import Subsampled
+from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -85,6 +86,8 @@ class AutoExplicit(OpperArchambeauGuide):
             raise TypeError(f"model must be a VGPDS, or Subsampled(VGPDS), but got {type(model).__name__}.")
         if inner.output_likelihood is not None:
             raise ValueError(f"AutoExplicit needs Gaussian outputs, but the likelihood is {inner.output_likelihood}.")
+        check_flags(free=free)
+        check_path("store", store, optional=True)
         if free and store is not None:
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
         super().__init__(model, **options)
@@ -125,6 +128,7 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> AutoExplicit.from_collapsed(guide, data).lam.equal(guide.lam)
         True
         """
+        check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
         own = as_dataset(data)
         q = read_point(guide.model, guide, own.sequences()).q
         assert isinstance(q, OpperArchambeau)
@@ -151,6 +155,8 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> wide.eta.shape
         torch.Size([96, 3])
         """
+        check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
+        check_kind("sample", sample, Sequences, "Sequences(t, y)")
         model, first = model_of(guide), cls.from_collapsed(guide, sample)
         first.collect()
         x = read_point(model, guide, sample).q.mean

@@ -14,6 +14,7 @@ from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
+from pyro_vgpds.kinds import check_callable
 
 __all__ = ["Encode", "first_sites", "linear_encoder"]
 
@@ -45,13 +46,14 @@ def first_sites(
         lam = torch.full(shape, _PRECISION, dtype=torch.float64, device=data.device)
         return iter([(data.rows(range(len(data))), (lam * points.x.to(lam), lam))])
     if isinstance(start, tuple):
-        if len(start) != 2 or any(part.shape != shape for part in start):
-            raise ValueError(f"start must be η and λ, each {shape}, but got {[tuple(part.shape) for part in start]}.")
+        if len(start) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in start):
+            raise ValueError(f"start must be η and λ, tensors of shape {shape} each, but got {start!r:.80}.")
         return iter([(data.rows(range(len(data))), start)])
     if isinstance(start, Sequences):
         if model.start is None or model.start.times.lengths != start.lengths:
             raise ValueError("start must be the sequences from which VGPDS.from_data made the model.")
         start = linear_encoder(model, start, model.start.x)
+    check_callable("start", start, "sequences, a pair of tensors or a function", optional=True)
     return _encoded(data, start)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["site_store"]
@@ -29,6 +30,7 @@ def site_store(
     if path is None:
         both = torch.zeros(shape, dtype=torch.float64, device=device)
     else:
+        check_path("store", path)
         file = Path(path).absolute()
         if file.exists() or not file.parent.is_dir():
             fault = "exists already" if file.exists() else f"is in the folder {file.parent}, which does not exist"

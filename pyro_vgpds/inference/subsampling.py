@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.batches import Batch, DatasetLike, as_dataset
+from pyro_vgpds.kinds import check_callable
 
 __all__ = ["Subsampled"]
 
@@ -38,6 +39,7 @@ class Subsampled:
     """
 
     def __init__(self, model: PyroModule, batch_size: int) -> None:
+        check_callable("model", model, "a VGPDS")
         check_count("batch_size", batch_size)
         self.model, self.batch_size = model, batch_size
 
