@@ -49,8 +49,8 @@ PACKAGES = [
 RECORDS = {
     "ARDLinearValue", "ARDRBFValue", "Batch", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales",
     "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "Dual", "EmbeddedAnimation",
-    "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction", "HeldOut",
-    "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
+    "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
+    "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
     "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Skeleton",
     "Split", "Video",
