@@ -60,7 +60,9 @@ RECORDS = {
 #: likelihoods and predictors define
 CALLED = {
     "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "CollapsedGP", "Combination", "Dual",
-    "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior", "Gaussian", "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
+    "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior",
+    "Gaussian",
+    "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
     "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "SiteLikelihood", "SparseGP", "StateSpace",
     "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic", "_WithScale",
 }  # fmt: skip
