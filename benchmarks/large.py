@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--sample-steps", type=int, default=150)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--learning-rate", type=float, default=0.03)
+    parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--full-steps", type=int, default=100)
     args = parser.parse_args()
     torch.set_num_threads(1)

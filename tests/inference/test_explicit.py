@@ -239,7 +239,7 @@ def test_gradients_against_finite_differences(free):
 
     def loss():
         if free:
-            return Collapsed_ELBO().differentiable_loss(model, guide, batch)
+            return Collapsed_ELBO().differentiable_loss(model, guide, batch).detach()
         with torch.no_grad():  # q(U) in dual form follows the kernel: as a constant it is that of the first point
             return Collapsed_ELBO().loss(model, frozen, batch)
 
