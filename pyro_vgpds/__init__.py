@@ -21,13 +21,17 @@ torch.Size([3, 5])
 import pyro_vgpds.loading  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
 
 from pyro_vgpds import kernels
+from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import FileFormatError, load, load_metadata, save
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.inference.natural import NaturalGradient
+from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
@@ -47,21 +51,25 @@ from pyro_vgpds.version import __version__
 __all__ = [
     "VGPDS",
     "AmortizedOpperArchambeau",
+    "AutoExplicit",
     "AutoOpperArchambeau",
     "BayesClassifier",
     "Collapsed_ELBO",
     "Ensemble",
     "FileFormatError",
     "FitResult",
+    "MinibatchNaturalGradient",
     "NaturalGradient",
     "NumericalError",
     "OpperArchambeau",
     "Posterior",
     "PosteriorMixture",
     "Prediction",
+    "SequenceDataset",
     "Sequences",
     "Solver",
     "SparseGP",
+    "Subsampled",
     "TemporalGP",
     "__version__",
     "auto",

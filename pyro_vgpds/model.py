@@ -12,10 +12,12 @@ from typing import Any
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, check_number, finite, positive
+from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
@@ -42,6 +44,8 @@ from pyro_vgpds.kernels.owners import claim, release
 from pyro_vgpds.kinds import check_callable, check_flags
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.mapping.basis import linear_form
+from pyro_vgpds.mapping.explicit import ExplicitGP
+from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
@@ -59,9 +63,9 @@ _LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would ha
 _ran_on: weakref.WeakKeyDictionary[VGPDS, weakref.ref[Sequences]] = weakref.WeakKeyDictionary()
 
 
-def _marked(site: str) -> Any:
-    """A mark for Collapsed_ELBO: integrate over this site. Every other algorithm ignores it."""
-    return {"integrate": site}
+def _marked(*sites: str) -> Any:
+    """A mark for Collapsed_ELBO: integrate over these sites. Every other algorithm ignores it."""
+    return {"integrate": sites[0] if len(sites) == 1 else sites}
 
 
 class VGPDS(ParameterModule):
@@ -305,7 +309,7 @@ class VGPDS(ParameterModule):
         claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
         warn_of_stored("inducing", self.inducing_unconstrained)
         data = args[0] if args else kwargs.get("data")
-        meet(self.temporal, data, self.warns_of_scales)
+        meet(self.temporal, data.sequences if isinstance(data, Batch) else data, self.warns_of_scales)
         self.warns_of_scales = False
         result = super().__call__(*args, **kwargs)
         if data is not None:
@@ -328,14 +332,19 @@ class VGPDS(ParameterModule):
             and not any(getattr(module, "_pyro_samples", None) for module in self.modules())
         )
 
-    def forward(self, data: Sequences) -> Tensor:
+    def forward(self, data: Sequences | Batch) -> Tensor:
         """Draw x and y, or condition on the y of ``data``.
 
-        :param data: times, and optionally outputs, on which the model is then conditioned.
+        :param data: times, and optionally outputs, on which the model is then conditioned. On a
+            :class:`~pyro_vgpds.data.Batch` the model has one more latent site, the whitened inducing variables ``u``
+            (M, D), and the terms of its sequences are scaled.
         :returns: y, (N, D).
         :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
-        :raises ValueError: if ``data`` has another number of outputs than the model.
+        :raises ValueError: if ``data`` has another number of outputs than the model, or it is a batch and outputs are
+            not Gaussian.
         """
+        if isinstance(data, Batch):
+            return self._on_batch(data)
         prior, k_f = self.path_prior(data), self.mapping()
         x = pyro.sample("x", prior)
         if self.output_likelihood is None:
@@ -343,6 +352,29 @@ class VGPDS(ParameterModule):
         outputs = self.output_likelihood().exposed(data.exposure)
         f = pyro.sample("f", self.functions(x, k_f), infer=_marked("x"))
         return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
+
+    def _on_batch(self, batch: Batch) -> Tensor:
+        """The same with the inducing variables as a latent site, and only a batch of the sequences."""
+        if self.output_likelihood is not None:
+            raise ValueError(
+                f"batches need Gaussian outputs, but the likelihood is {self.output_likelihood}. Train on all data."
+            )
+        data, k_f = batch.sequences, self.mapping()
+        path = self.path_prior(data)
+        if linear_form(k_f) is not None:
+            raise ValueError(
+                "batches need a mapping that is not linear: a linear one has its weights as inducing variables. Train "
+                "on all data."
+            )
+        prior = InducingPrior(
+            k_f, self.inducing, self._noise(), self.num_outputs, jitter=self.jitter, scale=batch.scale
+        )
+        u = pyro.sample("u", prior)
+        path.rows = batch.rows
+        with poutine.scale(scale=batch.scale):
+            x = pyro.sample("x", path)
+            outputs = ExplicitGP(self.likelihood(x, data, k_f), u, prior)
+            return pyro.sample("y", outputs, obs=data.y, infer=_marked("x", "u"))
 
     def path_prior(self, data: Sequences) -> TemporalGP:
         """p(X) at the current parameters.
@@ -380,11 +412,15 @@ class VGPDS(ParameterModule):
         if self.output_likelihood is not None:
             raise ValueError(f"the outputs are {self.output_likelihood}: p(y given x) has no closed form.")
         kernel = self.mapping() if kernel is None else kernel
-        inducing, noise = self.inducing, self.noise + self.least_noise
         return SparseGP(
-            x, kernel, inducing=inducing, noise=noise if self.event_dim("noise") else noise.unsqueeze(-1),
-            mean=self.output_mean, scale=self.output_scale, data=data, jitter=self.jitter,
+            x, kernel, inducing=self.inducing, noise=self._noise(), mean=self.output_mean, scale=self.output_scale,
+            data=data, jitter=self.jitter,
         )  # fmt: skip
+
+    def _noise(self) -> Tensor:
+        """The noise variance of the scaled outputs, (..., 1) or (..., D)."""
+        noise: Tensor = self.noise + self.least_noise
+        return noise if self.event_dim("noise") else noise.unsqueeze(-1)
 
     def initial_posterior(self) -> tuple[Tensor, Tensor] | None:
         """The first ``mean_bar`` and ``lam`` of q(X), (N, Q) each; None for a model that was created by hand."""

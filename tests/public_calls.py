@@ -50,9 +50,10 @@ PACKAGES = [
 
 #: classes that the library makes and users read
 RECORDS = {
-    "ARDLinearValue", "ARDRBFValue", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales", "CollapsedGP",
-    "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "EmbeddedAnimation", "EnsemblePrediction", "FitResult",
-    "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction", "HeldOut", "IntegrateMessenger", "Latent",
+    "ARDLinearValue", "ARDRBFValue", "Batch", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales",
+    "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "Dual", "EmbeddedAnimation",
+    "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
+    "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
     "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Shard",
     "Skeleton", "Split", "Video",
@@ -61,17 +62,20 @@ RECORDS = {
 #: classes whose methods the library calls, in its inner loops and with tensors of its own: what own kernels,
 #: likelihoods and predictors define
 CALLED = {
-    "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "CollapsedGP", "Combination",
-    "Expandable", "Gaussian", "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
-    "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP",
-    "StateSpace", "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic",
-    "_WithScale",
+    "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "CollapsedGP", "Combination", "Dual",
+    "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior",
+    "Gaussian",
+    "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
+    "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP", "StateSpace",
+    "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic", "_WithScale",
 }  # fmt: skip
 #: and single methods of that kind
 INNER = {
     "AmortizedOpperArchambeau.encode", "AmortizedOpperArchambeau.make_posterior",
     "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
-    "AutoOpperArchambeau.make_posterior",
+    "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
+    "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
+    "MinibatchNaturalGradient.posterior", "SequenceDataset.parts",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
@@ -126,6 +130,7 @@ class Things:
         (folder / "a.asf").write_text(ASF)
         (folder / "a.amc").write_text(AMC)
         np.savez(folder / "a.npz", frames=self.frames)
+        np.save(folder / "y.npy", np.ones((6, 2)))
         vg.save(folder / "model", self.model, self.guide, self.data)
         vg.save_posterior(folder / "posterior", self.post)
 
@@ -180,6 +185,18 @@ def reaches() -> datasets.Reaches:
 def fitted(things: Things) -> dict[str, Any]:
     model, guide = things.fresh()
     return {"model": model, "guide": guide, "data": things.data}
+
+
+def batch_stepped(things: Things) -> vg.MinibatchNaturalGradient:
+    """After a backward pass on a batch."""
+    model, guide = things.fresh()
+    explicit = vg.AutoExplicit.from_collapsed(guide, things.data)
+    natural = vg.MinibatchNaturalGradient(explicit)
+    with natural:
+        vg.Collapsed_ELBO().loss_and_grads(model, explicit, vg.SequenceDataset(things.data).batch([0]))
+        kept = natural.q, natural.u
+    natural.q, natural.u = kept
+    return natural
 
 
 def stepped(things: Things) -> vg.NaturalGradient:
@@ -371,7 +388,29 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "fit": lambda k: (vg.fit, {
         **fitted(k), "num_steps": 1, "method": "natural", "learning_rate": 0.1, "natural_rate": 0.5, "warmup": 0,
         "tolerance": 0.1, "num_restarts": 0, "processes": 1, "progress": False, "callback": None,
-        "checkpoint": k.folder / "state", "checkpoint_steps": 1, "checkpoint_seconds": 1.0, "resume": None}),
+        "checkpoint": k.folder / "state", "checkpoint_steps": 1, "checkpoint_seconds": 1.0, "resume": None,
+        "batch_size": None, "epochs": None, "schedule": "cosine", "inducing_rate": None}),
+    "AutoExplicit": lambda k: (vg.AutoExplicit, {
+        "model": k.model, "data": k.data, "start": None, "store": None, "free": False}),
+    "AutoExplicit.collect": lambda k: (vg.AutoExplicit(k.model, k.data).collect, {"batch_size": 2}),
+    "AutoExplicit.from_collapsed": lambda k: (vg.AutoExplicit.from_collapsed, {
+        "guide": k.guide, "data": k.data, "store": None}),
+    "AutoExplicit.from_sample": lambda k: (vg.AutoExplicit.from_sample, {
+        "guide": k.guide, "sample": k.data, "data": k.data, "store": None}),
+    "MappedSequences": lambda k: (data.MappedSequences, {"y": k.folder / "y.npy", "lengths": [2, 4], "t": 0.1}),
+    "MinibatchNaturalGradient": lambda k: (vg.MinibatchNaturalGradient, {
+        "guide": vg.AutoExplicit(k.model, k.data), "inducing_rate": 0.5}),
+    "MinibatchNaturalGradient.step": lambda k: (batch_stepped(k).step, {"rate": 0.5}),
+    "SequenceDataset": lambda k: (vg.SequenceDataset, {
+        "source": [([0.0, 1.0], [[1.0], [2.0]])], "lengths": [2], "columns": ["a"], "dtype": torch.float64,
+        "device": "cpu"}),
+    "SequenceDataset.batch": lambda k: (vg.SequenceDataset(k.data).batch, {"indices": [1]}),
+    "SequenceDataset.batches": lambda k: (
+        lambda **options: list(vg.SequenceDataset(k.data).batches(**options)),
+        {"batch_size": 1, "order": torch.tensor([1, 0])}),
+    "SequenceDataset.rows": lambda k: (vg.SequenceDataset(k.data).rows, {"indices": [1]}),
+    "SequenceDataset.sequences": lambda k: (vg.SequenceDataset(k.data).sequences, {"indices": [1]}),
+    "Subsampled": lambda k: (vg.Subsampled, {"model": k.model, "batch_size": 1}),
     "lagged": lambda k: (vg.lagged, {"y": np.ones((4, 2)), "lags": [-1, 1]}),
     "load": lambda k: (vg.load, {"path": k.folder / "model", "device": "cpu", "dtype": torch.float64}),
     "load_metadata": lambda k: (vg.load_metadata, {"path": k.folder / "model"}),

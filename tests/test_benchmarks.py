@@ -30,6 +30,15 @@ def test_bound(size, bound):
     assert result["bound"] == pytest.approx(bound, rel=1e-9)
 
 
+def test_large():
+    sizes = ("--sequences", "8", "--frames", "20", "--outputs", "6", "--latent-dim", "2", "--num-inducing", "8")
+    options = ("--sample", "4", "--sample-steps", "3", "--batch-size", "4", "--epochs", "1", "--full-steps", "2")
+    result = json.loads(run("benchmarks.large", "--json", *sizes, *options).splitlines()[-1])
+    assert set(result) == {"collapsed_difference", "batch_difference", "cpu_ratio", "peak_mb"}
+    assert result["collapsed_difference"] < 1e-8
+    assert result["batch_difference"] < 1e-10
+
+
 def test_table():
     lines = run("benchmarks.table", "--sizes", "S", "--runs", "1").splitlines()
     assert lines[-3].startswith("| size |")

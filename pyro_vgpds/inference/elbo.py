@@ -17,6 +17,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro_vgpds.inference.direct import direct_loss, is_plain
 from pyro_vgpds.inference.joint import joint_gradients, joint_loss, refuse_wrapped, team_of, warn_if_alone
 from pyro_vgpds.kinds import check_callable
+from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
@@ -29,7 +30,7 @@ class IntegrateMessenger(Messenger):
     """Integrates observed sites over the guide's distribution of a latent site.
 
     An observed site marked ``infer={"integrate": name}`` gets its distribution replaced by ``fn.integrate(q)``, where
-    q is the guide's distribution of the latent site ``name``. A marked
+    q is the guide's distribution of the latent site ``name``; a tuple of names gives one argument for each. A marked
     :class:`~pyro_vgpds.mapping.latent_gp.LatentGP` that the guide does not have is integrated out, too: the site
     disappears, and outputs marked with its name are integrated over it. A latent site whose q is an
     :class:`~pyro_vgpds.OpperArchambeau` is not sampled: its value is the mean of q, and its log-density is never
@@ -56,7 +57,7 @@ class IntegrateMessenger(Messenger):
         self._integrated: set[str] = set()
 
     def _pyro_sample(self, msg: Message) -> None:
-        name = _mark(msg)
+        name, *others = _mark(msg)
         if name in self._posteriors:
             refuse_wrapped()
         if self._share != 1.0 and not isinstance(msg["fn"], (OpperArchambeau, TemporalGP)):
@@ -64,16 +65,17 @@ class IntegrateMessenger(Messenger):
         if isinstance(msg["fn"], LatentGP) and msg["name"] not in self._posteriors and name in self._posteriors:
             self._collapse(msg, msg["fn"], name)
         elif not msg["is_observed"]:
-            if msg["value"] is None and isinstance(msg["fn"], OpperArchambeau):
-                msg["value"], msg["done"] = msg["fn"].mean, True
+            if msg["value"] is None and isinstance(fn := msg["fn"], _ANALYTIC):
+                msg["value"], msg["done"] = fn.mean, True
         elif name in self._posteriors:
             posterior, likelihood = self._posteriors[name], cast("Any", msg["fn"])
             if isinstance(likelihood, GivenLatent):
                 if isinstance(posterior, CollapsedLatent):  # otherwise the guide has the functions, which are drawn
                     msg["fn"] = likelihood.integrate(posterior)
                 return
-            self._integrated.add(name)
-            msg["fn"] = likelihood.integrate(_with_moments(posterior, name, msg["name"]))
+            self._integrated.update((name, *others))
+            rest = [self._posteriors[other] for other in others]
+            msg["fn"] = likelihood.integrate(_with_moments(posterior, name, msg["name"]), *rest)
 
     def _divide(self, msg: Message, name: str) -> None:
         """Take the part of this process of a site that all of them have."""
@@ -105,7 +107,7 @@ class IntegrateMessenger(Messenger):
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
         posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
-        if isinstance(posterior, OpperArchambeau):
+        if isinstance(posterior, _ANALYTIC):
             _skip_log_prob(msg)
 
     def check(self) -> None:
@@ -114,9 +116,10 @@ class IntegrateMessenger(Messenger):
         :raises ValueError: if no observed site is marked with the name of an ``OpperArchambeau`` site.
         """
         for name, posterior in self._posteriors.items():
-            if isinstance(posterior, OpperArchambeau) and name not in self._integrated:
+            if isinstance(posterior, _ANALYTIC) and name not in self._integrated:
+                kind = next(kind.__name__ for kind in _ANALYTIC if isinstance(posterior, kind))
                 raise ValueError(
-                    f"the guide's site {name!r} is an OpperArchambeau, but no observed site of the model is marked "
+                    f"the guide's site {name!r} is an {kind}, but no observed site of the model is marked "
                     f"infer={{'integrate': {name!r}}}. Mark the site of the outputs, or use Trace_ELBO."
                 )
 
@@ -128,9 +131,15 @@ def sites_of(model: object) -> OutputSites | None:
     return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
-def _mark(msg: Message) -> str:
+#: posteriors that are integrated and never drawn; their KL divergence is analytic
+_ANALYTIC = (OpperArchambeau, InducingGaussian)
+
+
+def _mark(msg: Message) -> tuple[str, ...]:
+    """The latent sites that a site is integrated over, the latent path first."""
     infer: Mapping[str, Any] = msg["infer"] or {}
-    return infer.get("integrate", "")
+    names: str | tuple[str, ...] = infer.get("integrate", "")
+    return (names,) if isinstance(names, str) else names
 
 
 def _with_moments(posterior: TorchDistribution, name: str, observed: str | None) -> TorchDistribution:

@@ -14,7 +14,7 @@ from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-__all__ = ["NaturalGradient", "least_lam", "natural_step"]
+__all__ = ["NaturalGradient", "Tracked", "least_lam", "natural_step"]
 
 _FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
 
@@ -83,7 +83,7 @@ class NaturalGradient:
                 "natural steps with guide.refine(data)."
             )
         self.guide, self._call = guide, (args, kwargs)
-        self.q: _Tracked | None = None
+        self.q: Tracked | None = None
         self.eta = self.lam = torch.empty(0)
 
     def __enter__(self) -> NaturalGradient:
@@ -122,7 +122,7 @@ class NaturalGradient:
 
         :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
         """
-        self.q = _Tracked.from_natural(prior, self.eta, self.lam)
+        self.q = Tracked.from_natural(prior, self.eta, self.lam)
         return self.q
 
     def step(self, rate: float) -> None:
@@ -149,7 +149,7 @@ class NaturalGradient:
         return -q.tracked_mean.grad, -q.tracked_variance.grad
 
 
-class _Tracked(OpperArchambeau):
+class Tracked(OpperArchambeau):
     """Returns the same tensors for mean and variance at each access, so that they collect gradients."""
 
     tracked_mean: Tensor | None = None

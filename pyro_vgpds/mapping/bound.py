@@ -30,7 +30,7 @@ from pyro_vgpds.linalg import NumericalError, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms
 from pyro_vgpds.mapping.psi import Psi
 
-__all__ = ["SiteLimits", "ceiling", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
+__all__ = ["SiteLimits", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
 
 _MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
 _MARGIN = 4.0  # expected rounding errors between a point that training accepts and that limit
@@ -80,7 +80,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
             v = psi.psi1_y[:, columns].unflatten(-1, (-1, width)).movedim(-2, -3)
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
-        check = partial(_check_slack, unit=noise.detach().amin() * groups.rows[which])
+        check = partial(check_slack, unit=noise.detach().amin() * groups.rows[which])
         bound = bound + _group_terms(psi0, v, psi2, factor, rate, count, check)
     with torch.no_grad():
         error = default_jitter(bound.dtype) * (groups.rows @ groups.columns + groups.square.sum() / noise.amin())
@@ -132,7 +132,7 @@ def site_bound(psi: Psi, factor: Tensor, limits: SiteLimits) -> Tensor:
     :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
     """
     ones = torch.ones_like(psi.psi0).unsqueeze(-1)
-    check = partial(_check_slack, unit=limits.seen)
+    check = partial(check_slack, unit=limits.seen)
     bound = _group_terms(psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, factor, ones, ones, check)
     with torch.no_grad():
         most = limits.most + default_jitter(bound.dtype) * (limits.size + limits.most)
@@ -181,7 +181,7 @@ def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _check_slack(slack: Tensor, inverse: Tensor, psi2: Tensor, unit: Tensor) -> None:
+def check_slack(slack: Tensor, inverse: Tensor, psi2: Tensor, unit: Tensor) -> None:
     """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
     if _strict.get():
         slack = slack - _MARGIN * trace_error(inverse, psi2)

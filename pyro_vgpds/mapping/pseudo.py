@@ -88,7 +88,7 @@ class PseudoGP(SparseGP):
     def num_functions(self, data: Sequences) -> int:
         return len(self.output_mean)
 
-    def groups_of(self, data: Sequences) -> ColumnGroups:
+    def groups_of(self, data: Sequences, columns: bool = True) -> ColumnGroups:
         weight, linear = scaled_sites(self.sites, self.output_mean, self.output_scale)
         count = weight.shape[1]
         ones = torch.ones(count, dtype=weight.dtype, device=weight.device)

@@ -107,16 +107,17 @@ class SparseGP(Expandable):
         batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
 
-    def groups(self, value: Tensor) -> ColumnGroups:
+    def groups(self, value: Tensor, columns: bool = False) -> ColumnGroups:
         """The column groups of ``value``: those of the data if it is the data's own ``y``.
 
         :param value: outputs (N, D).
+        :param columns: keep the columns themselves, also if all outputs share a noise.
         """
         data = self.data
         if data is None or value is not data.y:
             steps = torch.arange(len(value), dtype=self.x.dtype)
             data = Sequences(steps, value, dtype=self.x.dtype, device=value.device)
-        return self.groups_of(data)
+        return self.groups_of(data, columns)
 
     def team(self, value: Tensor) -> Team:
         """The processes that have the data together, if ``value`` is the data's own ``y``; otherwise this one alone.
@@ -125,12 +126,13 @@ class SparseGP(Expandable):
         """
         return self.data.team if self.data is not None and value is self.data.y else ALONE
 
-    def groups_of(self, data: Sequences) -> ColumnGroups:
+    def groups_of(self, data: Sequences, columns: bool = False) -> ColumnGroups:
         """The column groups of centred and scaled outputs.
 
         :param data: the sequences that have them.
+        :param columns: keep the columns themselves, also if all outputs share a noise.
         """
-        return data.groups(*self._given, columns=bool(self.noise.shape[-1] > 1)).in_double
+        return data.groups(*self._given, columns=columns or bool(self.noise.shape[-1] > 1)).in_double
 
     def num_functions(self, data: Sequences) -> int:
         """The number of functions that predict outputs of the data: one for each, without lagged copies.

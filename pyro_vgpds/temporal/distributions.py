@@ -59,6 +59,7 @@ class TemporalGP(Expandable):
     """
 
     has_rsample = True
+    rows: Tensor | None = None  #: (n,), which of the frames of all sequences these are, if they are those of a batch
 
     def __init__(
         self,

@@ -9,20 +9,24 @@ from typing import Any
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_choice, check_count
+from pyro_vgpds.data.batches import DatasetLike
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import check_same
+from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
+from pyro_vgpds.training.batch_fit import BatchOptions
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record
+from pyro_vgpds.training.run import Watch
 from pyro_vgpds.training.settings import METHODS, Settings
 from pyro_vgpds.types import PathLike
 
@@ -32,16 +36,20 @@ __all__ = ["fit"]
 @one_at_a_time
 @announced
 def fit(
-    model: PyroModule,
+    model: PyroModule | Subsampled,
     guide: OpperArchambeauGuide,
-    data: Sequences,
-    num_steps: int = 60,
+    data: DatasetLike,
+    num_steps: int | None = None,
     method: str | None = None,
     *,
     learning_rate: float | None = None,
     natural_rate: float = 0.7,
     warmup: int | None = None,
     tolerance: float = 1e-6,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    schedule: str = "cosine",
+    inducing_rate: float | None = None,
     num_restarts: int = 0,
     processes: int = 1,
     progress: bool | None = None,
@@ -64,12 +72,18 @@ def fit(
     own their parameters. ``SVI`` puts parameters into that store, where a later model finds those of the same names;
     call ``pyro.clear_param_store()`` between models. Trained modules keep their parameters.
 
+    With ``batch_size`` each step reads a batch of the sequences only, the inducing variables are explicit, and the
+    bounds of the history are estimates. Steps are undone only if values are not finite or rounding dominates. The last
+    parameters are kept, and ``bound`` of the result is that of all sequences, by one more pass over them.
+
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
-    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau` or :class:`~pyro_vgpds.AmortizedOpperArchambeau`.
-    :param data: the training sequences.
+    :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau` or :class:`~pyro_vgpds.AmortizedOpperArchambeau`; with
+        ``batch_size`` its :class:`~pyro_vgpds.AutoExplicit` or AutoOpperArchambeau.
+    :param data: the training sequences. With ``batch_size`` also a :class:`~pyro_vgpds.SequenceDataset` or any
+        map-style dataset of (t, y).
     :param num_steps: maximum number of steps; each is one evaluation of the bound with all gradients. L-BFGS may exceed
         it to finish its last line search. More steps than the default raise the bound further, but on most data sets
-        held-out errors did not become smaller.
+        held-out errors did not become smaller. Default: 60, or as many as ``epochs`` need with ``batch_size``.
     :param method: ``"natural"``: natural gradient steps for q(X) (:class:`~pyro_vgpds.NaturalGradient`) and Adam for
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
         ``SVI`` with ``Collapsed_ELBO`` does. Default: ``"natural"``; ``"adam"`` for an amortised guide, which has no
@@ -79,7 +93,13 @@ def fit(
     :param warmup: number of initial steps with a fixed noise, so that the model does not explain everything as noise.
         Default: a tenth of ``num_steps``, at most 20.
     :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. 0
-        disables it.
+        disables it. With ``batch_size``: the same for the averages of three consecutive epochs.
+    :param batch_size: sequences of a batch. Default: all sequences, with the collapsed bound.
+    :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
+    :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
+        ``"constant"`` stays.
+    :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, which falls with the learning rate to
+        the share of a batch among all sequences. The first steps average what they see.
     :param num_restarts: additional runs from other inducing inputs (drawn with torch's generator); the best bound is
         kept.
     :param processes: number of processes in which the runs of ``num_restarts`` are made, each on one thread (Linux; on
@@ -92,7 +112,7 @@ def fit(
         never if ``checkpoint_steps`` is given.
     :param resume: checkpoint of a run with the same model, guide, data and settings (``num_steps`` may be larger). The
         results are those of a run that was never stopped, bit for bit on the same machine.
-    :raises ValueError: if an argument is out of its range, or ``resume`` is of another run.
+    :raises ValueError: if an argument is out of its range, or does not fit others, or ``resume`` is of another run.
     :raises TypeError: if ``guide`` is of another type. Train other guides with Pyro's ``SVI``.
     :raises NumericalError: if the bound has no finite value at the initial parameters.
 
@@ -103,11 +123,21 @@ def fit(
     >>> result.stopped, len(result.history)
     ('steps', 6)
     """
-    _check(model, guide, data, num_restarts)
     check_progress(progress)
     check_callable("callback", callback, optional=True)
     check_path("checkpoint", checkpoint, optional=True)
     check_path("resume", resume, optional=True)
+    options = BatchOptions(batch_size, epochs, schedule, inducing_rate)
+    _check_checkpoint(checkpoint, checkpoint_steps, checkpoint_seconds)
+    if options.check(num_steps, method, num_restarts, processes):
+        checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
+        watch = Watch("batches", progress, callback, checkpoints)
+        plan = options.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
+        return plan.train(watch, resume)
+    num_steps = 60 if num_steps is None else num_steps
+    _check(model, guide, data, num_restarts)
+    assert isinstance(data, Sequences)
+    assert isinstance(model, PyroModule)
     own_sites = isinstance(guide, AutoOpperArchambeau)
     method = ("natural" if own_sites else "adam") if method is None else method
     check_choice("method", method, METHODS)
@@ -122,11 +152,6 @@ def fit(
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
-    if checkpoint is None and (checkpoint_steps is not None or checkpoint_seconds is not None):
-        raise ValueError(
-            "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
-            f"checkpoint=None, checkpoint_steps={checkpoint_steps}, checkpoint_seconds={checkpoint_seconds}."
-        )
     team = data.team
     if team.size > 1:
         _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
@@ -148,6 +173,14 @@ def fit(
                 return runs.kept([runs.run(method, checkpoints, snapshot)])
             except FileFormatError as error:
                 raise FileFormatError(f"{resume}: {error}") from None
+
+
+def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: float | None) -> None:
+    if checkpoint is None and (steps is not None or seconds is not None):
+        raise ValueError(
+            "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
+            f"checkpoint=None, checkpoint_steps={steps}, checkpoint_seconds={seconds}."
+        )
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_not_negative
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
+from pyro_vgpds.team import ALONE
 from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
 from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
@@ -38,11 +39,11 @@ class Checkpoints:
     """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
     :param data: the sequences of this process. Several processes each write a part, see
-        :mod:`pyro_vgpds.training.parts`.
+        :mod:`pyro_vgpds.training.parts`. Default: one process writes everything.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
-    def __init__(self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences) -> None:
+    def __init__(self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | None = None) -> None:
         if steps is not None:
             check_count("checkpoint_steps", steps)
         if seconds is not None:
@@ -51,7 +52,8 @@ class Checkpoints:
             raise ValueError(f"checkpoint: the folder {Path(path).absolute().parent} does not exist. Create it first.")
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
-        self.path, self.steps, self.data = Path(path), steps, data
+        self.path, self.steps = Path(path), steps
+        self.team, self.frames = (ALONE, 0) if data is None else (data.team, data.num_frames)
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -60,7 +62,7 @@ class Checkpoints:
         """Write ``snapshot()`` if it is due after this step."""
         due = self.steps is not None and step - (self._written or 0) >= self.steps
         due = due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
-        if self.data.team.any(due):
+        if self.team.any(due):
             self._write(step, snapshot())
 
     def finish(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -69,16 +71,16 @@ class Checkpoints:
             self._write(step, snapshot())
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        if self.data.team.size == 1:
+        if self.team.size == 1:
             write_checkpoint(self.path, snapshot)
         else:
             self._write_together(step, snapshot)
         self._written, self._time = step, time.monotonic()
 
     def _write_together(self, step: int, snapshot: Snapshot) -> None:
-        team, path = self.data.team, self.path
+        team, path = self.team, self.path
         rest, rows = split_rows(dict(snapshot))
-        names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.data.num_frames)
+        names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.frames)
         with team.together():
             write_checkpoint(path.absolute().parent / names[team.rank], rows)
         team.check()  # all parts are complete
@@ -108,11 +110,10 @@ def read_checkpoint(path: PathLike) -> Any:
         raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
 
 
-def read_snapshot(path: PathLike, data: Sequences) -> Snapshot:
+def read_snapshot(path: PathLike, data: Sequences | None = None) -> Snapshot:
     """The snapshot of a run, with the rows of the frames of this process.
 
-    :param data: the sequences of this process.
-
+    :param data: the sequences of this process. Default: a run in batches, whose checkpoint is one file.
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
     content = read_checkpoint(path)
@@ -124,6 +125,10 @@ def read_snapshot(path: PathLike, data: Sequences) -> Snapshot:
             raise FileFormatError(f"{path} is not a checkpoint of fit: it has another {name}, {content[name]!r:.80}.")
     if not _are_places(content.get("frame_tensors", []), len(content["state"])):
         raise FileFormatError(f"{path} is not a checkpoint of fit: it has another frame_tensors.")
+    if data is None:
+        if "parts" in content:
+            raise FileFormatError(f"{path} is a checkpoint of several processes, not of a run in batches.")
+        return cast(Snapshot, content)
     return cast(Snapshot, unpack_parts(Path(path), content, data, read_checkpoint))
 
 

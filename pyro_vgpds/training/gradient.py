@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from pyro_vgpds.training.adam import Adam, AdamState
 from pyro_vgpds.training.problem import NO_START, Problem, Values
 from pyro_vgpds.training.settings import ResumeError, Settings
 
-__all__ = ["GradientSteps", "Point"]
+__all__ = ["GradientSteps", "Point", "adam_rates"]
 
 _BAD_DROP = 0.05  # nats per observed number that a step may lower the bound by before it is undone
 _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
@@ -49,7 +49,8 @@ class GradientSteps:
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
         betas = _BETAS[settings.method]
-        self.adam = Adam(*self._groups(), betas) if problem.parameters else None
+        rates = adam_rates(problem.parameters, problem.model, problem.guide, settings)
+        self.adam = Adam(*rates, betas) if problem.parameters else None
         # The bound as an estimate falls by chance, and Adam alone lowers it on its way up.
         may_fall = problem.random or settings.method == "adam"
         self.damping = Damping(
@@ -148,22 +149,25 @@ class GradientSteps:
         point, bound = self._evaluate()
         return replace(shorter, point=point, bound=bound)
 
-    def _groups(self) -> tuple[list[Tensor], list[float]]:
-        """Adam's parameters and their learning rates: inducing inputs, all others, networks, and slow parameters."""
-        parameters, model = self.problem.parameters, self.problem.model
-        inducing = getattr(model, "inducing_unconstrained", None)
-        slow = {id(p) for p in _slow_parameters(model)}
-        network = {id(p) for p in getattr(self.problem.guide, "network", nn.Module()).parameters()}
-        pace, other = _PACE if self.settings.method == "natural" else 1.0, slow | network | {id(inducing)}
-        groups = [
-            ([p for p in parameters if p is inducing], 1.0),
-            ([p for p in parameters if id(p) not in other], pace),
-            ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
-            ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
-        ]
-        return [p for some, _ in groups for p in some], [
-            pace * self.settings.rate for some, pace in groups for _ in some
-        ]
+
+def adam_rates(
+    parameters: Sequence[Tensor], model: nn.Module, guide: nn.Module, settings: Settings
+) -> tuple[list[Tensor], list[float]]:
+    """Adam's parameters and their learning rates: inducing inputs, all others, networks, and slow parameters.
+
+    :param parameters: those of ``model`` and ``guide`` that are trained.
+    """
+    inducing = getattr(model, "inducing_unconstrained", None)
+    slow = {id(p) for p in _slow_parameters(model)}
+    network = {id(p) for p in getattr(guide, "network", nn.Module()).parameters()}
+    pace, other = _PACE if settings.method == "natural" else 1.0, slow | network | {id(inducing)}
+    groups = [
+        ([p for p in parameters if p is inducing], 1.0),
+        ([p for p in parameters if id(p) not in other], pace),
+        ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
+        ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
+    ]
+    return [p for some, _ in groups for p in some], [pace * settings.rate for some, pace in groups for _ in some]
 
 
 def _slow_parameters(model: nn.Module) -> Iterator[Tensor]:

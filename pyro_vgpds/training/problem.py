@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from pyro.nn import PyroModule
@@ -18,9 +18,11 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import strict_rounding
+from pyro_vgpds.mapping.output_sites import OutputSites
+from pyro_vgpds.team import Team
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Values", "copies", "put_back"]
+__all__ = ["NO_START", "Problem", "Trained", "Values", "copies", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
@@ -44,6 +46,30 @@ class Values(NamedTuple):
     sites: Sequence[Tensor]  #: η and λ with natural steps, the state of the outputs' factors; never changed in place
 
 
+class Trained(Protocol):
+    """What is trained, as the loop sees it."""
+
+    model: PyroModule
+    best: Values
+    best_bound: float
+
+    @property
+    def outputs(self) -> OutputSites | None: ...
+    @property
+    def late(self) -> Sequence[Tensor]: ...
+    @property
+    def team(self) -> Team:
+        """The processes that have the data together."""
+        ...
+
+    @property
+    def frame_tensors(self) -> list[int]: ...
+    def __enter__(self) -> object: ...
+    def __exit__(self, *error: object) -> None: ...
+    def values(self) -> Values: ...
+    def loaded(self, tensors: list[Tensor]) -> Values: ...
+
+
 class Problem:
     """The bound of a model and a guide on data. As a context manager, it leaves them at the best values of the block.
 
@@ -58,7 +84,7 @@ class Problem:
         self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
         self.outputs = sites_of(model)
         #: parameters that are fixed at first, so that the model does not explain everything as noise
-        self.late = _noise_parameters(model)
+        self.late = noise_parameters(model)
         # With priors on hyperparameters the bound is an estimate from one draw: the best of many is only the luckiest.
         self.random = guide.has_random_parameters
         self.best, self.best_bound = Values((), ()), -math.inf
@@ -84,6 +110,11 @@ class Problem:
         """Copies of the current values."""
         sites = () if self.natural is None else (self.natural.eta, self.natural.lam)
         return Values(copies(self.parameters), sites if self.outputs is None else (*sites, self.outputs.state))
+
+    @property
+    def team(self) -> Team:
+        """The processes that have the data together."""
+        return self.data.team
 
     @property
     def frame_tensors(self) -> list[int]:
@@ -160,7 +191,7 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     return not tensors or bool(torch.isfinite(torch.cat([x.flatten() for x in tensors])).all())
 
 
-def _noise_parameters(model: PyroModule) -> list[Tensor]:
+def noise_parameters(model: PyroModule) -> list[Tensor]:
     """The noise variance, or the parameters of the likelihood."""
     likelihood = getattr(model, "output_likelihood", None)
     if likelihood is not None:

@@ -14,12 +14,12 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
 from pyro_vgpds.training.gradient import GradientSteps
 from pyro_vgpds.training.lbfgs import LbfgsSteps
-from pyro_vgpds.training.problem import Problem, Values
+from pyro_vgpds.training.problem import Problem, Trained, Values
 from pyro_vgpds.training.progress import interruptible, is_shown, progress_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
 from pyro_vgpds.training.settings import ResumeError, Settings
 
-__all__ = ["Watch", "run"]
+__all__ = ["Run", "Steps", "Watch", "run"]
 
 #: what a snapshot of unexpected content raises
 _BAD_CONTENT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, MemoryError)
@@ -65,8 +65,8 @@ def run(problem: Problem, settings: Settings, watch: Watch, snapshot: Snapshot |
     if snapshot is not None:
         settings = settings.resumed(snapshot["method"], snapshot["settings"])
     if settings.method == "lbfgs":
-        return _Run(LbfgsSteps(problem, settings), problem, settings, watch).result(snapshot)
-    return _Run(GradientSteps(problem, settings), problem, settings, watch).result(snapshot)
+        return Run(LbfgsSteps(problem, settings), problem, settings, watch).result(snapshot)
+    return Run(GradientSteps(problem, settings), problem, settings, watch).result(snapshot)
 
 
 class Continuing:
@@ -75,7 +75,7 @@ class Continuing:
     :raises FileFormatError: for all errors that say nothing to a user.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Trained) -> None:
         self.problem, self.initial, self.bound = problem, problem.best, problem.best_bound
 
     def __enter__(self) -> None:
@@ -89,13 +89,16 @@ class Continuing:
             raise FileFormatError(f"the checkpoint cannot be continued: {error!r:.200}.") from None
 
 
-class _Run(Generic[S]):
-    def __init__(self, steps: Steps[S], problem: Problem, settings: Settings, watch: Watch) -> None:
+class Run(Generic[S]):
+    """A loop over the steps of an optimiser."""
+
+    def __init__(self, steps: Steps[S], problem: Trained, settings: Settings, watch: Watch) -> None:
         self.steps, self.problem, self.settings, self.watch = steps, problem, settings, watch
         self.history: list[Record] = []
         self.begin = time.perf_counter()
 
     def result(self, snapshot: Snapshot | None) -> FitResult:
+        """Train from the current parameters, or from a snapshot."""
         watch, problem, settings = self.watch, self.problem, self.settings
         show = is_shown(watch.progress)
         with (
@@ -109,7 +112,7 @@ class _Run(Generic[S]):
                 stopped = self.steps.stopped(state)
             if snapshot is None:
                 self.record(state, update)
-            team = problem.data.team
+            team = problem.team
             asked = team.any(interrupted())
             while stopped is None and not asked:
                 with guard:  # the first step uses all that was resumed

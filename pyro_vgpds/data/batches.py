@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many sequences, of which only a batch is in memory at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_kind, check_list, check_texts
+from pyro_vgpds.types import ArrayLike
+
+__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_lengths"]
+
+
+class _Items(Protocol):
+    """A map-style dataset: ``torch.utils.data.Dataset``, a list, or anything with a length and items."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sequences out of many. A :class:`~pyro_vgpds.VGPDS` that is called on a batch has the inducing variables as
+    the latent site ``u``, and its terms of the sequences are multiplied by :attr:`scale`.
+
+    >>> from pyro_vgpds.data import SequenceDataset
+    >>> batch = SequenceDataset(data).batch([1])
+    >>> batch.sequences, batch.scale
+    (Sequences(1 sequence, 23 frames, 5 outputs), 2.0)
+    >>> model(batch).shape
+    torch.Size([23, 5])
+    """
+
+    sequences: Sequences  #: those of the batch
+    indices: Tensor  #: (B,), which of all sequences they are
+    rows: Tensor  #: (n,), which of the frames of all sequences theirs are
+    num_sequences: int  #: the number of all sequences
+
+    @property
+    def scale(self) -> float:
+        """The number of all sequences over that of the batch."""
+        return self.num_sequences / len(self.indices)
+
+
+class _Some(Sequences):
+    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
+
+    def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
+        vars(self).update(vars(data))
+        slices, own = data.times.slices(), self._arrays
+        self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
+        self._arrays = [own[i] for i in indices]
+        self.names = None if data.names is None else [data.names[i] for i in indices]
+        if data.exposure is not None and data.exposure.dim() > 1:
+            self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
+        self._groups = {}
+        if own:
+            self._summarise()
+        self._y = self._make_y()
+
+    def __repr__(self) -> str:
+        return Sequences.__repr__(self)
+
+
+class SequenceDataset:
+    """Sequences that are read when they are needed, one by one.
+
+    :param source: a map-style dataset of pairs (t, y), such as a ``torch.utils.data.Dataset``, with times (n,) as
+        numbers and outputs (n, D), NaN for missing ones; or :class:`~pyro_vgpds.Sequences`.
+    :param lengths: the number of frames of each sequence. Default: ``source.lengths`` if it exists; otherwise every
+        sequence is read once to count its frames.
+    :param columns: names of the outputs.
+    :param dtype: of the numbers in memory. Default: float64, or that of ``source`` if it is ``Sequences``.
+    :param device: of all computations. Default: the CPU, or that of ``source``.
+    :raises TypeError: if ``source`` has no length or no items, as an ``IterableDataset``, or its times are dates.
+    :raises ValueError: if it is empty, or ``lengths`` do not fit.
+
+    >>> from pyro_vgpds.data import SequenceDataset
+    >>> many = SequenceDataset([([0.0, 0.1], [[1.0], [2.0]]), ([0.0], [[3.0]]), ([0.0, 0.2], [[4.0], [5.0]])])
+    >>> many
+    SequenceDataset(3 sequences, 5 frames)
+    >>> many.batch([2, 0]).rows.tolist()
+    [3, 4, 0, 1]
+    >>> [len(batch.indices) for batch in many.batches(2)]
+    [2, 1]
+    """
+
+    def __init__(
+        self,
+        source: Sequences | _Items,
+        *,
+        lengths: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if isinstance(source, Sequences):
+            if source.num_outputs == 0:
+                raise ValueError("source has times but no outputs: create it with Sequences(t, y).")
+            if any(option is not None for option in (lengths, columns, dtype, device)):
+                raise ValueError("lengths, columns, dtype and device are those of source if it is Sequences.")
+            lengths, self.dtype, self.device = source.lengths, source.dtype, source.device
+        else:
+            if not _is_map(source):
+                raise TypeError(
+                    "source must be Sequences or a map-style dataset with a length and items (t, y), such as a "
+                    f"torch.utils.data.Dataset, but got {type(source).__name__}. An IterableDataset has no items: q(X) "
+                    "of a sequence must be found again when the sequence comes back."
+                )
+            self.dtype = torch.float64 if dtype is None else dtype
+            check_dtype(self.dtype)
+            self.device = check_device(device)
+        check_texts("columns", columns, optional=True)
+        self._source, self.columns = source, None if columns is None else list(columns)
+        if len(source) == 0:
+            raise ValueError("source is empty: there must be at least one sequence.")
+        if lengths is None:
+            lengths = getattr(source, "lengths", None)
+        if lengths is None:
+            lengths = [len(self._item(i)[0]) for i in range(len(source))]
+        self.lengths = read_lengths(lengths)
+        if len(self.lengths) != len(source) or min(self.lengths) < 1:
+            raise ValueError(
+                f"lengths must be {len(source)} positive numbers of frames, one for each sequence, but got "
+                f"{counted(len(self.lengths), 'number')} with minimum {min(self.lengths, default=0)}."
+            )
+        self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return len(self.lengths)
+
+    @property
+    def num_frames(self) -> int:
+        """N, the frames of all sequences."""
+        return self._starts[-1]
+
+    def __len__(self) -> int:
+        return self.num_sequences
+
+    def __repr__(self) -> str:
+        return f"SequenceDataset({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')})"
+
+    def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
+        assert not isinstance(self._source, Sequences)
+        item = self._source[i]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
+        return item[0], item[1]
+
+    def sequences(self, indices: Sequence[int] | Tensor | None = None) -> Sequences:
+        """Some sequences in memory, as :class:`~pyro_vgpds.Sequences`.
+
+        :param indices: which of them, different from each other. Default: all.
+        :raises ValueError: if an index does not exist, or a sequence is not of its length.
+
+        >>> many.sequences([1])
+        Sequences(1 sequence, 1 frame, 1 output)
+        """
+        chosen = self._check(range(self.num_sequences) if indices is None else indices)
+        if isinstance(self._source, Sequences):
+            return self._source if chosen == list(range(self.num_sequences)) else _Some(self._source, chosen)
+        items = [self._item(i) for i in chosen]
+        t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
+        data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
+        if data.time_origin is not None:
+            raise TypeError("times of a dataset must be numbers: convert dates to seconds since a common origin.")
+        for i, found in zip(chosen, data.lengths, strict=True):
+            if found != self.lengths[i]:
+                raise ValueError(f"sequence {i} has {counted(found, 'frame')}, but its length is {self.lengths[i]}.")
+        return data
+
+    def rows(self, indices: Sequence[int] | Tensor) -> Tensor:
+        """Which of the frames of all sequences belong to some of them.
+
+        :param indices: which sequences.
+        """
+        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self._check(indices)]
+        return torch.cat(parts).to(self.device)
+
+    def batch(self, indices: Sequence[int] | Tensor) -> Batch:
+        """A batch of some sequences.
+
+        :param indices: which of them, different from each other.
+        :raises ValueError: as :meth:`sequences`.
+        """
+        data = self.sequences(indices)
+        which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
+        return Batch(data, which, self.rows(indices), self.num_sequences)
+
+    def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
+        """All sequences in batches of almost the same size, each sequence in one of them.
+
+        :param batch_size: the most sequences of a batch.
+        :param order: (S,), the order in which sequences come. Default: as they are.
+        """
+        check_count("batch_size", batch_size)
+        order = torch.arange(self.num_sequences) if order is None else order
+        check_kind("order", order, Tensor, "a tensor of all sequences in an order")
+        if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(self.num_sequences)):
+            raise ValueError(f"order must have each of the {self.num_sequences} sequences once, but got {order!r:.80}.")
+        for part in self.parts(order, batch_size):
+            yield self.batch(part)
+
+    def parts(self, order: Tensor, batch_size: int) -> tuple[Tensor, ...]:
+        """The indices of the batches of an order of the sequences: as few as possible, of almost the same size.
+
+        :param order: (S,).
+        :param batch_size: the most sequences of a batch.
+        :raises ValueError: if ``batch_size`` is not a positive number of sequences.
+        """
+        check_count("batch_size", batch_size)
+        return order.tensor_split(-(-self.num_sequences // batch_size))
+
+    def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
+        if not isinstance(indices, range):
+            check_list("indices", indices, "a list of sequences")
+        given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
+        given = given if isinstance(given, list) else [given]
+        wrong = [i for i in given if not is_whole(i) or not 0 <= i < self.num_sequences]
+        if not given or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
+            fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
+            raise ValueError(f"indices must be different sequences from 0 to {self.num_sequences - 1}, but {fault}.")
+        return [int(i) for i in given]
+
+
+def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of frames.
+
+    :raises TypeError: if they are not a list of whole numbers.
+    """
+    check_list("lengths", lengths, "a list of numbers of frames")
+    given = [] if np.ndim(lengths) != 1 else list(lengths)
+    if not given or not all(is_whole(n) for n in given):
+        raise TypeError(f"lengths must be whole numbers of frames, one for each sequence, but got {lengths!r:.80}.")
+    return tuple(int(n) for n in given)
+
+
+#: what is trained on in batches
+DatasetLike: TypeAlias = "SequenceDataset | Sequences | _Items"
+
+
+def as_dataset(data: DatasetLike) -> SequenceDataset:
+    """``data`` as a :class:`SequenceDataset`; itself if it is one."""
+    try:
+        return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"data, read as SequenceDataset(data): {error}") from None
+
+
+def _is_map(source: object) -> TypeGuard[_Items]:
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+
+
+def _plain(value: ArrayLike) -> ArrayLike:
+    """A memory-mapped array as one in memory: a batch is small and is read once."""
+    return np.array(value) if isinstance(value, np.memmap) else value

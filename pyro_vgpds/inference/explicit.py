@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide of a model that is trained in batches: q(U), and q(X) of the sequences of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.distributions import Distribution, TorchDistribution, constraints
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+
+from pyro_vgpds.data.batches import DatasetLike, as_dataset
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.first_sites import Encode, first_sites, linear_encoder
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.point import read_point
+from pyro_vgpds.inference.site_store import site_store
+from pyro_vgpds.inference.streaming import stream
+from pyro_vgpds.inference.subsampling import Subsampled
+from pyro_vgpds.kinds import check_flags, check_kind, check_path
+from pyro_vgpds.mapping.dual import Dual
+from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.pyro_state import one_at_a_time
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.types import PathLike
+
+__all__ = ["AutoExplicit", "model_of"]
+
+
+class AutoExplicit(OpperArchambeauGuide):
+    r"""Guide for a model on batches of sequences: a Gaussian q(U) for the inducing variables, and q(X) as in
+    :class:`~pyro_vgpds.AutoOpperArchambeau`, of which each batch uses the part of its sequences.
+
+    q(X) has the Gaussian sites η and λ (N, Q) of all frames, q(U) is Gaussian with a full covariance for each output.
+    By default both move by natural gradient steps, in :func:`~pyro_vgpds.fit` with ``batch_size``, or with
+    :class:`~pyro_vgpds.MinibatchNaturalGradient`. With ``free=True`` they are ordinary Pyro parameters, which any
+    optimiser moves.
+
+    Called on all sequences (:class:`~pyro_vgpds.Sequences`) and not on a batch, it is a guide of the collapsed model,
+    so :class:`~pyro_vgpds.Posterior` takes it.
+
+    :param model: a :class:`~pyro_vgpds.VGPDS`, or it as :class:`~pyro_vgpds.Subsampled`.
+    :param data: all sequences: :class:`~pyro_vgpds.SequenceDataset`, :class:`~pyro_vgpds.Sequences`, or a map-style
+        dataset.
+    :param start: where q(X) starts. If ``model`` was made from some of the sequences only: those sequences, from which
+        a linear map to latent points is learned; or the sites η and λ of all frames, (N, Q) each; or a function from
+        sequences to their sites, such as :meth:`AmortizedOpperArchambeau.encode
+        <pyro_vgpds.AmortizedOpperArchambeau.encode>`. Default: the initial latent points of the model.
+    :param store: a new file for η and λ, which are then mapped from it; for more frames than fit in memory. Default:
+        they are in memory.
+    :param free: make q(X) and q(U) Pyro parameters.
+    :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
+    :raises TypeError: if ``model`` is not a VGPDS.
+    :raises ValueError: if it has a likelihood, or its initial latent points are those of other data and there is no
+        ``start``.
+
+    :ivar dual: the statistics of q(U), a :class:`~pyro_vgpds.mapping.Dual`; not used if it is free.
+
+    >>> from pyro_vgpds import AutoExplicit, Collapsed_ELBO
+    >>> from pyro_vgpds.data import SequenceDataset
+    >>> own = AutoExplicit(model, data)
+    >>> loss = Collapsed_ELBO().loss(model, own, SequenceDataset(data).batch([0]))
+    >>> own.eta.shape, own.lam.shape
+    (torch.Size([48, 3]), torch.Size([48, 3]))
+    """
+
+    eta: Tensor
+    lam: Tensor
+    u_mean: Tensor
+    u_scale_tril: Tensor
+
+    def __init__(
+        self,
+        model: PyroModule | Subsampled,
+        data: DatasetLike,
+        *,
+        start: Sequences | tuple[Tensor, Tensor] | Encode | None = None,
+        store: PathLike | None = None,
+        free: bool = False,
+        **options: Any,
+    ) -> None:
+        inner: PyroModule = model.model if isinstance(model, Subsampled) else model
+        if not all(hasattr(inner, name) for name in ("latent_dim", "num_inducing", "output_likelihood")):
+            raise TypeError(f"model must be a VGPDS, or Subsampled(VGPDS), but got {type(model).__name__}.")
+        if inner.output_likelihood is not None:
+            raise ValueError(f"AutoExplicit needs Gaussian outputs, but the likelihood is {inner.output_likelihood}.")
+        check_flags(free=free)
+        check_path("store", store, optional=True)
+        if free and store is not None:
+            raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
+        super().__init__(model, **options)
+        self.data, self.is_free = as_dataset(data), free
+        first = first_sites(inner, self.data, start)
+        eta, lam = site_store(store, self.data.num_frames, inner.latent_dim, self.data.device)
+        with torch.no_grad():
+            for rows, (eta_part, lam_part) in first:
+                eta[rows], lam[rows] = eta_part.double(), lam_part.double()
+        self.dual = Dual.empty(inner.num_inducing, inner.num_outputs, inner.latent_dim, self.data.device)
+        if free:
+            groups = 1 if inner.noise.dim() == 0 else inner.num_outputs
+            eye = torch.eye(inner.num_inducing, dtype=torch.float64, device=self.data.device)
+            parameters = {
+                "eta": PyroParam(eta.clone(), event_dim=2),
+                "lam": PyroParam(lam.clone(), constraint=constraints.positive, event_dim=2),
+                "u_mean": PyroParam(self.dual.v.clone(), event_dim=2),
+                "u_scale_tril": PyroParam(eye.repeat(groups, 1, 1), constraint=constraints.lower_cholesky, event_dim=3),
+            }
+            for name, parameter in parameters.items():
+                setattr(self, name, parameter)
+        else:
+            self.register_buffer("eta", eta)
+            self.register_buffer("lam", lam)
+
+    @classmethod
+    def from_collapsed(
+        cls, guide: AutoOpperArchambeau, data: DatasetLike, *, store: PathLike | None = None
+    ) -> AutoExplicit:
+        """The guide with the same q(X), and the same distributions of hyperparameters.
+
+        :meth:`collect` then sets q(U) to its optimum.
+
+        :param guide: a guide of the collapsed model.
+        :param data: the sequences of that guide.
+        :param store: as for the class.
+
+        >>> AutoExplicit.from_collapsed(guide, data).lam.equal(guide.lam)
+        True
+        """
+        check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
+        own = as_dataset(data)
+        q = read_point(guide.model, guide, own.sequences()).q
+        assert isinstance(q, OpperArchambeau)
+        new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
+        _share_hyperparameters(guide, new)
+        return new
+
+    @classmethod
+    def from_sample(
+        cls, guide: AutoOpperArchambeau, sample: Sequences, data: DatasetLike, *, store: PathLike | None = None
+    ) -> AutoExplicit:
+        """The guide for many sequences, after a model was trained on a few of them.
+
+        The sites of all frames start at the linear regression of the trained latent points on the outputs, and q(U) at
+        that of the sample. This is the fastest way to train on many sequences: most hyperparameters are known after
+        training on some of them.
+
+        :param guide: the guide that was trained on the sample.
+        :param sample: the sequences that it was trained on.
+        :param data: all sequences.
+        :param store: as for the class.
+
+        >>> wide = AutoExplicit.from_sample(guide, data, [(data.times.t[:24], data.read()[:24])] * 4)
+        >>> wide.eta.shape
+        torch.Size([96, 3])
+        """
+        check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
+        check_kind("sample", sample, Sequences, "Sequences(t, y)")
+        model, first = model_of(guide), cls.from_collapsed(guide, sample)
+        first.collect()
+        x = read_point(model, guide, sample).q.mean
+        new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
+        new.dual = first.dual.scaled(new.data.num_sequences / sample.num_sequences)
+        _share_hyperparameters(guide, new)
+        return new
+
+    def collapsed(self) -> AutoOpperArchambeau:
+        """A guide of the collapsed model with the same q(X) and the same distributions of hyperparameters.
+
+        All sequences are read into memory.
+
+        >>> own.collapsed().posterior(data)
+        OpperArchambeau(frames=48, latent_dim=3, structure='dense')
+        """
+        model, own = self.collapsed_model, self
+        if isinstance(self.model, Subsampled):  # which would draw a batch
+            own = AutoExplicit(model, self.data, start=(self.eta.detach(), self.lam.detach()))
+            _share_hyperparameters(self, own)
+        q = read_point(model, own, self.data.sequences()).q
+        assert isinstance(q, OpperArchambeau)
+        new = AutoOpperArchambeau(model, mean_bar=q.mean_bar, lam=q.lam)
+        _share_hyperparameters(self, new)
+        return new
+
+    @one_at_a_time
+    def collect(self, batch_size: int = 32) -> float:
+        """Set q(U) to its optimum for all sequences, and return the bound, which is then the collapsed one.
+
+        The sequences are read once, in batches; memory does not grow with their number. Hyperparameters with priors are
+        at their medians. A free q(U) stays as it is.
+
+        :param batch_size: sequences that are in memory at a time.
+        :raises NumericalError: if rounding error dominates.
+
+        >>> abs(AutoExplicit.from_collapsed(guide, data).collect() - post.bound) < 1e-5 * abs(post.bound)
+        True
+        """
+        self.dual, bound = stream(self, self.data, batch_size)
+        return bound
+
+    @property
+    def collapsed_model(self) -> PyroModule:
+        """The model itself, without subsampling."""
+        return model_of(self)
+
+    def get_posterior(self, name: str, prior: Distribution) -> TorchDistribution | Tensor:
+        if isinstance(prior, InducingPrior):
+            q = self.inducing_posterior(prior)
+            return q.mean if self._computing_median else q
+        found: TorchDistribution | Tensor = super().get_posterior(name, prior)
+        return found
+
+    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
+        """q(U). :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.
+
+        :param prior: p(U) of the model at the current hyperparameters.
+        """
+        if not self.is_free:
+            return self.dual.carried(prior).posterior(prior.noise)
+        groups, (_, d) = len(self.u_scale_tril), prior.event_shape
+        which = torch.arange(d, device=prior.factor.device) if groups > 1 else prior.factor.new_zeros(d).long()
+        ones = prior.factor.new_ones(prior.event_shape)
+        return InducingGaussian(self.u_mean, self.u_scale_tril, ones, which, orthogonal=False)
+
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
+        """q(X) of a batch, or of all sequences. :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+        """
+        return OpperArchambeau.from_natural(prior, *self.sites(prior))
+
+    def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
+        """η and λ of the frames of a prior, (n, Q) each.
+
+        :param prior: of a batch, or of all sequences.
+        :raises ValueError: if it is of other sequences.
+        """
+        if prior.rows is not None:
+            return self.eta[prior.rows], self.lam[prior.rows]
+        if prior.times.lengths != self.data.lengths:
+            raise ValueError(
+                f"this guide is for {self.data.num_frames} frames of {self.data.num_sequences} sequences, but the "
+                f"model was called on {len(prior.times)} frames of {len(prior.times.lengths)}. Call it on a batch, "
+                "SequenceDataset(data).batch(indices), or on all sequences."
+            )
+        return self.eta, self.lam
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AutoExplicit:
+        """Moves to another device; sites stay float64, and stay in their file."""
+        kept = [(self._buffers, name, value) for name, value in self._buffers.items()]
+        super()._apply(fn, recurse)
+        for owner, name, value in kept:
+            moved = owner[name]
+            if value is not None and moved is not None:
+                owner[name] = value.to(moved.device)
+        self.dual = self.dual.to(self.dual.v.device if self.is_free else self.eta.device)
+        return self
+
+
+def model_of(guide: OpperArchambeauGuide) -> PyroModule:
+    """The model of a guide, without subsampling.
+
+    :param guide: of any kind.
+    """
+    model = guide.model.model if isinstance(guide.model, Subsampled) else guide.model
+    assert isinstance(model, PyroModule)
+    return model
+
+
+def _share_hyperparameters(guide: OpperArchambeauGuide, new: OpperArchambeauGuide) -> None:
+    """Give a guide the distributions of hyperparameters of another one: the same modules, which training moves."""
+    for name in ("locs", "scales"):
+        if hasattr(guide, name):
+            setattr(new, name, getattr(guide, name))

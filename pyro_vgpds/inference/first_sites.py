@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where q(X) of many sequences starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_vgpds.data.batches import SequenceDataset
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
+from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
+from pyro_vgpds.kinds import check_callable
+
+__all__ = ["Encode", "first_sites", "linear_encoder"]
+
+_PRECISION = 10.0  # of the first sites, as those of a model on all data
+_FRAMES = 20_000  # whose first sites are computed at a time
+
+#: sequences ↦ their sites η and λ, (n, Q) each
+Encode: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor]]
+
+
+def first_sites(
+    model: PyroModule, data: SequenceDataset, start: Sequences | tuple[Tensor, Tensor] | Encode | None
+) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    """Rows and their sites, some at a time.
+
+    :param model: a VGPDS.
+    :param data: all sequences.
+    :param start: as for :class:`~pyro_vgpds.AutoExplicit`.
+    :raises ValueError: if ``start`` does not fit; before the first sites are asked for.
+    """
+    shape = (data.num_frames, model.latent_dim)
+    if start is None:
+        points = model.start
+        if points is None or points.times.lengths != data.lengths:
+            raise ValueError(
+                "the model has no initial latent points of these sequences. Give start, the sequences from which "
+                "VGPDS.from_data made it."
+            )
+        lam = torch.full(shape, _PRECISION, dtype=torch.float64, device=data.device)
+        return iter([(data.rows(range(len(data))), (lam * points.x.to(lam), lam))])
+    if isinstance(start, tuple):
+        if len(start) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in start):
+            raise ValueError(f"start must be η and λ, tensors of shape {shape} each, but got {start!r:.80}.")
+        return iter([(data.rows(range(len(data))), start)])
+    if isinstance(start, Sequences):
+        if model.start is None or model.start.times.lengths != start.lengths:
+            raise ValueError("start must be the sequences from which VGPDS.from_data made the model.")
+        start = linear_encoder(model, start, model.start.x)
+    check_callable("start", start, "sequences, a pair of tensors or a function", optional=True)
+    return _encoded(data, start)
+
+
+def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
+    """The linear regression of latent points on the outputs of the same frame.
+
+    :param model: a VGPDS.
+    :param sample: some sequences.
+    :param x: their latent points, (n, Q).
+    """
+    inputs = encoder_inputs(sample, model.output_mean, model.output_scale)
+    with torch.random.fork_rng(devices=[]):  # the hidden layer, which is not used
+        network = Encoder(inputs.shape[1], 1, x.shape[1])
+    network.regress(inputs, x)
+    guide = AmortizedOpperArchambeau(model, network=network)
+    return guide.encode
+
+
+def _encoded(data: SequenceDataset, encode: Encode) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    first = 0
+    while first < data.num_sequences:
+        last, frames = first, 0
+        while last < data.num_sequences and (last == first or frames + data.lengths[last] <= _FRAMES):
+            last, frames = last + 1, frames + data.lengths[last]
+        yield data.rows(range(first, last)), encode(data.sequences(range(first, last)))
+        first = last

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over frames: all that the bound with explicit inducing variables needs of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.linalg import solve_triangular
+
+from pyro_vgpds.data.groups import ColumnGroups
+from pyro_vgpds.mapping.bound import check_slack
+from pyro_vgpds.mapping.group_terms import whiten
+from pyro_vgpds.mapping.psi import expect
+from pyro_vgpds.mapping.sparse_gp import SparseGP
+
+__all__ = ["FrameSums", "added_sums", "common_groups", "frame_sums", "take_groups"]
+
+
+class FrameSums(NamedTuple):
+    """Sums over frames: all that the bound needs of them, for D outputs in C groups that were observed together."""
+
+    a: Tensor  #: A = L⁻¹ Ψ2 L⁻ᵀ, (C, M, M)
+    v: Tensor  #: L⁻¹ Ψ1ᵀ Y, (M, D), 0 for outputs that were not observed
+    slack: Tensor  #: ψ0 − tr A, (C,), never negative
+    of_output: Tensor  #: the group of each output, (D,), -1 if nothing of it was observed
+    rows: Tensor  #: number of frames in which each output was observed, (D,)
+    square: Tensor  #: sum of squares of each output, (D,)
+    log_scale: Tensor  #: the log of the scale, summed over all observed entries
+
+
+def frame_sums(gp: SparseGP, mean: Tensor, variance: Tensor, factor: Tensor, groups: ColumnGroups) -> FrameSums:
+    """The sums of frames with latent points N(mean_n, diag variance_n).
+
+    :param gp: p(y given x); its x is not read.
+    :param mean: (N, Q).
+    :param variance: (N, Q).
+    :param factor: L, the Cholesky factor of K_MM.
+    :param groups: the column groups of the outputs, with the columns themselves.
+    :raises NumericalError: if rounding error dominates.
+    """
+    psi = expect(gp.kernel, mean.double(), variance.double(), gp.inducing, groups.mask, groups.factor)
+    a, v = whiten(factor, psi.psi2), solve_triangular(factor, psi.psi1_y, upper=False)
+    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
+    check_slack(slack, torch.cholesky_inverse(factor.detach()), psi.psi2, gp.noise.detach().amin() * groups.rows)
+    slack = slack.clamp_min(0.0)  # or training would exploit the rounding
+    order, d = groups.order, len(groups.of_column)
+    assert order is not None, "explicit inducing variables need the columns themselves"
+    counts = torch.nn.functional.pad(groups.rows, (0, 1))[groups.of_column]  # an output that was not observed has -1
+    return FrameSums(
+        a, v.new_zeros(len(v), d).index_copy(1, order, v), slack, groups.of_column, counts,
+        counts.new_zeros(d).index_copy(0, order, groups.factor.square().sum(0)), groups.log_scale,
+    )  # fmt: skip
+
+
+def common_groups(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest groups of outputs that lie within one group of each of two kinds: the new group of each output, (D,),
+    and the first and second group that each new one lies in, (G,).
+
+    :param first: a group of each output, (D,); -1 for none.
+    :param second: another one.
+
+    >>> import torch
+    >>> from pyro_vgpds.mapping.sums import common_groups
+    >>> [part.tolist() for part in common_groups(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))]
+    [[0, 1, 2], [0, 0, 1], [0, 1, 1]]
+    """
+    count = int(second.max()) + 2
+    both, which = ((first + 1) * count + second + 1).unique(return_inverse=True)
+    return which, torch.div(both, count, rounding_mode="floor") - 1, both % count - 1
+
+
+def take_groups(values: Tensor, groups: Tensor) -> Tensor:
+    """Values (C, ...) of some groups, zeros for -1.
+
+    :param values: of all groups.
+    :param groups: which of them, (G,).
+    """
+    return torch.cat([values, torch.zeros_like(values[:1])])[groups]
+
+
+def added_sums(first: FrameSums, second: FrameSums) -> FrameSums:
+    """The sums over the frames of both.
+
+    :param first: of some frames.
+    :param second: of others, with the same outputs, kernel and inducing inputs.
+    """
+    of_output, own, other = common_groups(first.of_output, second.of_output)
+    a, slack = (
+        take_groups(x, own) + take_groups(y, other) for x, y in ((first.a, second.a), (first.slack, second.slack))
+    )
+    return FrameSums(
+        a, first.v + second.v, slack, of_output, first.rows + second.rows, first.square + second.square,
+        first.log_scale + second.log_scale,
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fit` with batches: its arguments, the guide that it trains, and what is left in the guide that was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyro_vgpds.checks import check_count
+from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.inference.explicit import AutoExplicit, model_of
+from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.pyro_state import own_store
+from pyro_vgpds.threads import bound_work, threads_for
+from pyro_vgpds.training.batch_problem import BatchProblem
+from pyro_vgpds.training.checkpoints import read_snapshot
+from pyro_vgpds.training.minibatch import BatchSettings, BatchSteps
+from pyro_vgpds.training.result import FitResult
+from pyro_vgpds.training.run import Run, Watch
+from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.types import PathLike
+
+__all__ = ["BatchFit", "BatchOptions"]
+
+_EPOCHS = 20
+_RATE = 0.05  # learning rate of Adam
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The arguments of :func:`~pyro_vgpds.fit` that are for batches."""
+
+    batch_size: int | None
+    epochs: int | None
+    schedule: str
+    inducing_rate: float | None
+
+    def check(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> bool:
+        """Whether there are batches.
+
+        :raises ValueError: if arguments contradict each other.
+        """
+        if self.batch_size is None:
+            given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate}
+            for name, value in given.items():
+                if value is not None:
+                    raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
+            if self.schedule != "cosine":
+                raise ValueError(f"schedule needs batch_size, but got schedule={self.schedule!r} without it.")
+            return False
+        if self.epochs is not None and num_steps is not None:
+            raise ValueError(
+                f"give epochs or num_steps, which counts batches, but got epochs={self.epochs!r} and "
+                f"num_steps={num_steps!r}."
+            )
+        if method not in (None, "natural"):
+            raise ValueError(f"method must be 'natural' with batch_size, but got {method!r}.")
+        if num_restarts or processes != 1:
+            raise ValueError(
+                f"batch_size needs num_restarts=0 and processes=1, but got {num_restarts!r} and {processes!r}."
+            )
+        return True
+
+    def plan(
+        self, model: object, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None,
+        numbers: tuple[float | None, float, int | None, float],
+    ) -> BatchFit:  # fmt: skip
+        """What is trained, and how.
+
+        :param numbers: learning rate, natural rate, warm-up and tolerance.
+        :raises TypeError: if the guide is of another type.
+        :raises ValueError: if an argument is out of its range.
+        """
+        assert self.batch_size is not None
+        _check_guide(model, guide)
+        if isinstance(data, Sequences) and data.team.size > 1:
+            raise ValueError(
+                f"batch_size needs one process, but data is shared by {data.team.size}. Train on all sequences in each "
+                "step with several processes, or in batches with one."
+            )
+        dataset = as_dataset(data)
+        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, dataset.num_sequences)
+        if num_steps is None:
+            epochs = _EPOCHS if self.epochs is None else self.epochs
+            check_count("epochs", epochs)
+            num_steps = epochs * batches.num_batches
+        rate, natural_rate, warmup, tolerance = numbers
+        settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
+        return BatchFit(guide, dataset, settings, batches)
+
+
+@dataclass(frozen=True)
+class BatchFit:
+    """A run of training in batches."""
+
+    guide: OpperArchambeauGuide
+    data: SequenceDataset
+    settings: Settings
+    batches: BatchSettings
+
+    def train(self, watch: Watch, resume: PathLike | None) -> FitResult:
+        """Train. The bound of the result is that of all sequences at the last parameters.
+
+        :param resume: a checkpoint to continue from.
+        :raises ValueError: if it is of another run.
+        """
+        snapshot, settings = None if resume is None else read_snapshot(resume), self.settings
+        if snapshot is not None:
+            settings = settings.resumed(snapshot["method"], snapshot["settings"])
+        with own_store(), threads_for(self._work()):
+            explicit = self._explicit()
+            problem = BatchProblem(explicit)
+            try:
+                result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)
+            except FileFormatError as error:
+                raise FileFormatError(f"{resume}: {error}") from None
+            for parameter in problem.parameters:
+                parameter.grad = None  # it belongs to another point
+            result.bound = explicit.collect(self.batches.batch_size)
+            if isinstance(self.guide, AutoOpperArchambeau):
+                found = explicit.collapsed()
+                self.guide.set(found.mean_bar.detach(), found.lam.detach())
+        return result
+
+    def _explicit(self) -> AutoExplicit:
+        """The guide that is trained: the one that was given, or one with its q(X)."""
+        if isinstance(self.guide, AutoOpperArchambeau):
+            return AutoExplicit.from_collapsed(self.guide, self.data)
+        assert isinstance(self.guide, AutoExplicit)
+        if self.guide.data.lengths != self.data.lengths:
+            raise ValueError(f"guide was made for other sequences: {self.guide.data}, but data is {self.data}.")
+        self.guide.data = self.data
+        return self.guide
+
+    def _work(self) -> float:
+        """Multiply-adds of an evaluation of the bound on a batch."""
+        frames = self.data.num_frames * self.batches.batch_size // self.data.num_sequences
+        model = model_of(self.guide)
+        d, q, m = (int(getattr(model, name, 1)) for name in ("num_outputs", "latent_dim", "num_inducing"))
+        return bound_work(frames, d, q, m)
+
+
+def _check_guide(model: object, guide: object) -> None:
+    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)):
+        raise TypeError(
+            f"guide must be an AutoExplicit or AutoOpperArchambeau with batch_size, but got {type(guide).__name__}."
+        )
+    if model is not model_of(guide) and model is not guide.model:
+        raise ValueError("guide was made for another model: give the model and its own guide, such as guide.model.")
+    if isinstance(guide, AutoExplicit) and guide.is_free:
+        raise ValueError("guide is free: train it with Pyro's SVI, or make an AutoExplicit without free=True.")

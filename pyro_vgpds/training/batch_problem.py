@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimate of the bound on a batch, as a function of the parameters that training changes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.batches import Batch
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.explicit import AutoExplicit
+from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
+from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.dual import Dual
+from pyro_vgpds.team import ALONE
+from pyro_vgpds.training.problem import Values, copies, noise_parameters, put_back
+from pyro_vgpds.training.settings import ResumeError
+
+__all__ = ["BatchProblem", "unpacked"]
+
+
+class BatchProblem:
+    """An estimate of the bound on a batch, as a function of the parameters that training changes.
+
+    :param guide: the guide, with its model and data.
+    """
+
+    outputs = None  # the factors of outputs that are not Gaussian
+    team = ALONE  # batches are trained on in one process
+
+    def __init__(self, guide: AutoExplicit) -> None:
+        self.guide, self.model, self.data = guide, guide.collapsed_model, guide.data
+        self.natural = MinibatchNaturalGradient(guide, 1.0)
+        self.parameters = [p for p in (*self.model.parameters(), *guide.parameters()) if p.requires_grad]
+        self.late = noise_parameters(self.model)
+        self.best, self.best_bound = Values((), ()), -math.inf
+        self.frame_tensors: list[int] = []  # a checkpoint is not divided between processes
+        self._elbo = Collapsed_ELBO()
+
+    def __enter__(self) -> BatchProblem:
+        self.natural.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.natural.__exit__(*error)
+
+    def values(self) -> Values:
+        """The current values; those of q(X) are not copied."""
+        dual = [part.double() for part in self.guide.dual.tensors()]
+        return Values(copies(self.parameters), (self.guide.eta, self.guide.lam, *dual))
+
+    def loaded(self, tensors: list[Tensor]) -> Values:
+        """Values from a checkpoint.
+
+        :raises ValueError: if they have other shapes than those of this problem.
+        """
+        count = len(self.parameters)
+        wanted = [value.shape for value in (*self.parameters, self.guide.eta, self.guide.lam)]
+        if tensors and ([value.shape for value in tensors[: count + 2]] != wanted or len(tensors) != count + 8):
+            raise ResumeError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
+        return Values(tensors[:count], tensors[count:])
+
+    def restore(self, values: Values) -> None:
+        """Go back to values."""
+        put_back(self.parameters, values.parameters)
+        eta, lam, *dual = values.sites
+        self.guide.eta.copy_(eta)
+        self.guide.lam.copy_(lam)
+        self.guide.dual = unpacked(dual)
+
+    def evaluate(self, batch: Batch, rate: float) -> float:
+        """An estimate of the bound. Gradients of minus the estimate are left with the parameters.
+
+        :param batch: the sequences.
+        :param rate: ρ of q(U).
+        :raises NumericalError: if the estimate or a gradient is not finite.
+        """
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.natural.inducing_rate = rate
+        bound = -float(self._elbo.loss_and_grads(self.model, self.guide, batch))
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if not math.isfinite(bound) or not all(
+            bool(torch.isfinite(g).all()) for g in (*gradients, *self.natural.derivatives())
+        ):
+            raise NumericalError("the bound or one of its gradients is not finite.")
+        return bound
+
+
+def unpacked(dual: list[Tensor]) -> Dual:
+    """The statistics of q(U) from numbers of a checkpoint."""
+    # copies, which torch aligns: matrix products may round in another way if memory is not aligned
+    a, v, of_output, *rest = (part.clone() for part in dual)
+    return Dual.from_tensors([a, v, of_output.long(), *rest])

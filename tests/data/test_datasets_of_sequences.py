@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of sequences: what is read, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pyro_vgpds import SequenceDataset, Sequences
+from pyro_vgpds.data import MappedSequences
+
+LENGTHS = (4, 2, 5)
+
+
+class Counting(Dataset):
+    """Counts how often each sequence is read."""
+
+    def __init__(self):
+        rng = np.random.default_rng(0)
+        self.items = [(np.arange(n) * 0.1, rng.standard_normal((n, 3))) for n in LENGTHS]
+        self.read = [0] * len(LENGTHS)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        self.read[i] += 1
+        return self.items[i]
+
+
+def test_sequences_are_read_when_they_are_needed():
+    source = Counting()
+    many = SequenceDataset(source, lengths=LENGTHS)
+    assert source.read == [0, 0, 0]
+    batch = many.batch([2, 0])
+    assert source.read == [1, 0, 1]
+    assert batch.sequences.lengths == (5, 4)
+    assert batch.rows.tolist() == [6, 7, 8, 9, 10, 0, 1, 2, 3]
+    assert batch.scale == 1.5
+    assert torch.equal(batch.sequences.read()[5:], torch.from_numpy(source.items[0][1]))
+    assert SequenceDataset(source).lengths == LENGTHS  # without lengths, each is read once
+
+
+def test_batches_of_sequences_equal_those_of_a_dataset():
+    source = Counting()
+    exposure = [np.full((n, 3), i + 1.0) for i, n in enumerate(LENGTHS)]
+    data = Sequences([t for t, _ in source.items], [y for _, y in source.items], names=list("abc"), exposure=exposure)
+    some, other = SequenceDataset(data).sequences([2, 1]), SequenceDataset(source).sequences([2, 1])
+    assert torch.equal(some.read(), other.read())
+    assert torch.equal(some.times.t, other.times.t)
+    assert some.names == ["c", "b"]
+    assert some.exposure[:, 0].tolist() == [3.0] * 5 + [2.0] * 2
+    assert torch.equal(some.output_means, other.output_means)
+    assert SequenceDataset(data).sequences() is data
+
+
+def test_batches_have_almost_the_same_size_and_each_sequence_once():
+    many = SequenceDataset([([0.0], [[float(i)]]) for i in range(10)])
+    order = torch.randperm(10)
+    batches = list(many.batches(4, order))
+    assert [len(batch.indices) for batch in batches] == [4, 3, 3]
+    assert torch.cat([batch.indices for batch in batches]).tolist() == order.tolist()
+    assert sum(1.0 / batch.scale for batch in batches) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("times", ["file", "step"])
+def test_mapped_files_equal_memory(tmp_path, times):
+    source = Counting()
+    np.save(tmp_path / "y.npy", np.concatenate([y for _, y in source.items]))
+    np.save(tmp_path / "t.npy", np.concatenate([t for t, _ in source.items]))
+    mapped = MappedSequences(tmp_path / "y.npy", LENGTHS, tmp_path / "t.npy" if times == "file" else 0.1)
+    a, b = SequenceDataset(mapped), SequenceDataset(source)
+    assert a.lengths == b.lengths
+    assert torch.equal(a.sequences([1, 2]).read(), b.sequences([1, 2]).read())
+    torch.testing.assert_close(a.sequences().times.t, b.sequences().times.t)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "message"),
+    [
+        (Endless(), {}, TypeError, "IterableDataset has no items"),
+        (3, {}, TypeError, "source must be Sequences or a map-style dataset"),
+        ([], {}, ValueError, "source is empty"),
+        (Sequences([0.0]), {}, ValueError, "source has times but no outputs"),
+        (Sequences([0.0], [[1.0]]), {"lengths": [1]}, ValueError, "are those of source"),
+        ([([0.0], [[1.0]])], {"lengths": [1, 2]}, ValueError, "lengths must be 1 positive numbers"),
+        ([[0.0, 1.0, 2.0]], {}, TypeError, r"items of source must be pairs \(t, y\), but item 0 is a list"),
+    ],
+)
+def test_bad_sources(source, options, error, message):
+    with pytest.raises(error, match=message):
+        SequenceDataset(source, **options)
+
+
+def test_bad_requests():
+    many = SequenceDataset(Counting(), lengths=(4, 3, 5))
+    for indices, fault in (([3], "3 is not one"), ([0, 0], "one repeats"), ([], "there are 0")):
+        with pytest.raises(ValueError, match=f"indices must be different sequences from 0 to 2, but {fault}"):
+            many.batch(indices)
+    with pytest.raises(ValueError, match="sequence 1 has 2 frames, but its length is 3"):
+        many.batch([1])
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, but got 0"):
+        list(many.batches(0))
+    dated = SequenceDataset([(np.array(["2020-01-01", "2020-01-02"], "datetime64[s]"), [[1.0], [2.0]])])
+    with pytest.raises(TypeError, match="times of a dataset must be numbers"):
+        dated.batch([0])
+
+
+def test_bad_files(tmp_path):
+    np.save(tmp_path / "y.npy", np.zeros((5, 2)))
+    np.save(tmp_path / "t.npy", np.zeros(4))
+    with pytest.raises(ValueError, match=r"y must be a \.npy file"):
+        MappedSequences(tmp_path / "y.csv", [5], 0.1)
+    with pytest.raises(ValueError, match=r"y is \(5, 2\) and the sum of lengths is 4"):
+        MappedSequences(tmp_path / "y.npy", [4], 0.1)
+    with pytest.raises(ValueError, match=r"t must be \(5,\), one time for each frame"):
+        MappedSequences(tmp_path / "y.npy", [5], tmp_path / "t.npy")
+    with pytest.raises(ValueError, match="t must be a positive time between frames"):
+        MappedSequences(tmp_path / "y.npy", [5], 0.0)
