@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
@@ -15,7 +15,7 @@ from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
 from pyro_vgpds.training.checkpoints import read_snapshot
-from pyro_vgpds.training.minibatch import BatchSettings, BatchSteps
+from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.training.run import Run, Watch
 from pyro_vgpds.training.settings import Settings
@@ -41,6 +41,7 @@ class BatchOptions:
 
         :raises ValueError: if arguments contradict each other.
         """
+        check_choice("schedule", self.schedule, SCHEDULES)
         if self.batch_size is None:
             given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate}
             for name, value in given.items():
