@@ -68,7 +68,11 @@ _PLACES = {
         ("pyro_vgpds.temporal.markov", "MarkovCovariance.posterior"),
         ("pyro_vgpds.temporal.dense", "DenseCovariance.posterior"),
     ],
-    "Ψ": [("pyro_vgpds.mapping.sparse_gp", "expect")],
+    "Ψ": [
+        ("pyro_vgpds.mapping.sparse_gp", "expect"),
+        ("pyro_vgpds.mapping.basis", "InducingInputs.expect"),
+        ("pyro_vgpds.mapping.basis", "LinearWeights.expect"),
+    ],
     "bound": [("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"), ("pyro_vgpds.mapping.sparse_gp", "_log_prob")],
     "backward": [("torch.autograd", "backward"), ("torch.autograd", "grad")],
     "optimiser": [

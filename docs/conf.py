@@ -48,12 +48,12 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Path|Progress|Sequence)Like|OneSequence|Axes|Default|FuncAnimation|Labels|LatentPaths|Moments",
+        r"(Array|Count|Data|Dataset|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|FuncAnimation|Labels|LatentPaths|Moments",
     ),
     ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     (
         "py:class",
-        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.psi\.Psi|prediction\.conditioning\.P)",
+        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP)|data\.batches\._Items|prediction\.conditioning\.P)",
     ),
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
 ]

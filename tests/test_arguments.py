@@ -92,7 +92,7 @@ CALLS = {
     "from_data latent_dim": ("latent_dim", lambda v: VGPDS.from_data(DATA, v), [0, 1.5, 99], [None]),
     "from_data num_inducing": ("num_inducing", lambda v: VGPDS.from_data(DATA, 2, v), [0, 1.5, 99], [None]),
     "from_data static_dim": ("static_dim", lambda v: VGPDS.from_data(DATA, 2, 4, static_dim=v), [1.5, 2], [None]),
-    "fit num_steps": ("num_steps", lambda v: fit(MODEL, GUIDE, DATA, v), [0, 1.5], []),
+    "fit num_steps": ("num_steps", lambda v: fit(MODEL, GUIDE, DATA, v), [0, 1.5], [None]),
     "fit warmup": ("warmup", lambda v: fit(MODEL, GUIDE, DATA, 1, warmup=v), [1.5], [None]),
     "fit learning_rate": ("learning_rate", lambda v: fit(MODEL, GUIDE, DATA, 1, learning_rate=v), [0], [None]),
     "fit natural_rate": ("natural_rate", lambda v: fit(MODEL, GUIDE, DATA, 1, natural_rate=v), [0, 1.1], []),

@@ -25,7 +25,7 @@ def run(*arguments):
 @pytest.mark.parametrize(("size", "bound"), [("S", -126636.04092072089), ("mocap", -11437747.404213583)])
 def test_bound(size, bound):
     result = json.loads(run("benchmarks.bound", "--size", size, "--threads", "1", "--runs", "1"))
-    assert set(result) == {"size", "seconds_median", "cpu_median", "peak_rss_mb", "bound"}
+    assert set(result) == {"size", "dtype", "seconds_median", "cpu_median", "peak_rss_mb", "bound"}
     assert result["size"] == size
     assert result["bound"] == pytest.approx(bound, rel=1e-9)
 

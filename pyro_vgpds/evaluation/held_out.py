@@ -47,12 +47,13 @@ class Predictor(Protocol):
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
 
-def check_predictor(name: str, value: object) -> None:
-    """Raise a TypeError if ``value`` lacks a method of a :class:`Predictor`, of which it need not be derived.
+def check_predictor(name: str, value: object, *parts: str) -> None:
+    """Raise a TypeError if ``value`` lacks a part of a :class:`Predictor` that will be used.
 
     :param name: of the argument.
+    :param parts: names of methods and attributes.
     """
-    check_parts(name, value, "a predictor, such as a Posterior", "impute", "forecast", "reconstruct")
+    check_parts(name, value, "a predictor, such as a Posterior", *parts)
 
 
 @dataclass(frozen=True)

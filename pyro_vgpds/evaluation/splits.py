@@ -58,7 +58,7 @@ class Split:
 
         :param predictor: a model of the training data.
         """
-        check_predictor("predictor", predictor)
+        check_predictor("predictor", predictor, self.task)
         if self.task == "impute":
             return [predictor.impute(fill=False)]
         if self.task == "forecast":

@@ -116,7 +116,7 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     ['origin', 'ahead', 'rmse', 'nrmse']
     """
     check_parts("posterior", posterior, "a Posterior, or a predictor with data and condition", "data", "condition")
-    check_predictor("posterior", posterior)
+    check_predictor("posterior", posterior, "data", "condition")
     check_horizon(horizon)
     check_count("num_origins", num_origins)
     data = posterior.data

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from pathlib import Path
 
 import pyro
 import torch
@@ -98,8 +100,16 @@ def _warn(leaf: Kernel, name: str, step: float, span: float, dated: bool) -> Non
         hint = f"The times are dates, so it is in seconds; write a duration with its unit, as in {name}='24h'."
     if name in leaf.durations:
         hint = "Check the unit."
-    # the line that is shown is that of from_data or of the call of the model
-    warnings.warn(f"{name}={value:g} of {type(leaf).__name__} {fault}. {hint}", TimeScaleWarning, stacklevel=5)
+    text = f"{name}={value:g} of {type(leaf).__name__} {fault}. {hint}"
+    warnings.warn(text, TimeScaleWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """The ``stacklevel`` of a warning that shows the line outside of this package, such as that of ``from_data``."""
+    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def warn_of_spreads(data: Sequences) -> None:
@@ -115,7 +125,7 @@ def warn_of_spreads(data: Sequences) -> None:
             f"{float(scales[low]):.3g} of {names[low]} and {float(scales[high]):.3g} of {names[high]}. The model will "
             "learn the large ones only. Use scale_outputs=True, or other units.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=_outside(),
         )
 
 
@@ -130,5 +140,5 @@ def warn_of_stored(name: str, own: Tensor) -> None:
             "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
             "Call pyro.clear_param_store() between models.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=_outside(),
         )

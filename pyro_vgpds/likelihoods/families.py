@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import positive, undefined
+from pyro_vgpds.checks import as_numbers, undefined
 from pyro_vgpds.likelihoods.factors import Values, spread
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
@@ -166,7 +166,7 @@ class Binomial(_Logistic):
 
     def __init__(self, total: Any) -> None:
         super().__init__()
-        numbers = positive("total", total).double()
+        numbers = torch.from_numpy(as_numbers("total", total))
         if numbers.dim() > 1 or not bool(((numbers >= 1) & (numbers == numbers.round())).all()):
             raise ValueError(f"total must be a whole number of at least 1, or (D,) of them, but got {total!r:.80}.")
         self.register_buffer("total", numbers)

@@ -181,7 +181,7 @@ class Ensemble:
     ) -> None:
         check_list("members", members, "a list of trained models")
         for member in members:
-            check_parts("members", member, "trained models", "data", "forecast", "impute", "reconstruct")
+            check_parts("members", member, "trained models", "data")
         check_mapping("combinations", combinations, "{task: Combination}", Combination)
         check_texts("names", names, optional=True)
         self.members, self.combinations = list(members), dict(combinations)

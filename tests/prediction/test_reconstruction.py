@@ -382,7 +382,7 @@ def test_bayes_classifier():
         BayesClassifier(posteriors, prior={"walk": 1.0})
     with pytest.raises(ValueError, match="probabilities with sum 1"):
         BayesClassifier(posteriors, prior={"walk": 0.5, "run": 0.1})
-    with pytest.raises(ValueError, match="at least one class"):
+    with pytest.raises(ValueError, match="at least one entry"):
         BayesClassifier({})
     data = make_data(lengths=(8,))
     model, guide = make_model(data)

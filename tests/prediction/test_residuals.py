@@ -102,7 +102,7 @@ def test_reconstruction(belongs):
     new, data = torch.cat(y), posterior.data
     f = plain.with_noise(False).mean
     trained = white.reconstruct(t, y, belongs, **options).inducing  # E f at the training frames, q(U) having seen both
-    v = torch.empty(len(trained.inducing), 5)
+    v = torch.empty(trained.basis.size, 5)
     for part in trained.columns():
         v[:, part.outputs] = part.mean
     fitted = trained.at_data(torch.arange(data.num_frames)) @ v + trained.output_mean
