@@ -133,7 +133,7 @@ class SequenceDataset:
         self.lengths = read_lengths(lengths)
         if len(self.lengths) != len(source) or min(self.lengths) < 1:
             raise ValueError(
-                f"lengths must be {len(source)} positive numbers of frames, one for each sequence, but got "
+                f"lengths of source must be {len(source)} positive numbers of frames, one for each sequence, but got "
                 f"{counted(len(self.lengths), 'number')} with minimum {min(self.lengths, default=0)}."
             )
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))

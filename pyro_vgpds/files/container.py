@@ -93,7 +93,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         before = _identity(path)
         with safe_open(path, framework="pt") as file:  # which opens it more than once
             text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # copies in aligned memory: otherwise sums of the same numbers may be rounded in another way
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if _identity(path) == before:
             break
     if text is None:

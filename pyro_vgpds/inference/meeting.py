@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from pathlib import Path
 
@@ -106,8 +106,8 @@ def _warn(leaf: Kernel, name: str, step: float, span: float, dated: bool) -> Non
 
 def _outside() -> int:
     """The ``stacklevel`` of a warning that shows the line outside of this package, such as that of ``from_data``."""
-    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+    package, level, frame = str(Path(__file__).parents[1]), 0, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -90,7 +90,7 @@ class Endless(IterableDataset):
         ([], {}, ValueError, "source is empty"),
         (Sequences([0.0]), {}, ValueError, "source has times but no outputs"),
         (Sequences([0.0], [[1.0]]), {"lengths": [1]}, ValueError, "are those of source"),
-        ([([0.0], [[1.0]])], {"lengths": [1, 2]}, ValueError, "lengths must be 1 positive numbers"),
+        ([([0.0], [[1.0]])], {"lengths": [1, 2]}, ValueError, "lengths of source must be 1 positive numbers"),
         ([[0.0, 1.0, 2.0]], {}, TypeError, r"items of source must be pairs \(t, y\), but item 0 is a list"),
     ],
 )
