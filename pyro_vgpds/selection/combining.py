@@ -63,7 +63,8 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
     num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
-    group = entries.group
+    # intervals of forecasts, which have few origins, are wide enough without it
+    group = None if bool(found[0].ahead.any()) else entries.group
     everything = [fold == k for k in fold.unique()]
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
     for tested in everything:
@@ -79,7 +80,7 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
     for tested in everything:
         known = ~tested if len(everything) > 1 else tested
         part = checked.take(known)
-        others = calibrate_intervals(part, num_outputs, part, group=group[known])
+        others = calibrate_intervals(part, num_outputs, part, group=None if group is None else group[known])
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
     weights = stack(found, num_outputs, scale, limit, gap_length=length)
