@@ -70,7 +70,7 @@ class ARDRBFValue(MappingValue):
         sums = midpoint_sum(-0.5 * spread.log().sum(-1), w / spread, mean, z, mask)
         size = (w * z.square()).sum(-1)
         apart = size.unsqueeze(-1) + size.unsqueeze(-2) - 2.0 * (w * z) @ z.mT
-        return (self.variance.square()[..., None, None] * torch.exp(-0.25 * apart)).unsqueeze(-3) * sums
+        return (self.variance.square()[..., None, None] * torch.exp(-0.25 * apart.clamp_min(0.0))).unsqueeze(-3) * sums
 
 
 def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:

@@ -140,10 +140,10 @@ class _Statistics(torch.autograd.Function):
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:
-    """Σ_q w (z − z')², (M, M)."""
+    """Σ_q w (z − z')², (M, M), without negative values that rounding errors made: huge weights magnify them."""
     scaled = z * weight
     size = (scaled * z).sum(1)
-    return torch.addmm(size.unsqueeze(1) + size, scaled, z.mT, alpha=-2.0)
+    return torch.addmm(size.unsqueeze(1) + size, scaled, z.mT, alpha=-2.0).clamp_min_(0.0)
 
 
 def _far(W: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

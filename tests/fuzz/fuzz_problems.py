@@ -37,6 +37,7 @@ from pyro_vgpds.kernels import (
     White,
 )
 from pyro_vgpds.mapping.bound import ceiling
+from pyro_vgpds.pyro_state import own_store
 
 _SMOOTH: list[Callable[[], Kernel]] = [
     RBF, MarkovRBF, Matern12, Matern32, Matern52, Periodic, Cosine, Linear, lambda: RBF() * Periodic(),
@@ -109,7 +110,7 @@ def rounding(model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> float
     """By how much the bound changes if q(X) changes in its last digits: much if K_MM is close to singular."""
     other, bounds = copy.deepcopy(guide), []
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
+    with torch.no_grad(), own_store():
         for _ in range(8):
             size = guide.mean_bar.shape
             change = 1e-14 * torch.randn(size, generator=generator, dtype=torch.float64)

@@ -61,6 +61,16 @@ def test_the_covariance_of_inducing_inputs_equals_that_of_points(shared):
     assert many.shape == (2, 7, 7)
 
 
+def test_huge_weights_give_no_nan():
+    """Squared distances are differences of huge numbers, whose rounding errors must not become exponents."""
+    z = torch.randn(5, 3).double()
+    mean, variance = 1e-9 * torch.randn(4, 3).double(), torch.full((4, 3), 1e-10).double()
+    value = ARDRBF(1e-18, [7e28, 2e21, 50.0]).double()()
+    for psi2 in (value.psi2(mean, variance, z, None), value.psi1_y_psi2(mean, variance, z, mean, None)[1]):
+        assert bool(torch.isfinite(psi2).all())
+    assert bool((value.inducing_cov(z) <= 1e-18).all())
+
+
 def test_what_it_is_not_made_for_takes_the_separate_operations(monkeypatch):
     mean, variance, z, _, _ = _points(None, 2, 1)
     parameters = torch.ones(2).double(), torch.tensor(1.0).double()
