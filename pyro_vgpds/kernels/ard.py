@@ -45,7 +45,8 @@ class ARDRBFValue(MappingValue):
 
     def psi1(self, mean: Tensor, variance: Tensor, z: Tensor) -> Tensor:
         left, right = self._exponent(mean, variance, z)
-        return torch.exp(left @ right.mT)
+        # never above the variance: huge weights magnify the rounding errors of squared distances
+        return torch.exp(torch.minimum(left @ right.mT, self.variance.log()[..., None, None]))
 
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
         return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
