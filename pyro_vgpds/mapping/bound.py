@@ -73,11 +73,10 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
         beta = 1.0 / noise[groups.order]  # (R,), in the order of the groups
         cost = groups.rows_of_columns * (2.0 * math.pi / beta).log() + beta * groups.squares
     bound = -0.5 * cost.sum() - groups.log_scale
-    for which, columns, width in groups.runs():
-        psi0, v, psi2 = psi.psi0, psi.psi1_y.unsqueeze(0), psi.psi2
+    for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
+        psi0, psi2 = psi.psi0, psi.psi2
         if groups.num_groups > 1:
             psi0, psi2 = psi0[which], psi2[which]
-            v = psi.psi1_y[:, columns].unflatten(-1, (-1, width)).movedim(-2, -3)
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
         check = partial(check_slack, unit=noise.detach().amin() * groups.rows[which])
