@@ -20,14 +20,15 @@ def entry_importance(errors: Tensor, group: Tensor, count: int) -> Tensor:
     r"""Factors (n,) of squared errors, with mean 1, under which large errors of a few groups do not decide alone.
 
     What will be predicted has a few groups of entries only, such as a single origin of a forecast. It may be a quiet
-    time, although the sum of squared held-out errors is decided by a stormy one. So the weights w of candidates minimise
-    the mean logarithm of the error of resamples b of ``count`` groups,
+    time, although a stormy one decides the sum of squared held-out errors. So the weights w of candidates minimise the
+    mean logarithm of the squared error of resamples b of ``count`` groups,
 
     .. math:: \frac1B \sum_b \log w^\top G_b w, \qquad G_b = \frac{1}{n_b} \sum_{g \in b} \sum_{i \in g} e_i e_i^\top,
 
-    with the errors e of all candidates. Each logarithm is bounded by its tangent, so that w is found by repeated
-    minimisation of a sum of squares in which group g has the factor :math:`\sum_{b \ni g} 1 / (n_b\, w^\top G_b w)`.
-    These factors are the result.
+    with the errors e of all candidates. A hundredth of the mean squared error of the best candidate is added to each
+    :math:`w^\top G_b w`, because constant parts of the data can be predicted without errors. Each logarithm is bounded
+    by its tangent, so that w is found by repeated minimisation of a sum of squares in which group g has the factor
+    :math:`\sum_{b \ni g} 1 / (n_b\, w^\top G_b w)`. These factors are the result.
 
     :param errors: (n, candidates), in comparable units.
     :param group: (n,), the number of each entry's group.
