@@ -82,7 +82,6 @@ INLINE void NAME(exp2)(vec *x) {
     // Adding 1.5 2^52 (2^23) rounds to an integer in the low mantissa bits; the bias is that of the exponent of 2^k.
     const real shift = 1.5 * (1LL << (NAME(mantissa) - STEPS)) + NAME(bias);
     const real *p = POLYNOMIAL;
-    __asm__("" : "+r"(p));
     vec k[ROWS], f[ROWS], E[ROWS];
     each (int i = 0; i < ROWS; i++) {
         k[i] = x[i] + shift;
@@ -283,6 +282,10 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
     return 0;
 }
 
+#ifndef SINGLE
+#include "_psi1.h"
+#endif
+
 #undef vec
 #undef bits
 #undef wide
@@ -329,6 +332,29 @@ __attribute__((aligned(64))) static const uint64_t exp2_steps[16] = {
 __attribute__((aligned(64))) static const uint32_t exp2_steps_single[16] = {
     0x00000000, 0xfffdaac3, 0xfffb95c2, 0xfff9c3d3, 0xfff837f0, 0xfff6f532, 0xfff5fed7, 0xfff5583f,
     0xfff504f3, 0xfff508a4, 0xfff5672a, 0xfff6248c, 0xfff744fd, 0xfff8ccdf, 0xfffac0c7, 0xfffd257d};
+
+// sum_q log(1 + w_q s_q) and sum_q log(1 + 2 w_q s_q): logarithms of products, as long as these have no overflow
+static void log_spreads(long Q, const double *s, const double *w, double *narrow, double *wide) {
+    const double most = 0x1p250;
+    double one = 1, other = 1;
+    for (long q = 0; q < Q; q++) {
+        const double ws = w[q] * s[q];
+        if (!(ws < most)) {
+            *narrow += log(1 + ws);
+            *wide += log(1 + 2 * ws);
+            continue;
+        }
+        one *= 1 + ws;
+        other *= 1 + 2 * ws;
+        if (other > most) {
+            *narrow += log(one);
+            *wide += log(other);
+            one = other = 1;
+        }
+    }
+    *narrow += log(one);
+    *wide += log(other);
+}
 
 typedef struct {
     long N, M, Mpad, Q;  // Mpad: M rounded up to a multiple of ROWS
@@ -436,6 +462,20 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
     free(P.z);
     free(packed);
     return status;
+}
+
+// Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and psi1 (M,N).
+int rows_forward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
+                 double scale, long n0, long n1, double *a, double *rho, double *psi1) {
+    return DISPATCH(rows_forward, N, M, Q, mu, s, z, w, scale, n0, n1, a, rho, psi1);
+}
+
+// Rows n0 <= n < n1 only: those of grad_mean and grad_s (N,Q), and their share of the gradients in z (M,Q), in w (Q) and
+// in log scale, one after the other in `sums`.
+int rows_backward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
+                  const double *psi1, const double *grad, const double *da, const double *drho, const double *dmu,
+                  long n0, long n1, double *grad_mean, double *grad_s, double *sums) {
+    return DISPATCH(rows_backward, N, M, Q, mu, s, z, w, psi1, grad, da, drho, dmu, n0, n1, grad_mean, grad_s, sums);
 }
 
 #ifdef Py_LIMITED_API

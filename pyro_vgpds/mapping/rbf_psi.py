@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
@@ -35,6 +35,7 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
         and mean.shape[0] * z.shape[0] <= _MOST
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
         and native.available()
+        and rows.available()
     )
 
 
@@ -94,49 +95,32 @@ class _Statistics(torch.autograd.Function):
         y: Tensor,
     ) -> tuple[Tensor, Tensor]:
         centre = z.mean(0)
-        mu, z = mean - centre, (z - centre).contiguous()
-        spread = torch.addcmul(torch.ones_like(mu), variance, weight)  # 1 + w s
-        wide = 2.0 * spread - 1.0
-        r, rho = weight / spread, (weight / wide).contiguous()
-        constant = (-0.5) * torch.addcmul(spread.log(), r * mu, mu).sum(1)
-        mu = mu.contiguous()
-        log_scale = wide.log_().sum(1).mul_(-0.5)
-        sums = native.start_forward(log_scale, rho, mu, z, mask)
-        psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
-        apart = _apart(z, weight)
-        decay = torch.exp(-0.25 * apart) * scale.square()
+        mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
+        variance = variance.contiguous()
+        a, rho, psi1 = rows.forward(mu, variance, z, w, float(scale))
+        sums = native.start_forward(a, rho, mu, z, mask)
+        decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
         first = psi1 @ y
         psi2 = sums().mul_(decay)
         ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
+        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
+        mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
-        # Ψ1: H is its gradient in the exponents
-        H = (g_first @ y.mT).mul_(psi1)
-        h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()
-        g_r = -0.5 * (mu * (mu * h - 2.0 * at_z) + at_z2)
-        g_mean = r * (at_z - mu * h)
-        g_s = -r * (r * g_r + 0.5 * h)
-        g_w = ((g_r / spread - 0.5 * h * s) / spread).sum(0)
-        g_z = torch.addcmul(H @ (r * mu), z, H @ r, value=-1.0)
-        g_log = h.sum()
-        # Ψ2: of the sums, and of what multiplies them
-        g_a, g_rho, g_mu, g_mid = second()
-        wide, g_a = 2.0 * spread - 1.0, g_a.unsqueeze(1)
-        g_mean += g_mu
-        g_s -= rho * (g_a + 2.0 * rho * g_rho)
-        g_w += ((g_rho / wide - g_a * s) / wide).sum(0)
+            second = native.start_backward(g_second * decay, a, rho, mu, z, mask)
+        g_psi1 = g_first @ y.mT
+        *sums, g_mid = second()
+        g_mean, g_s, g_z, g_w, g_log = rows.backward(mu, s, z, w, psi1, g_psi1, tuple(sums))
+        # of what multiplies the sums of Ψ2
         W, far = _far((g_second * psi2).sum(0), z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale
-        return g_mean, g_s, g_z, g_w.sum_to_size(w.shape), g_scale.reshape(scale.shape), None, None
+        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:
