@@ -22,7 +22,8 @@ from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
-_MOST = 1 << 22  # numbers in Ψ1 up to which it is kept for the backward pass
+_MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
+_BLOCK = 1 << 18  # numbers in a block of Ψ1: memory that is used again costs less than new pages
 
 
 def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
@@ -97,10 +98,9 @@ class _Statistics(torch.autograd.Function):
         centre = z.mean(0)
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
-        a, rho, psi1 = rows.forward(mu, variance, z, w, float(scale))
+        a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
         sums = native.start_forward(a, rho, mu, z, mask)
         decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
-        first = psi1 @ y
         psi2 = sums().mul_(decay)
         ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
@@ -112,15 +112,39 @@ class _Statistics(torch.autograd.Function):
         mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
             second = native.start_backward(g_second * decay, a, rho, mu, z, mask)
-        g_psi1 = g_first @ y.mT
         *sums, g_mid = second()
-        g_mean, g_s, g_z, g_w, g_log = rows.backward(mu, s, z, w, psi1, g_psi1, tuple(sums))
+        parts = []
+        for block in _blocks(len(mu), len(z)):
+            own, g_psi1 = tuple(x[block] for x in sums), g_first @ y[block].mT
+            part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
+            parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
+        g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
         # of what multiplies the sums of Ψ2
         W, far = _far((g_second * psi2).sum(0), z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale
         return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
+
+
+def _blocks(count: int, points: int) -> list[slice]:
+    """Blocks of the N rows of Ψ1."""
+    step = max(1, _BLOCK // points)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _products(
+    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """a (N,), ρ (N, Q), Ψ1ᵀY (M, R), and Ψ1ᵀ (M, N) if it is one block: else the backward pass makes it again."""
+    blocks, first, parts = _blocks(len(mu), len(z)), y.new_zeros(len(z), y.shape[1]), []
+    for block in blocks:
+        a, rho, psi1 = rows.forward(mu[block], s[block], z, w, scale)
+        first.addmm_(psi1, y[block])
+        parts.append((a, rho))
+    if len(blocks) == 1:
+        return a, rho, first, psi1
+    return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:

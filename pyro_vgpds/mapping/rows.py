@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import chunks, open_library, run
 
-__all__ = ["RowGradients", "RowTerms", "available", "backward", "forward"]
+__all__ = ["RowGradients", "RowTerms", "available", "backward", "forward", "joined"]
 
 _UNIT = 64  # unit of the chunks of rows
 _EXP = 16  # multiply-adds that an exponential costs
@@ -91,6 +91,15 @@ def backward(
     total = functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))  # in the order of the rows
     g_z, g_w, g_log = total.split([z.numel(), len(w), 1])
     return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
+
+
+def joined(parts: Sequence[RowGradients]) -> RowGradients:
+    """The gradients of all rows from those of blocks of them, in order.
+
+    :param parts: the blocks.
+    """
+    mean, variance, *sums = zip(*parts, strict=True)
+    return RowGradients(torch.cat(mean), torch.cat(variance), *(functools.reduce(torch.add, each) for each in sums))
 
 
 def _run(
