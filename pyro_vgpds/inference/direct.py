@@ -9,8 +9,9 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
@@ -63,14 +64,21 @@ class PlainGuide(Protocol):
         ...
 
 
+@functools.cache
+def _has_parts(kind: type, protocol: type) -> bool:
+    """Whether a class has the methods of a protocol, which takes long to find out."""
+    return issubclass(kind, protocol)
+
+
 def is_plain(model: object, guide: object, *args: object) -> bool:
     """Whether :func:`direct_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
     and Pyro's parameter store has the parameters of these modules.
     """
     if len(args) != 1 or not isinstance(args[0], Sequences) or runtime.am_i_wrapped():
         return False
-    if not isinstance(model, PlainModel) or not isinstance(guide, PlainGuide):
+    if not (_has_parts(type(model), PlainModel) and _has_parts(type(guide), PlainGuide)):
         return False
+    model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     if not guide.is_plain(model) or not model.is_plain(args[0]):
         return False
     with pyro_lock():
@@ -85,8 +93,7 @@ def direct_loss(model: object, guide: object, data: Sequences) -> Tensor:
     :param guide: its :class:`PlainGuide`.
     :param data: the sequences.
     """
-    assert isinstance(model, PlainModel)
-    assert isinstance(guide, PlainGuide)
+    model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     assert data.y is not None
     prior = model.path_prior(data)
     q = guide.make_posterior(prior)
