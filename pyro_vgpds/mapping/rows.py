@@ -71,7 +71,7 @@ def forward(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> RowTer
     :param scale: σ².
     """
     terms = RowTerms(mu.new_empty(len(mu)), torch.empty_like(mu), mu.new_empty(len(z), len(mu)))
-    _run("forward", mu, s, z, w, (scale,), lambda: terms)
+    _run("forward", (mu, s, z, w), (scale,), lambda: terms)
     return terms
 
 
@@ -85,9 +85,9 @@ def backward(
     :param sums: the gradients of the sums of Ψ2 in ``a`` (N,), ``rho`` (N, Q) and ``mu`` (N, Q).
     """
     g_mean, g_s, inputs = torch.empty_like(mu), torch.empty_like(s), (psi1, grad, *sums)
-    _check((mu, s, z, w), inputs)
     pointers = tuple(x.data_ptr() for x in inputs)
-    parts = _run("backward", mu, s, z, w, pointers, lambda: (g_mean, g_s, mu.new_empty(z.numel() + len(w) + 1)))
+    outputs = (g_mean, g_s)
+    parts = _run("backward", (mu, s, z, w, *inputs), pointers, lambda: (*outputs, mu.new_empty(z.numel() + len(w) + 1)))
     total = functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))  # in the order of the rows
     g_z, g_w, g_log = total.split([z.numel(), len(w), 1])
     return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
@@ -103,38 +103,27 @@ def joined(parts: Sequence[RowGradients]) -> RowGradients:
 
 
 def _run(
-    direction: str,
-    mu: Tensor,
-    s: Tensor,
-    z: Tensor,
-    w: Tensor,
-    more: tuple[float, ...],
-    make_outputs: Callable[[], tuple[Tensor, ...]],
+    direction: str, inputs: tuple[Tensor, ...], more: tuple[float, ...], make_outputs: Callable[[], tuple[Tensor, ...]]
 ) -> list[tuple[Tensor, ...]]:
     """Call the C function for ranges of rows, and return the outputs of each."""
-    _check((mu, s, z, w))
+    mu, _, z, _, *_ = inputs
     (count, dims), points = mu.shape, len(z)
+    rows, pairs = (count, dims), (points, count)
+    shapes = [rows, rows, (points, dims), (dims,), pairs, pairs, (count,), rows, rows]
+    if min(count, dims, points) < 1 or [x.shape for x in inputs] != shapes[: len(inputs)]:
+        raise ValueError("mu, s, z, w must be (N, Q), (N, Q), (M, Q), (Q,), and the others (M, N) or (N, ...)")
+    for x in inputs:
+        if not (x.dtype is torch.float64 and x.is_cpu and x.is_contiguous()):
+            raise ValueError("the compiled loops take contiguous float64 CPU tensors")
     work = count * points * (_EXP + 4 * dims)
     ranges = chunks(count, _UNIT, work)
     outputs = [make_outputs() for _ in ranges]
     function = getattr(_library(), f"rows_{direction}")
-    pointers = [x.data_ptr() for x in (mu, s, z, w)]
+    pointers = [x.data_ptr() for x in inputs[:4]]
 
-    def call(rows: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
-        return function(count, points, dims, *pointers, *more, *rows, *(x.data_ptr() for x in tensors))
+    def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
+        return function(count, points, dims, *pointers, *more, *range_, *(x.data_ptr() for x in tensors))
 
     if any(run(call, ranges, outputs, work)):
         raise MemoryError("the compiled loop ran out of memory")
     return outputs
-
-
-def _check(inputs: tuple[Tensor, Tensor, Tensor, Tensor], others: tuple[Tensor, ...] = ()) -> None:
-    mu, _, z, _ = inputs
-    (count, dims), points = mu.shape, len(z)
-    shapes = [(count, dims), (count, dims), (points, dims), (dims,)]
-    shapes += [(points, count), (points, count), (count,), (count, dims), (count, dims)]
-    tensors = (*inputs, *others)
-    if min(count, dims, points) < 1 or any(x.shape != shape for x, shape in zip(tensors, shapes, strict=False)):
-        raise ValueError("mu, s, z, w must be (N, Q), (N, Q), (M, Q), (Q,), and the others (M, N) or (N, ...)")
-    if any(x.dtype != torch.float64 or x.device.type != "cpu" or not x.is_contiguous() for x in tensors):
-        raise ValueError("the compiled loops take contiguous float64 CPU tensors")
