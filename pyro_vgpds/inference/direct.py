@@ -9,7 +9,6 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Protocol, cast, runtime_checkable
 
@@ -61,10 +60,14 @@ class PlainGuide(Protocol):
         ...
 
 
-@functools.cache
+_kinds: dict[tuple[type, type], bool] = {}
+
+
 def _has_parts(kind: type, protocol: type) -> bool:
     """Whether a class has the methods of a protocol, which takes long to find out."""
-    return issubclass(kind, protocol)
+    if (kind, protocol) not in _kinds:
+        _kinds[kind, protocol] = issubclass(kind, protocol)
+    return _kinds[kind, protocol]
 
 
 def is_plain(model: object, guide: object, *args: object) -> bool:

@@ -69,7 +69,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     shared = noise.shape[-1] == 1
     order = None if shared else groups.order
     assert shared or order is not None, "one noise for each output needs the columns themselves"
-    number, square = (groups.totals if shared else (groups.rows_of_columns, groups.squares))
+    number, square = groups.totals if shared else (groups.rows_of_columns, groups.squares)
     # β (1,) or (R,), in the order of the groups, and the terms that have nothing to do with the latent points
     beta, bound = _NoiseTerms.apply(noise, order, number, square)
     bound, least = bound - groups.log_scale, float(noise.detach().amin())

@@ -112,10 +112,10 @@ class _Statistics(torch.autograd.Function):
         mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
             second = native.start_backward(g_second * decay, a, rho, mu, z, mask)
-        *sums, g_mid = second()
+        g_a, g_rho, g_mu, g_mid = second()
         parts = []
         for block in _blocks(len(mu), len(z)):
-            own, g_psi1 = tuple(x[block] for x in sums), g_first @ y[block].mT
+            own, g_psi1 = (g_a[block], g_rho[block], g_mu[block]), g_first @ y[block].mT
             part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
             parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
         g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
@@ -136,7 +136,10 @@ def _blocks(count: int, points: int) -> list[slice]:
 def _products(
     mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """a (N,), ρ (N, Q), Ψ1ᵀY (M, R), and Ψ1ᵀ (M, N) if it is one block: else the backward pass makes it again."""
+    """The vector a (N,), ρ (N, Q), Ψ1ᵀY (M, R), and Ψ1ᵀ (M, N) if it is one block.
+
+    The backward pass makes several blocks again.
+    """
     blocks, first, parts = _blocks(len(mu), len(z)), y.new_zeros(len(z), y.shape[1]), []
     for block in blocks:
         a, rho, psi1 = rows.forward(mu[block], s[block], z, w, scale)
