@@ -101,12 +101,10 @@ class _Statistics(torch.autograd.Function):
         constant = (-0.5) * torch.addcmul(spread.log(), r * mu, mu).sum(1)
         mu = mu.contiguous()
         log_scale = wide.log_().sum(1).mul_(-0.5)
-        sums = native.start_forward(log_scale, rho, mu, z, mask)
+        decay = torch.exp(-0.25 * _apart(z, weight)) * scale.square()
+        sums = native.start_forward(log_scale, rho, mu, z, mask, decay)
         psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
-        apart = _apart(z, weight)
-        decay = torch.exp(-0.25 * apart) * scale.square()
-        first = psi1 @ y
-        psi2 = sums().mul_(decay)
+        first, psi2 = psi1 @ y, sums()
         ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
         return first, psi2
@@ -116,7 +114,8 @@ class _Statistics(torch.autograd.Function):
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
+            second, W = native.start_decayed_backward(g_second, log_scale, rho, mu, z, mask, decay, psi2)
+        assert W is not None
         # Ψ1: H is its gradient in the exponents
         H = (g_first @ y.mT).mul_(psi1)
         h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()
@@ -132,7 +131,7 @@ class _Statistics(torch.autograd.Function):
         g_mean += g_mu
         g_s -= rho * (g_a + 2.0 * rho * g_rho)
         g_w += ((g_rho / wide - g_a * s) / wide).sum(0)
-        W, far = _far((g_second * psi2).sum(0), z)
+        W, far = _far(W, z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale
