@@ -395,6 +395,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "AutoExplicit.collect": lambda k: (vg.AutoExplicit(k.model, k.data).collect, {"batch_size": 2}),
     "AutoExplicit.from_collapsed": lambda k: (vg.AutoExplicit.from_collapsed, {
         "guide": k.guide, "data": k.data, "store": None}),
+    "AutoExplicit.part": lambda k: (vg.AutoExplicit(k.model, k.data).part, {"sequences": [0]}),
     "AutoExplicit.from_sample": lambda k: (vg.AutoExplicit.from_sample, {
         "guide": k.guide, "sample": k.data, "data": k.data, "store": None}),
     "MappedSequences": lambda k: (data.MappedSequences, {"y": k.folder / "y.npy", "lengths": [2, 4], "t": 0.1}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
+from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
@@ -170,7 +172,7 @@ class SequenceDataset:
         >>> many.sequences([1])
         Sequences(1 sequence, 1 frame, 1 output)
         """
-        chosen = self._check(range(self.num_sequences) if indices is None else indices)
+        chosen = self.check_indices(range(self.num_sequences) if indices is None else indices)
         if isinstance(self._source, Sequences):
             return self._source if chosen == list(range(self.num_sequences)) else _Some(self._source, chosen)
         items = [self._item(i) for i in chosen]
@@ -188,7 +190,7 @@ class SequenceDataset:
 
         :param indices: which sequences.
         """
-        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self._check(indices)]
+        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self.check_indices(indices)]
         return torch.cat(parts).to(self.device)
 
     def batch(self, indices: Sequence[int] | Tensor) -> Batch:
@@ -225,13 +227,40 @@ class SequenceDataset:
         check_count("batch_size", batch_size)
         return order.tensor_split(-(-self.num_sequences // batch_size))
 
-    def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
+    def named(self, indices: Sequence[int]) -> Sequences:
+        """As :meth:`sequences`, with names: those that the data have, or else the indices.
+
+        :param indices: which of them.
+        """
+        data = copy.copy(self.sequences(indices))
+        data.names = [str(i) for i in indices] if data.names is None else data.names
+        return data
+
+    def placeholder(self, num_outputs: int) -> Sequences:
+        """A sequence of one frame in which nothing was observed, like those of the data; nothing is read from files.
+
+        :param num_outputs: D.
+        """
+        t, own = torch.zeros(1, dtype=self.dtype), self._source
+        if isinstance(own, Sequences):
+            y = torch.full((1, own.num_base_outputs), torch.nan, dtype=self.dtype)
+            return make_like(own, [t], [y], names=["none"], exposure=None)
+        y = torch.full((1, num_outputs), torch.nan, dtype=self.dtype)
+        return Sequences([t], [y], columns=self.columns, names=["none"], dtype=self.dtype, device=self.device)
+
+    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False) -> list[int]:
+        """Indices of sequences as a list.
+
+        :param indices: which of them, different from each other.
+        :param empty: whether there may be none.
+        :raises ValueError: if one does not exist or repeats.
+        """
         if not isinstance(indices, range):
             check_list("indices", indices, "a list of sequences")
         given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
         given = given if isinstance(given, list) else [given]
         wrong = [i for i in given if not is_whole(i) or not 0 <= i < self.num_sequences]
-        if not given or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
+        if (not given and not empty) or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
             fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
             raise ValueError(f"indices must be different sequences from 0 to {self.num_sequences - 1}, but {fault}.")
         return [int(i) for i in given]

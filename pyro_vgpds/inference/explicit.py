@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,11 @@ from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.first_sites import Encode, first_sites, linear_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.partial import PartialGuide, partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import site_store
-from pyro_vgpds.inference.streaming import stream
-from pyro_vgpds.inference.subsampling import Subsampled
+from pyro_vgpds.inference.streaming import Streamed, stream
+from pyro_vgpds.inference.subsampling import Subsampled, model_of
 from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
@@ -26,7 +27,7 @@ from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
 
-__all__ = ["AutoExplicit", "model_of"]
+__all__ = ["AutoExplicit"]
 
 
 class AutoExplicit(OpperArchambeauGuide):
@@ -92,6 +93,7 @@ class AutoExplicit(OpperArchambeauGuide):
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
         super().__init__(model, **options)
         self.data, self.is_free = as_dataset(data), free
+        self._found: tuple[Streamed, list[tuple[int, int]]] | None = None  # of the last pass over all sequences
         first = first_sites(inner, self.data, start)
         eta, lam = site_store(store, self.data.num_frames, inner.latent_dim, self.data.device)
         with torch.no_grad():
@@ -133,7 +135,7 @@ class AutoExplicit(OpperArchambeauGuide):
         q = read_point(guide.model, guide, own.sequences()).q
         assert isinstance(q, OpperArchambeau)
         new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
-        _share_hyperparameters(guide, new)
+        share_hyperparameters(guide, new)
         return new
 
     @classmethod
@@ -162,7 +164,7 @@ class AutoExplicit(OpperArchambeauGuide):
         x = read_point(model, guide, sample).q.mean
         new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
         new.dual = first.dual.scaled(new.data.num_sequences / sample.num_sequences)
-        _share_hyperparameters(guide, new)
+        share_hyperparameters(guide, new)
         return new
 
     def collapsed(self) -> AutoOpperArchambeau:
@@ -176,11 +178,11 @@ class AutoExplicit(OpperArchambeauGuide):
         model, own = self.collapsed_model, self
         if isinstance(self.model, Subsampled):  # which would draw a batch
             own = AutoExplicit(model, self.data, start=(self.eta.detach(), self.lam.detach()))
-            _share_hyperparameters(self, own)
+            share_hyperparameters(self, own)
         q = read_point(model, own, self.data.sequences()).q
         assert isinstance(q, OpperArchambeau)
         new = AutoOpperArchambeau(model, mean_bar=q.mean_bar, lam=q.lam)
-        _share_hyperparameters(self, new)
+        share_hyperparameters(self, new)
         return new
 
     @one_at_a_time
@@ -196,8 +198,41 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> abs(AutoExplicit.from_collapsed(guide, data).collect() - post.bound) < 1e-5 * abs(post.bound)
         True
         """
-        self.dual, bound = stream(self, self.data, batch_size)
+        self._found = stream(self, self.data.batches(batch_size)), self._marks()
+        self.dual, bound = self._found[0].optimum()
         return bound
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """What tells whether a tensor that the sums over frames depend on has changed."""
+        own = (self.collapsed_model.parameters(), self.collapsed_model.buffers(), self.parameters(), self.buffers())
+        return [(id(x), x._version) for part in own for x in part]
+
+    @one_at_a_time
+    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[PartialGuide, Sequences]:
+        """What predictions need, with only some of the sequences in memory, or none: ``Posterior(model, *own.part())``.
+
+        Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing, which tell q(U).
+        So new sequences are reconstructed, scored and generated as if all were in memory, and the chosen ones can also
+        be continued and imputed. :func:`~pyro_vgpds.save` writes both to a file.
+
+        :param sequences: indices of the sequences that are read into memory. Default: none. After
+            :func:`~pyro_vgpds.fit` or :meth:`collect` no data are then read, and the result has one frame in which
+            nothing was observed.
+        :returns: a guide with their q(X) and the sums over all others, and the sequences, in the given order. Names are
+            those that the data have, or else the indices.
+        :raises ValueError: if an index does not exist, or the guide is free.
+
+        >>> some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part([1]))
+        >>> torch.allclose(some.forecast([2.6], "1").mean, post.forecast([2.6], 1).mean, rtol=1e-4)
+        True
+        """
+        if self.is_free:
+            raise ValueError("part needs the sums over all frames, which give the optimal q(U), but the guide is free.")
+        chosen = self.data.check_indices(sequences, empty=True)
+        if self._found is None or self._found[1] != self._marks():
+            self.collect()
+            assert self._found is not None
+        return partial_guide(self, self.data, self._found[0], chosen, self.lam.detach().mean(0))
 
     @property
     def collapsed_model(self) -> PyroModule:
@@ -256,20 +291,3 @@ class AutoExplicit(OpperArchambeauGuide):
                 owner[name] = value.to(moved.device)
         self.dual = self.dual.to(self.dual.v.device if self.is_free else self.eta.device)
         return self
-
-
-def model_of(guide: OpperArchambeauGuide) -> PyroModule:
-    """The model of a guide, without subsampling.
-
-    :param guide: of any kind.
-    """
-    model = guide.model.model if isinstance(guide.model, Subsampled) else guide.model
-    assert isinstance(model, PyroModule)
-    return model
-
-
-def _share_hyperparameters(guide: OpperArchambeauGuide, new: OpperArchambeauGuide) -> None:
-    """Give a guide the distributions of hyperparameters of another one: the same modules, which training moves."""
-    for name in ("locs", "scales"):
-        if hasattr(guide, name):
-            setattr(new, name, getattr(guide, name))

@@ -23,12 +23,13 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, frame_sums
 from pyro_vgpds.types import Shape
 
-__all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density"]
+__all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density", "optimum"]
 
 
 def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) -> Tensor:
@@ -42,6 +43,18 @@ def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) ->
     rest = sums.square - 2.0 * (sums.v * q.mean).sum(-2) + q.quadratic(sums.a, sums.of_output) + spare
     each = sums.rows * (2.0 * math.pi * noise).log() + rest / noise
     return -0.5 * each.sum() - sums.log_scale
+
+
+def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
+    """The optimal q(U) of frames, and their part of the bound, which is then the collapsed one.
+
+    :param sums: of the frames.
+    :param noise: 1/β of the scaled outputs, (1,) or (D,).
+    """
+    m, d = sums.v.shape
+    dual = Dual.empty(m, d, device=sums.v.device).moved(sums, 1.0, 1.0)
+    q = dual.posterior(noise)
+    return dual, expected_log_density(sums, noise, q) - q.kl_to_prior()
 
 
 class ExplicitGP(Expandable):

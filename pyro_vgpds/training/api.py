@@ -16,6 +16,7 @@ from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import check_same
+from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
@@ -189,6 +190,11 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
         raise TypeError(
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "
             f"{type(guide).__name__}. Train other guides with Pyro's SVI."
+        )
+    if isinstance(guide, PartialGuide):
+        raise TypeError(
+            "guide has some of the sequences only, with fixed sums over the others, and cannot be trained. Train the "
+            "AutoExplicit that it is a part of."
         )
     if guide.model is not model:
         raise ValueError("guide was made for another model: give the model and its own guide, such as guide.model.")

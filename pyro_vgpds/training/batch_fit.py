@@ -9,8 +9,10 @@ from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
-from pyro_vgpds.inference.explicit import AutoExplicit, model_of
+from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
@@ -143,7 +145,7 @@ class BatchFit:
 
 
 def _check_guide(model: object, guide: object) -> None:
-    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)):
+    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)) or isinstance(guide, PartialGuide):
         raise TypeError(
             f"guide must be an AutoExplicit or AutoOpperArchambeau with batch_size, but got {type(guide).__name__}."
         )
