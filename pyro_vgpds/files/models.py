@@ -189,6 +189,8 @@ def describe_model(
     }
     if amortised:
         header["guide"] = {"kind": "AmortizedOpperArchambeau"}
+    if isinstance(guide, PartialGuide) and states is None:
+        guide.put_factors(data)
     of_model, of_guide = (model.state_dict(), guide.state_dict()) if states is None else states
     tensors = {f"model.{name}": value for name, value in of_model.items()}
     if (known := remembered_by(guide)) is not None:

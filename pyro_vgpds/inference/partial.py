@@ -30,14 +30,32 @@ class PartialGuide(AutoOpperArchambeau):
 
     :param model: a :class:`~pyro_vgpds.VGPDS`.
     :param remembered: what the other sequences add.
+    :param factors: the state of the Gaussian factors of the outputs, (2, n, F), if they are not Gaussian. The model
+        gets it when the guide is read.
     :param options: as for :class:`~pyro_vgpds.AutoOpperArchambeau`.
     """
 
-    def __init__(self, model: PyroModule, remembered: Remembered, **options: Any) -> None:
+    def __init__(
+        self, model: PyroModule, remembered: Remembered, factors: Tensor | None = None, **options: Any
+    ) -> None:
         super().__init__(model, **options)
-        self.remembered = remembered
+        self.remembered, self.factors = remembered, factors
         for parameter in self.frame_parameters:
             parameter.requires_grad_(False)
+
+    def put_factors(self, data: object) -> None:
+        """Give the model the factors of the outputs of these sequences.
+
+        :param data: the sequences.
+        """
+        if self.factors is not None and isinstance(data, Sequences):
+            sites = model_of(self).sites
+            sites.set(self.factors.to(self.lam_unconstrained.device))
+            sites.belong_to(data)
+
+    def median(self, *args: Any, **kwargs: Any) -> Any:
+        self.put_factors(args[0] if args else None)
+        return super().median(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PartialGuide:
         """Moves to another device; the sums stay float64."""
@@ -62,18 +80,24 @@ def partial_guide(
     :param chosen: which of them are read.
     :param lam: the average λ of all frames, (Q,).
     """
-    model = model_of(guide)
+    model, factors = model_of(guide), None
+    state: Tensor = guide.factors
     if chosen:
         own, batch = data.named(chosen), data.batch(chosen)
-        streamed = streamed.without(stream(guide, [batch]))
+        streamed = streamed.without(stream(guide, batch).estimated(guide, batch))
         with torch.no_grad():
             q = guide.make_posterior(at_medians(guide, batch)[1])
             sites = {"mean_bar": q.mean_bar, "lam": q.lam}
+        if state.shape[-1]:
+            factors = state[:, batch.rows].clone()
     else:
         own = data.placeholder(model.num_outputs)
         sites = {"mean_bar": torch.zeros_like(lam).unsqueeze(0), "lam": _NOTHING * lam.unsqueeze(0)}
-    remembered = Remembered(streamed.sums, streamed.kl, data.num_sequences - len(chosen), lam)
-    new = PartialGuide(model, remembered, **sites)
+        if state.shape[-1]:
+            factors = torch.zeros_like(state[:, :1])
+    count = data.num_sequences - len(chosen)
+    remembered = Remembered(streamed.sums, streamed.kl, count, lam, streamed.limits, streamed.estimate)
+    new = PartialGuide(model, remembered, factors, **sites)
     share_hyperparameters(guide, new)
     return new, own
 

@@ -71,6 +71,7 @@ class ExplicitGP(Expandable):
     :param gp: p(y given x), with the latent points.
     :param u: whitened inducing variables (..., M, D).
     :param prior: of u, with the Cholesky factor of K_MM.
+    :param places: which frames of q(x) the outputs belong to, (N,). Default: all.
 
     >>> import torch
     >>> from pyro_vgpds.mapping import ExplicitGP, InducingPrior
@@ -85,8 +86,8 @@ class ExplicitGP(Expandable):
 
     has_rsample = True
 
-    def __init__(self, gp: SparseGP, u: Tensor, prior: InducingPrior) -> None:
-        self.gp, self.u, self.prior = gp, u.double(), prior
+    def __init__(self, gp: SparseGP, u: Tensor, prior: InducingPrior, places: Tensor | None = None) -> None:
+        self.gp, self.u, self.prior, self.places = gp, u.double(), prior, places
         batch = torch.broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
         super().__init__(batch, gp.event_shape, validate_args=False)
 
@@ -137,7 +138,8 @@ class ExpectedGP(Expandable):
 
     def __init__(self, likelihood: ExplicitGP, posterior: TorchDistribution, inducing: InducingGaussian) -> None:
         self.likelihood, self.inducing = likelihood, inducing
-        self.x_mean, self.x_variance = posterior.mean, posterior.variance
+        rows = slice(None) if likelihood.places is None else likelihood.places
+        self.x_mean, self.x_variance = posterior.mean[..., rows, :], posterior.variance[..., rows, :]
         if likelihood.batch_shape or posterior.batch_shape or inducing.batch_shape:
             raise ValueError(
                 "the bound with explicit inducing variables takes one draw at a time: use vectorize_particles=False."

@@ -104,12 +104,12 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     :param learn: train the hyperparameters further.
     """
     origin, known = posterior.origin, posterior.training.remembered
-    if known is not None and num_steps:
+    if known is not None and (num_steps or known.limits is not None):
         raise ValueError(
             "this needs natural steps with all training sequences in memory, but "
             f"{counted(known.num_sequences, 'sequence')} of this posterior are not. Make a posterior of all sequences, "
-            "Posterior(model, explicit, explicit.data.sequences()), or call extended with new times only and without "
-            "free=True."
+            "Posterior(model, explicit, explicit.data.sequences()). If outputs are Gaussian, extended works with new "
+            "times only and without free=True."
         )
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])

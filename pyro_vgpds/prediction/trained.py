@@ -112,7 +112,10 @@ def guessed(outputs: LikelihoodValue, data: Sequences) -> Sequences:
     """
     assert data.y is not None
     y, lengths = data.y.double(), list(data.times.lengths)
-    f = guess(outputs, y, data.times.lengths)
+    if data.num_observed:
+        f = guess(outputs, y, data.times.lengths)
+    else:
+        f = y.repeat_interleave(outputs.likelihood.num_functions, 1)
     parts = []
     for part, seen in zip(f.split(lengths), torch.isfinite(y).split(lengths), strict=True):
         known = seen.any(0).repeat_interleave(part.shape[1] // seen.shape[1])
