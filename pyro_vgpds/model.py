@@ -63,6 +63,9 @@ _LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would ha
 #: the data that each model ran on last; not an attribute, because copies of a model have not run
 _ran_on: weakref.WeakKeyDictionary[VGPDS, weakref.ref[Sequences]] = weakref.WeakKeyDictionary()
 
+#: models that ran on batches, which are others each time
+_ran_on_batches: weakref.WeakSet[VGPDS] = weakref.WeakSet()
+
 
 def _marked(*sites: str) -> Any:
     """A mark for Collapsed_ELBO: integrate over these sites. Every other algorithm ignores it."""
@@ -315,18 +318,24 @@ class VGPDS(ParameterModule):
         result = super().__call__(*args, **kwargs)
         if data is not None:
             _ran_on[self] = weakref.ref(data)
+        if isinstance(data, Batch):
+            _ran_on_batches.add(self)
         return result
 
-    def is_plain(self, data: Sequences) -> bool:
+    def is_plain(self, data: Sequences | Batch) -> bool:
         """Whether the bound on ``data`` can be computed without running the model as a Pyro program: it has run on
-        them, as this class defines it, its outputs are Gaussian, and it has no priors on hyperparameters.
+        them, or on a batch if they are one, as this class defines it, its outputs are Gaussian, and it has no priors on
+        hyperparameters.
 
-        :param data: the sequences.
+        :param data: the sequences, or a batch.
         """
+        if isinstance(data, Batch):
+            known, y = self in _ran_on_batches, data.sequences.y
+        else:
+            known, y = self in _ran_on and _ran_on[self]() is data, data.y
         return (
-            self in _ran_on
-            and _ran_on[self]() is data
-            and data.y is not None
+            known
+            and y is not None
             and self.output_likelihood is None
             and type(self).forward is VGPDS.forward
             and not (self._forward_hooks or self._forward_pre_hooks)
@@ -359,7 +368,7 @@ class VGPDS(ParameterModule):
         k_f, path = self.mapping(), self.path_prior(batch.paths)
         prior = self.inducing_prior(batch, k_f)
         u = pyro.sample("u", prior)
-        path.rows, path.places = (batch.rows, None) if batch.places is None else (None, batch.places)
+        path.rows, path.places = batch.path_rows, batch.places
         with poutine.scale(scale=batch.path_scale):
             x = pyro.sample("x", path)
         x = x if batch.places is None else x[..., batch.places, :]

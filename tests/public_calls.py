@@ -77,7 +77,7 @@ INNER = {
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
     "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.check_indices",
     "SequenceDataset.named", "SequenceDataset.placeholder", "FrameDataset.parts", "AutoExplicit.batch_factors",
-    "VGPDS.inducing_prior", "VGPDS.outputs_on",
+    "AutoExplicit.is_plain", "VGPDS.inducing_prior", "VGPDS.outputs_on",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),

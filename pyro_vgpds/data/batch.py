@@ -49,6 +49,11 @@ class Batch:
         return self.scale
 
     @property
+    def path_rows(self) -> Tensor | None:
+        """Which of the frames of all sequences those of the paths are; None for all."""
+        return self.rows
+
+    @property
     def places(self) -> Tensor | None:
         """Which frames of the paths the outputs belong to; None for all."""
         return None

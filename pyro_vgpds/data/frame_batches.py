@@ -50,6 +50,11 @@ class FrameBatch(Batch):
         return 1.0
 
     @property
+    def path_rows(self) -> None:
+        """Which of the frames of all sequences those of the path are: all."""
+        return None
+
+    @property
     def places(self) -> Tensor:
         """Which frames of the path the outputs belong to, (B,)."""
         return self.rows

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide of a model that is trained in batches: q(U), and q(X) of the sequences of each batch."""
+"""The guide of a model that is trained in batches: q(U), and q(X) of the sequences of each batch.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
@@ -248,6 +251,14 @@ class AutoExplicit(OpperArchambeauGuide):
             return q.mean if self._computing_median else q
         found: TorchDistribution | Tensor = super().get_posterior(name, prior)
         return found
+
+    def is_plain(self, model: object) -> bool:
+        """Whether q(X) and q(U) of a batch can be computed without running the guide as a Pyro program.
+
+        :param model: the model.
+        """
+        own = type(self).get_posterior is AutoExplicit.get_posterior
+        return own and self.model is model and not self.is_free and self.is_as_made()
 
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U). :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.

@@ -95,7 +95,8 @@ def fit(
         Default: a tenth of ``num_steps``, at most 20.
     :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. 0
         disables it. With ``batch_size``: the same for the averages of three consecutive epochs.
-    :param batch_size: sequences of a batch. Default: all sequences, with the collapsed bound.
+    :param batch_size: sequences of a batch, or frames if there is a single sequence. Default: all of them, with the
+        collapsed bound.
     :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
     :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
         ``"constant"`` stays.
