@@ -3,8 +3,8 @@
 
 The task ``points`` of :mod:`benchmarks.defaults`: a random fifth of the entries is hidden. Both models have the
 library's defaults. Prints one JSON line for each data set and likelihood, with means over the seeds: the root mean
-squared error, the log score of a hidden entry, and the percentage of them in intervals of 50, 80 and 95 %. Seeds 0, 1 and
-2 are those of the table in docs/benchmarks.md; the defaults were chosen on seeds from 10 on.
+squared error, the log score of a hidden entry, and the percentage of them in intervals of 50, 80 and 95 %. Seeds 0, 1
+and 2 are those of the table in docs/benchmarks.md; the defaults were chosen on seeds from 10 on.
 """
 
 from __future__ import annotations
