@@ -121,7 +121,7 @@ class CollapsedLatent:
         gp = self.gp
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
-        psi, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
+        psi, factor = basis.expect(self.x, self.x_variance, weight.mT.contiguous(), linear), basis.factor()
         bound = site_bound(psi, factor, site_limits(weight, linear)) + mean_terms(sites, gp.output_mean)
         return bound, psi, factor
 
