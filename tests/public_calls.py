@@ -496,7 +496,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "MapGPLVM.fit": lambda k: (baselines.MapGPLVM.fit, {"model": k.fresh()[0], "data": k.data, "num_steps": 1}),
     "MapGPLVM.reconstruct": lambda k: (k.gplvm.reconstruct, {**_NEW, "num_steps": 1}),
     **{name: lambda k, name=name: (getattr(baselines, name), _BASE)
-       for name in ("column_mean", "cubic_spline", "last_value", "linear_interpolation")},
+       for name in ("column_mean", "column_median", "cubic_spline", "last_value", "linear_interpolation")},
     "estimate_period": lambda k: (baselines.estimate_period, {
         "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None]}),
     "gp_interpolation": lambda k: (baselines.gp_interpolation, {**_BASE, "kernel": Matern32, "return_variance": True}),
