@@ -197,6 +197,11 @@ class CollapsedOutputs(Expandable):
         self.outputs, self.latent, self.likelihood = outputs, latent, latent.gp
         super().__init__(latent.batch_shape, outputs.event_shape, validate_args=False)
 
+    @property
+    def sites(self) -> OutputSites:
+        """The Gaussian factors of the outputs."""
+        return self.outputs.sites
+
     def log_prob(self, value: Tensor) -> Tensor:
         outputs, likelihood = self.outputs, self.outputs.likelihood
         y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
