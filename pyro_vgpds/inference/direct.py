@@ -14,13 +14,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -41,6 +40,10 @@ class PlainModel(Protocol):
 
     def likelihood(self, x: Tensor, data: Sequences) -> SparseGP:
         """p(y given x)."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """All parameters."""
         ...
 
 
@@ -77,16 +80,14 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
     """
     if len(args) != 1 or not isinstance(args[0], (Sequences, Batch)) or runtime.am_i_wrapped():
         return False
-    if not isinstance(model, nn.Module) or not _has_parts(type(model), PlainModel):
-        return False
-    if not _has_parts(type(guide), PlainGuide):
+    if not _has_parts(type(model), PlainModel) or not _has_parts(type(guide), PlainGuide):
         return False
     if not cast("PlainGuide", guide).is_plain(model) or not cast("PlainModel", model).is_plain(args[0]):
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    own = (p for module in modules_of(model) for p in module._parameters.values() if p is not None)
-    return all(id(p) in stored for p in (*own, *cast("PlainGuide", guide).read_parameters()))
+    read = cast("PlainGuide", guide).read_parameters()
+    return all(id(p) in stored for p in (*cast("PlainModel", model).parameters(), *read))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
