@@ -93,7 +93,8 @@ def fit(
     :param warmup: number of initial steps with a fixed noise, so that the model does not explain everything as noise.
         Default: a tenth of ``num_steps``, at most 20.
     :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. So do
-        50 steps in which the bound rises by less than that on average. 0 disables both. With ``batch_size``: the same for the averages of three consecutive epochs.
+        50 steps in which the bound rises by less than that on average. 0 disables both. With ``batch_size``: the same
+        for the averages of three consecutive epochs.
     :param batch_size: sequences of a batch. Default: all sequences, with the collapsed bound.
     :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
     :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
