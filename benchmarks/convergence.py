@@ -47,7 +47,7 @@ def trained(name: str, steps: int, options: dict[str, Any], own_kernel: bool) ->
 
 
 def reached(curve: Curve, final: float, share: float) -> tuple[int, float] | None:
-    """The first step, and its CPU seconds, that is within a share of the final bound; None if there is none."""
+    """The first step, and its CPU seconds, that is within a share of the final bound; None if no step is."""
     for step, (seconds, bound) in enumerate(curve):
         if bound >= final - share * abs(final):
             return step, seconds
