@@ -24,7 +24,7 @@ class FrameBatch(Batch):
     """Some frames of one sequence. The latent path is that of the whole sequence, and its terms are not scaled; the
     terms of the outputs are multiplied by the number of all frames over that of the batch.
 
-    >>> import torch
+    >>> from pyro_vgpds import Sequences
     >>> from pyro_vgpds.data import FrameDataset
     >>> frames = FrameDataset(Sequences(data.times.t[:25], data.read()[:25]))
     >>> batch = frames.batch([3, 20, 7])
@@ -67,6 +67,7 @@ class FrameDataset:
         outputs of a :class:`~pyro_vgpds.data.MappedSequences` stay in their file.
     :raises ValueError: if there are several sequences.
 
+    >>> from pyro_vgpds import Sequences
     >>> from pyro_vgpds.data import FrameDataset
     >>> frames = FrameDataset(Sequences(data.times.t[:25], data.read()[:25]))
     >>> [len(batch.rows) for batch in frames.batches(10)]
