@@ -215,7 +215,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
         structure=about.get("structure"),  # not in older files
     )
     outputs.finish(model)
-    model.load_state_dict(state)
+    _load_state(model, state)
     model.warns_of_scales = False  # training chose the values
     _move(model, data)
     check_sites(model, data, state["output_mean"].dtype)
@@ -231,9 +231,17 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used
         with own_store(), torch.no_grad():
             _move(guide, data)(data)
-    guide.load_state_dict(guide_state)
+    _load_state(guide, guide_state)
     _move(guide, data)
     return model, guide
+
+
+def _load_state(module: torch.nn.Module, state: Tensors) -> None:
+    """As ``module.load_state_dict``, of which older versions of torch take the first entry of a vector for a number."""
+    for name, value in module.state_dict().items():
+        if not value.dim() and name in state and state[name].dim():
+            raise ValueError(f"{name} must be a number, but its shape is {tuple(state[name].shape)}.")
+    module.load_state_dict(state)
 
 
 def pack_metadata(metadata: dict[str, object] | None, tensors: Tensors) -> Json:
