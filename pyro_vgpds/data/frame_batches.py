@@ -65,6 +65,7 @@ class FrameDataset:
 
     :param source: one sequence: :class:`~pyro_vgpds.Sequences`, or a :class:`~pyro_vgpds.SequenceDataset` of one. The
         outputs of a :class:`~pyro_vgpds.data.MappedSequences` stay in their file.
+    :raises TypeError: if ``source`` is something else.
     :raises ValueError: if there are several sequences.
 
     >>> from pyro_vgpds import Sequences
@@ -75,6 +76,8 @@ class FrameDataset:
     """
 
     def __init__(self, source: Sequences | SequenceDataset) -> None:
+        if not isinstance(source, (Sequences, SequenceDataset)):
+            raise TypeError(f"source must be Sequences or a SequenceDataset, but got {type(source).__name__}.")
         many = source if isinstance(source, SequenceDataset) else SequenceDataset(source)
         if many.num_sequences != 1:
             raise ValueError(f"batches of frames need one sequence, but there are {many.num_sequences}.")

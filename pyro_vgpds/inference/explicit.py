@@ -19,7 +19,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.batch_factors import BatchFactors
 from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, linear_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import PartialGuide, partial_guide, share_hyperparameters
+from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import site_store
 from pyro_vgpds.inference.streaming import Streamed, at_medians, stream, versions
@@ -215,7 +215,7 @@ class AutoExplicit(OpperArchambeauGuide):
         return BatchFactors(self.factors, prior.rows, is_held) if self.factors.shape[-1] else None
 
     @one_at_a_time
-    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[PartialGuide, Sequences]:
+    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[AutoOpperArchambeau, Sequences]:
         """What predictions need, with only some of the sequences in memory, or none: ``Posterior(model, *own.part())``.
 
         Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing, which tell q(U).
