@@ -9,8 +9,8 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
@@ -19,6 +19,10 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.explicit import ExplicitGP
+from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -98,7 +102,7 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     :param data: the sequences, or a batch.
     """
     if isinstance(data, Batch):
-        return _on_batch(model, guide, data)
+        return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
     model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     assert data.y is not None
     prior = model.path_prior(data)
@@ -106,7 +110,34 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
-def _on_batch(model: Any, guide: Any, batch: Batch) -> Tensor:
+class BatchModel(PlainModel, Protocol):
+    """A model whose parts on a batch can be read."""
+
+    @property
+    def mapping(self) -> Callable[[], MappingValue]:
+        """k_f."""
+        ...
+
+    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
+        """p(U)."""
+        ...
+
+    def outputs_on(
+        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
+    ) -> ExplicitGP | ExplicitOutputs:
+        """p(y given x, u)."""
+        ...
+
+
+class BatchGuide(PlainGuide, Protocol):
+    """A guide with a q(U)."""
+
+    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
+        """q(U)."""
+        ...
+
+
+def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     """The same with the inducing variables explicit."""
     kernel, path = model.mapping(), model.path_prior(batch.paths)
     inducing = model.inducing_prior(batch, kernel)
@@ -114,6 +145,7 @@ def _on_batch(model: Any, guide: Any, batch: Batch) -> Tensor:
     q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
     x = q.mean if batch.places is None else q.mean[batch.places]
     outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
+    assert batch.sequences.y is not None
     expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
     loss: Tensor = batch.path_scale * kl_divergence(q, path) + u.kl_to_prior() - batch.scale * expected
     return loss
