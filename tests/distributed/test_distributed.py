@@ -202,12 +202,12 @@ def test_threads_end_with_the_block(two):
         assert after == []
 
 
-class Broken(RuntimeError):
+class BrokenError(RuntimeError):
     pass
 
 
 def fails_with_a_group(group):
-    raise Broken("of torch")
+    raise BrokenError("of torch")
 
 
 def test_an_error_does_not_keep_the_group():
@@ -217,14 +217,14 @@ def test_an_error_does_not_keep_the_group():
         pass
 
     # a function as it would be in torch
-    inside = FunctionType(fails_with_a_group.__code__, {"__name__": "torch.distributed.x", "Broken": Broken})
+    inside = FunctionType(fails_with_a_group.__code__, {"__name__": "torch.distributed.x", "BrokenError": BrokenError})
     group, other = Group(), Group()
     seen, kept = weakref.ref(group), weakref.ref(other)
 
     def outer(group, other):
         try:
             inside(group)
-        except Broken as error:
+        except BrokenError as error:
             del group
             raise distributed.ProcessError("lost") from error
 
