@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("mapping/_midpoint", "mapping/_grouped", "temporal/_chains", "temporal/_tiles", "kernels/_programs")
+SOURCES = (
+    "mapping/_midpoint", "mapping/_grouped", "mapping/_terms", "temporal/_chains", "temporal/_tiles",
+    "kernels/_programs",
+)  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [
     pytest.mark.long,
@@ -27,6 +30,8 @@ DRIVER = """
 import random, sys
 import torch
 from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping.group_terms import torch_parts
+from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
@@ -65,6 +70,18 @@ for _ in range(int(sys.argv[1])):
     more = (*g[:2], torch.zeros(N, Q))
     for one, other in zip(rows.backward(mu, r, z, torch.ones(Q), found.psi1, g[2], more), wanted, strict=False):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+for _ in range(int(sys.argv[1])):
+    C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
+    half, rows = torch.randn(M, M), torch.randn(C, M, M)
+    K, psi2 = half @ half.mT / M + 0.1 * torch.eye(M), rows @ rows.mT / M
+    L = torch.linalg.cholesky(K)
+    v, covariance = torch.randn(C, M, W), (K, torch.cholesky_inverse(L), L.diagonal())
+    given = torch.rand(C) * M, v, psi2, covariance, torch.rand(C) + 0.5, torch.ones(C)
+    assert is_compiled(v, psi2)
+    found, wanted = group_parts(*given, True), torch_parts(*given, True)
+    for one, other in zip([*found[:4], *found.gradients], [*wanted[:4], *wanted.gradients], strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+    assert torch.equal(group_parts(*given, False).product, group_parts(*given, True).product)
 makes = [Matern12, Matern32, Matern52, lambda v, l: Matern32(v, l) + Matern52(0.5, 0.3),
          lambda v, l: Periodic(v, 1.0, l), lambda v, l: Periodic(v, 1.0, l) * Matern32(1.0, 1.0) + Matern12(0.3, l)]
 for i in range(int(sys.argv[1])):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
+from pyro_vgpds.data.batch import Batch, SomeSequences
+from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_kind, check_list, check_texts
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_lengths"]
+__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_indices", "read_lengths", "read_order"]
 
 
 class _Items(Protocol):
@@ -28,50 +29,6 @@ class _Items(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some sequences out of many. A :class:`~pyro_vgpds.VGPDS` that is called on a batch has the inducing variables as
-    the latent site ``u``, and its terms of the sequences are multiplied by :attr:`scale`.
-
-    >>> from pyro_vgpds.data import SequenceDataset
-    >>> batch = SequenceDataset(data).batch([1])
-    >>> batch.sequences, batch.scale
-    (Sequences(1 sequence, 23 frames, 5 outputs), 2.0)
-    >>> model(batch).shape
-    torch.Size([23, 5])
-    """
-
-    sequences: Sequences  #: those of the batch
-    indices: Tensor  #: (B,), which of all sequences they are
-    rows: Tensor  #: (n,), which of the frames of all sequences theirs are
-    num_sequences: int  #: the number of all sequences
-
-    @property
-    def scale(self) -> float:
-        """The number of all sequences over that of the batch."""
-        return self.num_sequences / len(self.indices)
-
-
-class _Some(Sequences):
-    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
-
-    def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
-        vars(self).update(vars(data))
-        slices, own = data.times.slices(), self._arrays
-        self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
-        self._arrays = [own[i] for i in indices]
-        self.names = None if data.names is None else [data.names[i] for i in indices]
-        if data.exposure is not None and data.exposure.dim() > 1:
-            self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
-        self._groups = {}
-        if own:
-            self._summarise()
-        self._y = self._make_y()
-
-    def __repr__(self) -> str:
-        return Sequences.__repr__(self)
 
 
 class SequenceDataset:
@@ -123,7 +80,7 @@ class SequenceDataset:
             check_dtype(self.dtype)
             self.device = check_device(device)
         check_texts("columns", columns, optional=True)
-        self._source, self.columns = source, None if columns is None else list(columns)
+        self.source, self.columns = source, None if columns is None else list(columns)
         if len(source) == 0:
             raise ValueError("source is empty: there must be at least one sequence.")
         if lengths is None:
@@ -144,6 +101,11 @@ class SequenceDataset:
         return len(self.lengths)
 
     @property
+    def num_units(self) -> int:
+        """The number of what a batch has some of: sequences."""
+        return self.num_sequences
+
+    @property
     def num_frames(self) -> int:
         """N, the frames of all sequences."""
         return self._starts[-1]
@@ -155,8 +117,8 @@ class SequenceDataset:
         return f"SequenceDataset({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')})"
 
     def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
-        assert not isinstance(self._source, Sequences)
-        item = self._source[i]
+        assert not isinstance(self.source, Sequences)
+        item = self.source[i]
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
         return item[0], item[1]
@@ -170,9 +132,9 @@ class SequenceDataset:
         >>> many.sequences([1])
         Sequences(1 sequence, 1 frame, 1 output)
         """
-        chosen = self._check(range(self.num_sequences) if indices is None else indices)
-        if isinstance(self._source, Sequences):
-            return self._source if chosen == list(range(self.num_sequences)) else _Some(self._source, chosen)
+        chosen = self.check_indices(range(self.num_sequences) if indices is None else indices)
+        if isinstance(self.source, Sequences):
+            return self.source if chosen == list(range(self.num_sequences)) else SomeSequences(self.source, chosen)
         items = [self._item(i) for i in chosen]
         t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
@@ -188,7 +150,7 @@ class SequenceDataset:
 
         :param indices: which sequences.
         """
-        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self._check(indices)]
+        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self.check_indices(indices)]
         return torch.cat(parts).to(self.device)
 
     def batch(self, indices: Sequence[int] | Tensor) -> Batch:
@@ -208,10 +170,7 @@ class SequenceDataset:
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
         check_count("batch_size", batch_size)
-        order = torch.arange(self.num_sequences) if order is None else order
-        check_kind("order", order, Tensor, "a tensor of all sequences in an order")
-        if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(self.num_sequences)):
-            raise ValueError(f"order must have each of the {self.num_sequences} sequences once, but got {order!r:.80}.")
+        order = read_order(order, self.num_sequences, "sequences")
         for part in self.parts(order, batch_size):
             yield self.batch(part)
 
@@ -225,16 +184,70 @@ class SequenceDataset:
         check_count("batch_size", batch_size)
         return order.tensor_split(-(-self.num_sequences // batch_size))
 
-    def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
-        if not isinstance(indices, range):
-            check_list("indices", indices, "a list of sequences")
-        given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
-        given = given if isinstance(given, list) else [given]
-        wrong = [i for i in given if not is_whole(i) or not 0 <= i < self.num_sequences]
-        if not given or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
-            fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
-            raise ValueError(f"indices must be different sequences from 0 to {self.num_sequences - 1}, but {fault}.")
-        return [int(i) for i in given]
+    def named(self, indices: Sequence[int]) -> Sequences:
+        """As :meth:`sequences`, with names: those that the data have, or else the indices.
+
+        :param indices: which of them.
+        """
+        data = copy.copy(self.sequences(indices))
+        data.names = [str(i) for i in indices] if data.names is None else data.names
+        return data
+
+    def placeholder(self, num_outputs: int) -> Sequences:
+        """A sequence of one frame in which nothing was observed, like those of the data; nothing is read from files.
+
+        :param num_outputs: D.
+        """
+        t, own = torch.zeros(1, dtype=self.dtype), self.source
+        if isinstance(own, Sequences):
+            y = torch.full((1, own.num_base_outputs), torch.nan, dtype=self.dtype)
+            return make_like(own, [t], [y], names=["none"], exposure=None)
+        y = torch.full((1, num_outputs), torch.nan, dtype=self.dtype)
+        return Sequences([t], [y], columns=self.columns, names=["none"], dtype=self.dtype, device=self.device)
+
+    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False) -> list[int]:
+        """Indices of sequences as a list.
+
+        :param indices: which of them, different from each other.
+        :param empty: whether there may be none.
+        :raises ValueError: if one does not exist or repeats.
+        """
+        return read_indices(indices, self.num_sequences, "sequences", empty)
+
+
+def read_indices(indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False) -> list[int]:
+    """Indices as a list.
+
+    :param indices: different from each other.
+    :param count: the number of all.
+    :param kind: what they are, for an error.
+    :param empty: whether there may be none.
+    :raises ValueError: if one does not exist or repeats.
+    """
+    if not isinstance(indices, range):
+        check_list("indices", indices, f"a list of {kind}")
+    given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
+    given = given if isinstance(given, list) else [given]
+    wrong = [i for i in given if not is_whole(i) or not 0 <= i < count]
+    if (not given and not empty) or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
+        fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
+        raise ValueError(f"indices must be different {kind} from 0 to {count - 1}, but {fault}.")
+    return [int(i) for i in given]
+
+
+def read_order(order: Tensor | None, count: int, kind: str) -> Tensor:
+    """An order of all sequences or frames. Default: as they are.
+
+    :param order: a permutation, (count,).
+    :param count: the number of all.
+    :param kind: what they are, for an error.
+    :raises ValueError: if it does not have each of them once.
+    """
+    order = torch.arange(count) if order is None else order
+    check_kind("order", order, Tensor, f"a tensor of all {kind} in an order")
+    if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(count)):
+        raise ValueError(f"order must have each of the {count} {kind} once, but got {order!r:.80}.")
+    return order
 
 
 def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from pyro_vgpds.experiments.decoding import decode, r_squared
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.square_roots import gaussian_square_roots
-from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.experiments.windows import WindowPaths
 from pyro_vgpds.likelihoods import NegativeBinomial, Poisson
 from pyro_vgpds.prediction.solver import Solver
 
@@ -36,14 +36,16 @@ _FOLDS = 5
 #: the time scale is fixed, because a learned one becomes shorter than a bin: Gaussian noise does not fit sparse counts
 RECIPE = Recipe("rbf", 6, num_inducing=50, num_steps=100, scale=True, static_dim=2, lengthscale=0.1)
 #: chosen on held-out training trials of fold 0
+PATHS = WindowPaths(num_windows=6, num_each=5, stop=0.48, width=0.07, lengthscale=3.0)
 MODEL = CountModel(
     Poisson,
-    latent_dim=12,
-    num_inducing=40,
-    temporal=lambda: Matern32(lengthscale=0.2) + White(1e-2) + Bias(0.3),
-    static_dim=6,
-    num_steps=60,
-    solver=Solver(num_starts=1, num_steps=100, tolerance=1e-5),
+    latent_dim=PATHS.latent_dim,
+    temporal=PATHS.temporal,
+    mapping=PATHS.mapping,
+    static_dim=0,
+    start=PATHS.start,
+    num_steps=20,
+    solver=Solver(num_starts=1, num_steps=60, tolerance=1e-5),
 )
 _READ_OUT = 10.0  # penalty of the Poisson regression on latents
 

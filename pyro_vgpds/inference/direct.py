@@ -10,13 +10,14 @@ numbers are computed from its parts.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import pyro_lock
@@ -29,7 +30,7 @@ __all__ = ["PlainGuide", "PlainModel", "direct_loss", "is_plain"]
 class PlainModel(Protocol):
     """A model whose parts can be read."""
 
-    def is_plain(self, data: Sequences) -> bool:
+    def is_plain(self, data: Sequences | Batch) -> bool:
         """Whether the model has run on these data before, as its class defines it, and nothing in it is random."""
         ...
 
@@ -77,7 +78,7 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
     """Whether :func:`direct_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
     and Pyro's parameter store has the parameters of these modules.
     """
-    if len(args) != 1 or not isinstance(args[0], Sequences) or runtime.am_i_wrapped():
+    if len(args) != 1 or not isinstance(args[0], (Sequences, Batch)) or runtime.am_i_wrapped():
         return False
     if not _has_parts(type(model), PlainModel) or not _has_parts(type(guide), PlainGuide):
         return False
@@ -89,15 +90,30 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
     return all(id(p) in stored for p in (*cast("PlainModel", model).parameters(), *read))
 
 
-def direct_loss(model: object, guide: object, data: Sequences) -> Tensor:
+def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
     """Minus the bound, of what :func:`is_plain`.
 
     :param model: a :class:`PlainModel`.
     :param guide: its :class:`PlainGuide`.
-    :param data: the sequences.
+    :param data: the sequences, or a batch.
     """
+    if isinstance(data, Batch):
+        return _on_batch(model, guide, data)
     model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     assert data.y is not None
     prior = model.path_prior(data)
     q = guide.make_posterior(prior)
     return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
+
+
+def _on_batch(model: Any, guide: Any, batch: Batch) -> Tensor:
+    """The same with the inducing variables explicit."""
+    kernel, path = model.mapping(), model.path_prior(batch.paths)
+    inducing = model.inducing_prior(batch, kernel)
+    path.rows, path.places = batch.path_rows, batch.places
+    q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
+    x = q.mean if batch.places is None else q.mean[batch.places]
+    outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
+    expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
+    loss: Tensor = batch.path_scale * kl_divergence(q, path) + u.kl_to_prior() - batch.scale * expected
+    return loss

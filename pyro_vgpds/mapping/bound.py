@@ -75,7 +75,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     bound, least = bound - groups.log_scale, float(noise.detach().amin())
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
         psi0, psi2 = psi.psi0, psi.psi2
-        if groups.num_groups > 1:
+        if which.stop - which.start < groups.num_groups:  # the gradient of a part is as large as the whole
             psi0, psi2 = psi0[which], psi2[which]
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)

@@ -99,9 +99,8 @@ class _Statistics(torch.autograd.Function):
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
         a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
-        sums = native.start_forward(a, rho, mu, z, mask)
         decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
-        psi2 = sums().mul_(decay)
+        psi2 = native.start_forward(a, rho, mu, z, mask, decay)()
         ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
         return first, psi2
@@ -111,7 +110,8 @@ class _Statistics(torch.autograd.Function):
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second = native.start_backward(g_second * decay, a, rho, mu, z, mask)
+            second, W = native.start_decayed_backward(g_second, a, rho, mu, z, mask, decay, psi2)
+        assert W is not None
         g_a, g_rho, g_mu, g_mid = second()
         parts = []
         for block in _blocks(len(mu), len(z)):
@@ -120,7 +120,7 @@ class _Statistics(torch.autograd.Function):
             parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
         g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
         # of what multiplies the sums of Ψ2
-        W, far = _far((g_second * psi2).sum(0), z)
+        W, far = _far(W, z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale

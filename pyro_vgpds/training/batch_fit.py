@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
+from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
-from pyro_vgpds.inference.explicit import AutoExplicit, model_of
+from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
@@ -81,7 +84,8 @@ class BatchOptions:
                 "step with several processes, or in batches with one."
             )
         dataset = as_dataset(data)
-        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, dataset.num_sequences)
+        units = dataset.num_units if dataset.num_sequences > 1 else dataset.num_frames
+        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units)
         if num_steps is None:
             epochs = _EPOCHS if self.epochs is None else self.epochs
             check_count("epochs", epochs)
@@ -111,14 +115,15 @@ class BatchFit:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):
             explicit = self._explicit()
-            problem = BatchProblem(explicit)
+            several = self.data.num_sequences > 1
+            problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:
                 result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)
             except FileFormatError as error:
                 raise FileFormatError(f"{resume}: {error}") from None
             for parameter in problem.parameters:
                 parameter.grad = None  # it belongs to another point
-            result.bound = explicit.collect(self.batches.batch_size)
+            result.bound = explicit.collect(self.batches.batch_size if several else 1)
             if isinstance(self.guide, AutoOpperArchambeau):
                 found = explicit.collapsed()
                 self.guide.set(found.mean_bar.detach(), found.lam.detach())
@@ -136,14 +141,14 @@ class BatchFit:
 
     def _work(self) -> float:
         """Multiply-adds of an evaluation of the bound on a batch."""
-        frames = self.data.num_frames * self.batches.batch_size // self.data.num_sequences
+        frames = self.data.num_frames * self.batches.batch_size // self.batches.num_units
         model = model_of(self.guide)
         d, q, m = (int(getattr(model, name, 1)) for name in ("num_outputs", "latent_dim", "num_inducing"))
         return bound_work(frames, d, q, m)
 
 
 def _check_guide(model: object, guide: object) -> None:
-    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)):
+    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)) or isinstance(guide, PartialGuide):
         raise TypeError(
             f"guide must be an AutoExplicit or AutoOpperArchambeau with batch_size, but got {type(guide).__name__}."
         )

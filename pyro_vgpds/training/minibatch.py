@@ -42,7 +42,7 @@ class BatchSettings:
     batch_size: int
     schedule: str
     inducing_rate: float | None
-    num_sequences: int
+    num_units: int  #: sequences, or frames of a single one
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
@@ -53,7 +53,7 @@ class BatchSettings:
     @property
     def num_batches(self) -> int:
         """The number of batches of an epoch."""
-        return -(-self.num_sequences // self.batch_size)
+        return -(-self.num_units // self.batch_size)
 
     def rate(self, count: int, step: int, num_steps: int) -> float:
         """ρ of q(U) of a step: the first ones average what they see.
@@ -79,7 +79,7 @@ class BatchSettings:
     def stored(self, num_steps: int) -> list[float | str]:
         """What must be the same in a run that continues this one."""
         length = num_steps if self.schedule == "cosine" else 0
-        return [self.batch_size, self.schedule, self.inducing_rate or 0.0, self.num_sequences, length]
+        return [self.batch_size, self.schedule, self.inducing_rate or 0.0, self.num_units, length]
 
 
 class _Undo(NamedTuple):
@@ -91,6 +91,7 @@ class _Undo(NamedTuple):
     rows: Tensor
     eta: Tensor
     lam: Tensor
+    factors: Tensor
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class BatchSteps:
 
         :raises NumericalError: if the bound is not finite there.
         """
-        state = BatchState(torch.randperm(self.batches.num_sequences))
+        state = BatchState(torch.randperm(self.batches.num_units))
         try:
             return replace(state, bound=self._evaluate(state)[1])
         except NumericalError as error:
@@ -142,9 +143,9 @@ class BatchSteps:
         undo = None
         self.adam.load_state_dict(loop["adam"])
         if loop["undo"] is not None:
-            parameters, adam, dual, rows, eta, lam = loop["undo"]
+            parameters, adam, dual, rows, *sites = loop["undo"]
             before = tuple(None if kept is None else Moments(int(kept[0]), kept[1], kept[2]) for kept in adam)
-            undo = _Undo(parameters, before, unpacked(dual), rows.long(), eta, lam)
+            undo = _Undo(parameters, before, unpacked(dual), rows.long(), *sites)
         visited, *numbers = loop["numbers"]
         state = replace(BatchState(loop["order"].long(), visited, num_undone, *numbers), undo=undo)
         torch.set_rng_state(loop["generator"])
@@ -157,7 +158,7 @@ class BatchSteps:
         if state.undo is not None:
             adam = [None if kept is None else list(kept) for kept in state.undo.adam]
             dual = [part.double() for part in state.undo.dual.tensors()]
-            undo = [state.undo.parameters, adam, dual, state.undo.rows, state.undo.eta, state.undo.lam]
+            undo = [state.undo.parameters, adam, dual, *state.undo[3:]]
         return {
             "batches": self.batches.stored(self.settings.num_steps),
             "order": state.order,
@@ -190,6 +191,7 @@ class BatchSteps:
             rows,
             guide.eta[rows].clone(),
             guide.lam[rows].clone(),
+            guide.factors[:, rows].clone(),
         )
         problem.natural.step(settings.natural_rate * state.length)
         self.adam.step(state.length * self.batches.pace(state.visited, settings.num_steps))
@@ -203,7 +205,7 @@ class BatchSteps:
     def _next_epoch(self, state: BatchState) -> BatchState:
         size = max(abs(state.sum), float(self.problem.data.num_frames))
         quiet = state.quiet + 1 if abs(state.sum - state.mean) <= self._small * size else 0
-        order = torch.randperm(self.batches.num_sequences)
+        order = torch.randperm(self.batches.num_units)
         return replace(state, order=order, sum=0.0, mean=state.sum, quiet=quiet)
 
     def bounds(self, state: BatchState) -> tuple[float, ...]:
@@ -229,6 +231,6 @@ class BatchSteps:
         guide = self.problem.guide
         put_back(self.problem.parameters, undo.parameters)
         guide.dual = undo.dual
-        guide.eta[undo.rows], guide.lam[undo.rows] = undo.eta, undo.lam
+        guide.eta[undo.rows], guide.lam[undo.rows], guide.factors[:, undo.rows] = undo[4:]
         self.adam.state = undo.adam
         return replace(state, num_undone=state.num_undone + 1, length=0.5 * state.length / 1.2, undo=None)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch: some sequences out of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import Times
+
+__all__ = ["Batch", "SomeSequences"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sequences out of many. A :class:`~pyro_vgpds.VGPDS` that is called on a batch has the inducing variables as
+    the latent site ``u``, and its terms of the sequences are multiplied by :attr:`scale`.
+
+    >>> from pyro_vgpds.data import SequenceDataset
+    >>> batch = SequenceDataset(data).batch([1])
+    >>> batch.sequences, batch.scale
+    (Sequences(1 sequence, 23 frames, 5 outputs), 2.0)
+    >>> model(batch).shape
+    torch.Size([23, 5])
+    """
+
+    sequences: Sequences  #: those of the batch
+    indices: Tensor  #: (B,), which of all sequences they are
+    rows: Tensor  #: (n,), which of the frames of all sequences theirs are
+    num_sequences: int  #: the number of all sequences
+
+    @property
+    def scale(self) -> float:
+        """The number of all sequences over that of the batch."""
+        return self.num_sequences / len(self.indices)
+
+    @property
+    def paths(self) -> Sequences:
+        """The sequences whose latent paths are computed: those of the batch."""
+        return self.sequences
+
+    @property
+    def path_scale(self) -> float:
+        """The factor of the terms of the latent paths."""
+        return self.scale
+
+    @property
+    def path_rows(self) -> Tensor | None:
+        """Which of the frames of all sequences those of the paths are; None for all."""
+        return self.rows
+
+    @property
+    def places(self) -> Tensor | None:
+        """Which frames of the paths the outputs belong to; None for all."""
+        return None
+
+
+class SomeSequences(Sequences):
+    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
+
+    def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
+        vars(self).update(vars(data))
+        slices, own = data.times.slices(), self._arrays
+        self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
+        self._arrays = [own[i] for i in indices]
+        self.names = None if data.names is None else [data.names[i] for i in indices]
+        if data.exposure is not None and data.exposure.dim() > 1:
+            self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
+        self._groups = {}
+        if own:
+            self._summarise()
+        self._y = self._make_y()
+
+    def __repr__(self) -> str:
+        return Sequences.__repr__(self)
