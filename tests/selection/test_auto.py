@@ -230,7 +230,7 @@ def test_intervals_hold_on_new_data():
         (
             {"baselines": ["column mean", "oracle"]},
             ValueError,
-            "baselines must be some of 'column mean', 'linear interpolation', .*, but got 'oracle'",
+            "baselines must be some of 'column mean', 'column median', .*, but got 'oracle'",
         ),
         ({"candidates": ["small"]}, TypeError, "candidates must be of the class Configuration, but got str"),
         ({"candidates": [], "baselines": []}, ValueError, "candidates and baselines are both empty"),
