@@ -2,8 +2,8 @@
 """How long training takes to come within 0.1 % of its final bound: ``python -m benchmarks.convergence yeast robot``.
 
 For each data set a long run with default settings (``--steps``, 2,000) tells the final bound. From the same start:
-steps and CPU seconds, on one thread, until the bound is first within 0.1 % of the absolute value of the final one, with the
-default settings and with others (``--variants learning_rate=0.15 natural_rate=1.0,warmup=5``) for at most
+steps and CPU seconds, on one thread, until the bound is first within 0.1 % of it, relative to its absolute value, with
+the default settings and with others (``--variants learning_rate=0.15 natural_rate=1.0,warmup=5``) for at most
 ``--variant-steps`` steps. PYRO_VGPDS_DATA names the folder of the data.
 """
 
@@ -47,7 +47,7 @@ def trained(name: str, steps: int, options: dict[str, Any], own_kernel: bool) ->
 
 
 def reached(curve: Curve, final: float, share: float) -> tuple[int, float] | None:
-    """The first step, and its CPU seconds, that is within a share of the final bound; None if there is none."""
+    """The first step, and its CPU seconds, that is within a share of the final bound; None if no step is."""
     for step, (seconds, bound) in enumerate(curve):
         if bound >= final - share * abs(final):
             return step, seconds

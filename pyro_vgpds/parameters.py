@@ -13,14 +13,14 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyro_vgpds.checks import constrained, positive
 from pyro_vgpds.data.durations import Duration
 from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
-__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior", "modules_of"]
+__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
 
 #: a distribution, or a function from the module to one
 Prior: TypeAlias = (
@@ -47,23 +47,6 @@ def is_prior(value: object) -> TypeGuard[PriorLike]:
     if isinstance(value, PyroParam):  # which is callable, too
         return False
     return isinstance(value, PyroSample) or hasattr(value, "log_prob") or callable(value)
-
-
-def modules_of(module: nn.Module) -> list[nn.Module]:
-    """A module and all modules in it, as ``module.modules()``, which takes several times as long.
-
-    :param module: any module.
-
-    >>> from pyro_vgpds.kernels import RBF, White
-    >>> from pyro_vgpds.parameters import modules_of
-    >>> kernel = RBF() + White()
-    >>> set(modules_of(kernel)) == set(kernel.modules())
-    True
-    """
-    found = [module]
-    for each in found:  # which grows
-        found += [child for child in each._modules.values() if child is not None]
-    return found
 
 
 def _sample(label: str, prior: Prior) -> PyroSample:

@@ -53,7 +53,7 @@ RECORDS = {
     "ARDLinearValue", "ARDRBFValue", "Batch", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales",
     "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "Dual", "EmbeddedAnimation",
     "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
-    "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
+    "FrameBatch", "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
     "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Shard",
     "Skeleton", "Split", "Video",
@@ -417,7 +417,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     ),
     "FrameDataset.batches": lambda k: (
         lambda **options: list(data.FrameDataset(vg.SequenceDataset(k.data).sequences([0])).batches(**options)),
-        {"batch_size": 20, "order": torch.arange(25)},
+        {"batch_size": 20, "order": torch.arange(k.data.lengths[0])},
     ),
     "SequenceDataset.rows": lambda k: (vg.SequenceDataset(k.data).rows, {"indices": [1]}),
     "SequenceDataset.sequences": lambda k: (vg.SequenceDataset(k.data).sequences, {"indices": [1]}),

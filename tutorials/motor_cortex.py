@@ -323,7 +323,7 @@ print(track)
 
 here = slice(0, len(walks.t[0]))  # the first walk, which we look at
 found = {}
-for name, likelihood in (("Gaussian", None), ("Student-t", StudentT(df=10.0))):
+for name, likelihood in (("Gaussian", None), ("Student-t", StudentT())):
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     tracker = VGPDS.from_data(track, latent_dim=6, num_inducing=30, likelihood=likelihood)

@@ -275,7 +275,8 @@ def as_dataset(data: DatasetLike) -> SequenceDataset:
 
 
 def _is_map(source: object) -> TypeGuard[_Items]:
-    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    is_map = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    return is_map and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
 
 
 def _plain(value: ArrayLike) -> ArrayLike:

@@ -24,7 +24,7 @@ class FrameBatch(Batch):
     """Some frames of one sequence. The latent path is that of the whole sequence, and its terms are not scaled; the
     terms of the outputs are multiplied by the number of all frames over that of the batch.
 
-    >>> import torch
+    >>> from pyro_vgpds import Sequences
     >>> from pyro_vgpds.data import FrameDataset
     >>> frames = FrameDataset(Sequences(data.times.t[:25], data.read()[:25]))
     >>> batch = frames.batch([3, 20, 7])
@@ -65,8 +65,10 @@ class FrameDataset:
 
     :param source: one sequence: :class:`~pyro_vgpds.Sequences`, or a :class:`~pyro_vgpds.SequenceDataset` of one. The
         outputs of a :class:`~pyro_vgpds.data.MappedSequences` stay in their file.
+    :raises TypeError: if ``source`` is something else.
     :raises ValueError: if there are several sequences.
 
+    >>> from pyro_vgpds import Sequences
     >>> from pyro_vgpds.data import FrameDataset
     >>> frames = FrameDataset(Sequences(data.times.t[:25], data.read()[:25]))
     >>> [len(batch.rows) for batch in frames.batches(10)]
@@ -74,6 +76,8 @@ class FrameDataset:
     """
 
     def __init__(self, source: Sequences | SequenceDataset) -> None:
+        if not isinstance(source, (Sequences, SequenceDataset)):
+            raise TypeError(f"source must be Sequences or a SequenceDataset, but got {type(source).__name__}.")
         many = source if isinstance(source, SequenceDataset) else SequenceDataset(source)
         if many.num_sequences != 1:
             raise ValueError(f"batches of frames need one sequence, but there are {many.num_sequences}.")

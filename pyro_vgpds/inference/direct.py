@@ -9,18 +9,21 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.explicit import ExplicitGP
+from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -41,6 +44,10 @@ class PlainModel(Protocol):
 
     def likelihood(self, x: Tensor, data: Sequences) -> SparseGP:
         """p(y given x)."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """All parameters."""
         ...
 
 
@@ -77,16 +84,14 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
     """
     if len(args) != 1 or not isinstance(args[0], (Sequences, Batch)) or runtime.am_i_wrapped():
         return False
-    if not isinstance(model, nn.Module) or not _has_parts(type(model), PlainModel):
-        return False
-    if not _has_parts(type(guide), PlainGuide):
+    if not _has_parts(type(model), PlainModel) or not _has_parts(type(guide), PlainGuide):
         return False
     if not cast("PlainGuide", guide).is_plain(model) or not cast("PlainModel", model).is_plain(args[0]):
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    own = (p for module in modules_of(model) for p in module._parameters.values() if p is not None)
-    return all(id(p) in stored for p in (*own, *cast("PlainGuide", guide).read_parameters()))
+    read = cast("PlainGuide", guide).read_parameters()
+    return all(id(p) in stored for p in (*cast("PlainModel", model).parameters(), *read))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
@@ -97,7 +102,7 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     :param data: the sequences, or a batch.
     """
     if isinstance(data, Batch):
-        return _on_batch(model, guide, data)
+        return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
     model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     assert data.y is not None
     prior = model.path_prior(data)
@@ -105,7 +110,34 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
-def _on_batch(model: Any, guide: Any, batch: Batch) -> Tensor:
+class BatchModel(PlainModel, Protocol):
+    """A model whose parts on a batch can be read."""
+
+    @property
+    def mapping(self) -> Callable[[], MappingValue]:
+        """k_f."""
+        ...
+
+    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
+        """p(U)."""
+        ...
+
+    def outputs_on(
+        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
+    ) -> ExplicitGP | ExplicitOutputs:
+        """p(y given x, u)."""
+        ...
+
+
+class BatchGuide(PlainGuide, Protocol):
+    """A guide with a q(U)."""
+
+    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
+        """q(U)."""
+        ...
+
+
+def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     """The same with the inducing variables explicit."""
     kernel, path = model.mapping(), model.path_prior(batch.paths)
     inducing = model.inducing_prior(batch, kernel)
@@ -113,6 +145,7 @@ def _on_batch(model: Any, guide: Any, batch: Batch) -> Tensor:
     q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
     x = q.mean if batch.places is None else q.mean[batch.places]
     outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
+    assert batch.sequences.y is not None
     expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
     loss: Tensor = batch.path_scale * kl_divergence(q, path) + u.kl_to_prior() - batch.scale * expected
     return loss

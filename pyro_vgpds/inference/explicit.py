@@ -19,7 +19,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.batch_factors import BatchFactors
 from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, linear_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import PartialGuide, partial_guide, share_hyperparameters
+from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import site_store
 from pyro_vgpds.inference.streaming import Streamed, at_medians, stream, versions
@@ -27,6 +27,7 @@ from pyro_vgpds.inference.subsampling import Subsampled, model_of
 from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
@@ -205,7 +206,7 @@ class AutoExplicit(OpperArchambeauGuide):
         self._found = streamed, versions(self)
         return bound + streamed.estimate
 
-    def batch_factors(self, prior: InducingPrior, is_held: bool = False) -> BatchFactors | None:
+    def batch_factors(self, prior: InducingPrior, is_held: bool = False) -> OutputSites | None:
         """The Gaussian factors of the outputs of a batch; None if outputs are Gaussian.
 
         :param prior: p(U) of the model on the batch.
@@ -214,7 +215,7 @@ class AutoExplicit(OpperArchambeauGuide):
         return BatchFactors(self.factors, prior.rows, is_held) if self.factors.shape[-1] else None
 
     @one_at_a_time
-    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[PartialGuide, Sequences]:
+    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[AutoOpperArchambeau, Sequences]:
         """What predictions need, with only some of the sequences in memory, or none: ``Posterior(model, *own.part())``.
 
         Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing, which tell q(U).
@@ -229,7 +230,8 @@ class AutoExplicit(OpperArchambeauGuide):
         :raises ValueError: if an index does not exist, or the guide is free.
 
         >>> some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part([1]))
-        >>> torch.allclose(some.forecast([2.6], "1").mean, post.forecast([2.6], 1).mean, rtol=1e-4)
+        >>> off = some.forecast([2.6], "1").mean - post.forecast([2.6], 1).mean
+        >>> bool(off.abs().max() < 1e-4)
         True
         """
         if self.is_free:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from pyro.nn import PyroModule
@@ -36,9 +35,9 @@ class PartialGuide(AutoOpperArchambeau):
     """
 
     def __init__(
-        self, model: PyroModule, remembered: Remembered, factors: Tensor | None = None, **options: Any
+        self, model: PyroModule, remembered: Remembered, factors: Tensor | None = None, **options: object
     ) -> None:
-        super().__init__(model, **options)
+        super().__init__(model, **options)  # type: ignore[arg-type]
         self.remembered, self.factors = remembered, factors
         for parameter in self.frame_parameters:
             parameter.requires_grad_(False)
@@ -53,9 +52,10 @@ class PartialGuide(AutoOpperArchambeau):
             sites.set(self.factors.to(self.lam_unconstrained.device))
             sites.belong_to(data)
 
-    def median(self, *args: Any, **kwargs: Any) -> Any:
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         self.put_factors(args[0] if args else None)
-        return super().median(*args, **kwargs)
+        found: dict[str, Tensor] = super().median(*args, **kwargs)
+        return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PartialGuide:
         """Moves to another device; the sums stay float64."""

@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_vgpds.checks import as_numbers, undefined
 from pyro_vgpds.likelihoods.factors import Values, spread
@@ -23,7 +21,6 @@ __all__ = ["Bernoulli", "Binomial", "Gaussian", "NegativeBinomial", "StudentT"]
 
 _SCALE = 0.1  # first scale of the noise, in standard deviations of an output
 _DISPERSION = 5.0
-_DF, _LEAST_DF = 10.0, 4.0  # first degrees of freedom, and their limit unless they are given
 
 
 class _WithScale(TangentLikelihood):
@@ -69,24 +66,17 @@ class StudentT(_WithScale):
 
     :param scale: σ in the data's units, one for all outputs or (D,) (learned), or a prior. Default: 0.1 standard
         deviations of each output.
-    :param df: degrees of freedom ν, one for all outputs or (D,) (learned), or a prior. Default: one for each output,
-        10 at first and always above 4, so that squared errors have a finite variance and the mean does not disregard
-        whatever is rare. A number that is given, such as ``df=10.0``, is learned without this limit.
+    :param df: degrees of freedom ν, one for all outputs or (D,) (learned), or a prior.
 
     >>> from pyro_vgpds.likelihoods import StudentT
     >>> StudentT(df=4.0).fix("df")
     StudentT(scale=0.1, df=4 (fixed))
     """
 
-    def __init__(self, scale: ParameterLike | None = None, df: ParameterLike | None = None) -> None:
+    def __init__(self, scale: ParameterLike | None = None, df: ParameterLike = 10.0) -> None:
         super().__init__()
         self.add_parameter("scale", scale, default=_SCALE)
-        self.add_parameter("df", df, default=_DF)
-
-    def prepare(self, y: Tensor) -> None:
-        super().prepare(y)
-        each = torch.full(y.shape[-1:], _DF, dtype=y.dtype, device=y.device)
-        self.choose("df", PyroParam(each, constraints.greater_than(_LEAST_DF)))
+        self.add_parameter("df", df)
 
     def distribution(self, f: Tensor, p: Values) -> dist.StudentT:
         return dist.StudentT(p.df, f, p.scale)

@@ -66,10 +66,9 @@ class LikelihoodParameters(ParameterModule):
 
         >>> from pyro_vgpds.likelihoods import StudentT
         >>> likelihood = StudentT(scale=0.5)
-        >>> likelihood.choose("scale", 2.0), likelihood.choose("df", 5.0)
-        (None, None)
+        >>> likelihood.choose("scale", 2.0)
         >>> likelihood
-        StudentT(scale=0.5, df=5)
+        StudentT(scale=0.5, df=10)
         """
         if name in self.unset:
             fixed = self.is_fixed(name)

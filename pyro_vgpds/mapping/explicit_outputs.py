@@ -166,9 +166,8 @@ class ExplicitOutputs(Expandable):
 class ExpectedOutputs(Expandable):
     """``log_prob`` is the bound on the expected log density under q(x) and q(u), with Gaussian factors of the outputs.
 
-    The factors are those that q(u) brings along (:attr:`InducingGaussian.outputs
-    <pyro_vgpds.mapping.InducingGaussian.outputs>`), which keep their state between evaluations. For another q(u) they
-    are at their optimum, after some updates.
+    The factors are those that q(u) brings along (``outputs`` of :class:`~pyro_vgpds.mapping.InducingGaussian`), which
+    keep their state between evaluations. For another q(u) they are at their optimum, after some updates.
 
     :param outputs: the :class:`ExplicitOutputs`.
     :param posterior: q(x), with a mean and a variance.

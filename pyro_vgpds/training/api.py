@@ -89,7 +89,8 @@ def fit(
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
         ``SVI`` with ``Collapsed_ELBO`` does. Default: ``"natural"``; ``"adam"`` for an amortised guide, which has no
         sites of its own to take natural steps with.
-    :param learning_rate: learning rate of Adam (default: 0.07 with natural steps, 0.02 alone) or L-BFGS (default: 1).
+    :param learning_rate: learning rate of Adam (default: 0.07 with natural steps, 0.1 with batches, 0.02 alone) or
+        L-BFGS (default: 1).
     :param natural_rate: ρ in (0, 1], the length of the natural steps.
     :param warmup: number of initial steps with a fixed noise, so that the model does not explain everything as noise.
         Default: a tenth of ``num_steps``, at most 20.
@@ -101,8 +102,9 @@ def fit(
     :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
     :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
         ``"constant"`` stays.
-    :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, which falls with the learning rate to
-        the share of a batch among all sequences. The first steps average what they see.
+    :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, or more if there are few batches,
+        which falls with the learning rate to the share of a batch among all sequences. The first steps average what
+        they see.
     :param num_restarts: additional runs from other inducing inputs (drawn with torch's generator); the best bound is
         kept.
     :param processes: number of processes in which the runs of ``num_restarts`` are made, each on one thread (Linux; on

@@ -27,7 +27,7 @@ from pyro_vgpds.types import PathLike
 __all__ = ["BatchFit", "BatchOptions"]
 
 _EPOCHS = 20
-_RATE = 0.05  # learning rate of Adam
+_RATE = 0.1  # learning rate of Adam
 
 
 @dataclass(frozen=True)

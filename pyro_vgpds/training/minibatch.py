@@ -25,14 +25,16 @@ __all__ = ["SCHEDULES", "BatchSettings", "BatchState", "BatchSteps"]
 SCHEDULES = ("cosine", "constant")
 _LAST = 0.02  # of the learning rate, at the end of a cosine schedule
 _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
-_BETAS = (0.9, 0.95)
+_BETAS = (0.8, 0.95)
 _BAD_DROP = 3.0  # nats per observed number below the average estimate, at which the step before is undone
 _MEMORY = 0.9  # of that average
 _LEAST_AFTER_DROP = 0.05  # length of the steps after it: a batch may also be worse than others
 _PATIENCE = 3  # consecutive epochs with a small relative change that end training
 # ρ of q(U) in the first steps, in which old statistics soon belong to another kernel. It falls with the learning rate
-# to the share of a batch among all sequences.
+# to the share of a batch among all sequences. If this share is large, batches tell almost all at once.
 _FIRST_RATE = 0.3
+_FIRST_SHARES = 3.6  # of the data that a batch has: the first ρ, if it is larger
+_MOST_RATE = 0.9
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class BatchSettings:
         """
         if self.inducing_rate is not None:
             return max(self.inducing_rate, 1.0 / (1.0 + count))
-        return max(_FIRST_RATE * self.pace(step, num_steps), 1.0 / self.num_batches, 1.0 / (1.0 + count))
+        first = max(_FIRST_RATE, min(_MOST_RATE, _FIRST_SHARES / self.num_batches))
+        return max(first * self.pace(step, num_steps), 1.0 / self.num_batches, 1.0 / (1.0 + count))
 
     def pace(self, step: int, num_steps: int) -> float:
         """The learning rate of a step, relative to the first.

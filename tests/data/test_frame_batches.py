@@ -153,3 +153,5 @@ def test_times_in_steps_and_errors(tmp_path):
         FrameDataset(make_sequences(num_sequences=2, num_outputs=2, length=(5, 5)).sequences())
     with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1"):
         list(frames.batches(0))
+    with pytest.raises(TypeError, match="source must be Sequences or a SequenceDataset, but got list"):
+        FrameDataset([1.0])

@@ -54,7 +54,7 @@ def test_start_has_the_components_of_each_window():
     assert not torch.equal(before, model.start.x)
     bell = torch.exp(-0.5 * ((data.times.t[:12] - PATHS.centres()[2]) / PATHS.width).square())
     score = x[:, -1, 2:] / bell[-1]
-    torch.testing.assert_close(x[:, :, 2:], score.unsqueeze(1) * bell[:, None])  # constant but for the window
+    torch.testing.assert_close(x[:, :, 2:], score.unsqueeze(1) * bell[:, None])  # constant, apart from the window
     torch.testing.assert_close(score.mT @ score / 24, torch.eye(2).double())  # uncorrelated, of size one
     # the signal of the second half is a linear function of the components of the second window
     fitted = np.linalg.lstsq(score.numpy(), scores[:, 1], rcond=None)
