@@ -282,7 +282,7 @@ def test_hold_must_name_a_parameter(tmp_path, capsys):
     path.write_text("t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n")
     code, text = error_of(capsys, "fit", path, "-o", tmp_path / "m", "--hold", "power", "-q")
     assert code == 2
-    assert "--hold: no kernel of --temporal has a parameter 'power'; known: lengthscale, period, variance" in text
+    assert "--hold: no kernel of --temporal has a parameter 'power'; known: lengthscale, variance" in text
 
 
 def arrays_of(tmp_path, name, **arrays):
