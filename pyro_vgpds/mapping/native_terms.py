@@ -51,12 +51,13 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
-    """Whether :func:`group_parts` can be used: compiled, float64 on a CPU, and of a size for which it is faster.
+    """Whether :func:`group_parts` can be used: compiled, float64 on a CPU, of a size for which it is faster, and not
+    traced by ``torch.jit``, which would not see it.
 
     :param v: (C, M, W).
     :param psi2: (C, M, M).
     """
-    fits = 0 < v.shape[1] <= _MOST and v.numel() > 0
+    fits = 0 < v.shape[1] <= _MOST and v.numel() > 0 and not torch.jit.is_tracing()
     return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and _library() is not None
 
 
