@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,8 +19,10 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
 from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
 
-__all__ = ["join", "shard", "share"]
+__all__ = ["join", "release_group", "shard", "share"]
 
+# Its functions have the group of all processes as a default argument. Imported by torch later, it would keep the group.
+_KEEPS_GROUP = "torch.distributed.nn.functional"
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -53,6 +57,7 @@ def join(timeout: float = 600.0) -> Iterator[int]:
         backend = "nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     limit = timedelta(seconds=timeout)
+    importlib.import_module(_KEEPS_GROUP)
     try:
         dist.init_process_group(backend, timeout=limit)
         if backend == "gloo":
@@ -66,8 +71,30 @@ def join(timeout: float = 600.0) -> Iterator[int]:
         yield dist.get_rank()
         with suppress(RuntimeError):  # another process has failed, and says so
             dist.barrier()
+    except BaseException as error:
+        release_group(error)
+        raise
     finally:
+        gc.collect()  # a module that was wrapped in DistributedDataParallel has the group, too
         dist.destroy_process_group()
+
+
+def release_group(error: BaseException | None) -> None:
+    """Clear the local variables of torch's finished functions in the traceback of an error, and in those of its causes.
+
+    They would keep the group, and so its threads, until Python ends. A thread that then frees a tensor ends the process
+    with ``terminate called without an active exception``, in place of the error.
+
+    :param error: an error that leaves the block of :func:`join`.
+    """
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_globals.get("__name__", "").startswith("torch.distributed"):
+                with suppress(RuntimeError):  # it has not finished
+                    trace.tb_frame.clear()
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
 
 
 def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:

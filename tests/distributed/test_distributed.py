@@ -13,7 +13,9 @@ import re
 import socket
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from problems import make_data, make_model
 
 from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
 from pyro_vgpds.data.shards import Shard
+from pyro_vgpds.distributed.processes import release_group
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
@@ -189,6 +192,50 @@ def test_all_processes_hear_of_errors_at_once(two):
                 ERRORS[name], text.removeprefix("ValueError: Error while computing log_prob at site 'y':\n")
             )
             assert seconds < 15.0, name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_threads_end_with_the_block(two):
+    """Also those that a module in DistributedDataParallel or an error would keep until Python ends."""
+    for before, after in two("threads"):
+        assert before
+        assert after == []
+
+
+class Broken(RuntimeError):
+    pass
+
+
+def fails_with_a_group(group):
+    raise Broken("of torch")
+
+
+def test_an_error_does_not_keep_the_group():
+    """The local variables of torch's functions in a traceback, also in that of a cause; others stay."""
+
+    class Group:
+        pass
+
+    # a function as it would be in torch
+    inside = FunctionType(fails_with_a_group.__code__, {"__name__": "torch.distributed.x", "Broken": Broken})
+    group, other = Group(), Group()
+    seen, kept = weakref.ref(group), weakref.ref(other)
+
+    def outer(group, other):
+        try:
+            inside(group)
+        except Broken as error:
+            del group
+            raise distributed.ProcessError("lost") from error
+
+    try:
+        outer(group, other)
+    except distributed.ProcessError as error:
+        del group, other
+        assert seen() is not None
+        release_group(error)
+        assert seen() is None
+        assert kept() is not None
 
 
 def test_dates_count_from_the_same_one(two):
