@@ -367,8 +367,9 @@ class VGPDS(ParameterModule):
                 "on all data."
             )
         prior = InducingPrior(
-            k_f, self.inducing, self._noise(), self.num_outputs, jitter=self.jitter, scale=batch.scale
-        )
+            k_f, self.inducing, self._noise(), self.num_outputs, jitter=self.jitter, scale=batch.scale,
+            team=batch.team,
+        )  # fmt: skip
         u = pyro.sample("u", prior)
         path.rows = batch.rows
         with poutine.scale(scale=batch.scale):

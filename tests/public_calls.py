@@ -75,7 +75,7 @@ INNER = {
     "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
     "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
-    "MinibatchNaturalGradient.posterior", "SequenceDataset.parts",
+    "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.shared_by",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
@@ -408,6 +408,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "SequenceDataset.batches": lambda k: (
         lambda **options: list(vg.SequenceDataset(k.data).batches(**options)),
         {"batch_size": 1, "order": torch.tensor([1, 0])}),
+    "SequenceDataset.num_batches": lambda k: (vg.SequenceDataset(k.data).num_batches, {"batch_size": 1}),
     "SequenceDataset.rows": lambda k: (vg.SequenceDataset(k.data).rows, {"indices": [1]}),
     "SequenceDataset.sequences": lambda k: (vg.SequenceDataset(k.data).sequences, {"indices": [1]}),
     "Subsampled": lambda k: (vg.Subsampled, {"model": k.model, "batch_size": 1}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_kind, check_list, check_texts
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_lengths"]
@@ -46,12 +48,24 @@ class Batch:
     sequences: Sequences  #: those of the batch
     indices: Tensor  #: (B,), which of all sequences they are
     rows: Tensor  #: (n,), which of the frames of all sequences theirs are
-    num_sequences: int  #: the number of all sequences
+    num_sequences: int  #: the number of all sequences, in all processes
+    team: Team = ALONE  #: the processes whose sequences are one batch together
+    others: tuple[int, int] = (0, 0)  #: sequences and observed numbers of the batch in the other processes
+
+    @property
+    def count(self) -> int:
+        """The number of sequences of the batch in all processes."""
+        return len(self.indices) + self.others[0]
+
+    @property
+    def num_observed(self) -> int:
+        """The observed numbers of the batch in all processes."""
+        return self.sequences.num_observed + self.others[1]
 
     @property
     def scale(self) -> float:
-        """The number of all sequences over that of the batch."""
-        return self.num_sequences / len(self.indices)
+        """The number of all sequences over that of the batch, in all processes."""
+        return self.num_sequences / self.count
 
 
 class _Some(Sequences):
@@ -59,6 +73,7 @@ class _Some(Sequences):
 
     def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
         vars(self).update(vars(data))
+        self.team = ALONE  # the processes of a batch are those of the batch
         slices, own = data.times.slices(), self._arrays
         self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
         self._arrays = [own[i] for i in indices]
@@ -95,6 +110,13 @@ class SequenceDataset:
     [3, 4, 0, 1]
     >>> [len(batch.indices) for batch in many.batches(2)]
     [2, 1]
+
+    Several processes can each have a dataset of their own, see :func:`~pyro_vgpds.distributed.share`. Their batches are
+    one batch together, so all of them must ask for a batch at the same time.
+
+    :ivar team: the processes that have the sequences together.
+    :ivar total_sequences: the number of sequences in all of them.
+    :ivar total_frames: the number of frames in all of them.
     """
 
     def __init__(
@@ -137,6 +159,40 @@ class SequenceDataset:
                 f"{counted(len(self.lengths), 'number')} with minimum {min(self.lengths, default=0)}."
             )
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
+        self.team: Team = ALONE
+        self.total_sequences = self.fewest_sequences = self.num_sequences
+        self.total_frames = self.num_frames
+        if isinstance(source, Sequences) and source.team.size > 1:
+            self._set_team(source.team)
+
+    def _set_team(self, team: Team) -> None:
+        self.team = team
+        sizes = team.gather([self.num_sequences, self.num_frames])
+        self.total_sequences, self.total_frames = (sum(column) for column in zip(*sizes, strict=True))
+        self.fewest_sequences = min(count for count, _ in sizes)
+
+    def shared_by(self, team: Team) -> SequenceDataset:
+        """The same sequences, as the part of this process.
+
+        :param team: the processes, each of which calls this.
+        :raises ProcessError: if they have different outputs.
+        """
+        first, hint = self.sequences([0]), "Give every process sequences of the same outputs."
+        team.agree("the number of outputs", first.num_outputs, hint)
+        team.agree("columns of data", self.columns or first.columns, hint)
+        team.agree("dtype of data", str(self.dtype), hint)
+        new = copy.copy(self)
+        new._set_team(team)
+        return new
+
+    def of_this_process(self) -> SequenceDataset:
+        """The same sequences without those of other processes; itself if there are none."""
+        if self.team.size == 1:
+            return self
+        new = copy.copy(self)
+        new.team, new.total_frames = ALONE, self.num_frames
+        new.total_sequences = new.fewest_sequences = self.num_sequences
+        return new
 
     @property
     def num_sequences(self) -> int:
@@ -172,7 +228,8 @@ class SequenceDataset:
         """
         chosen = self._check(range(self.num_sequences) if indices is None else indices)
         if isinstance(self._source, Sequences):
-            return self._source if chosen == list(range(self.num_sequences)) else _Some(self._source, chosen)
+            everything = chosen == list(range(self.num_sequences)) and self._source.team.size == 1
+            return self._source if everything else _Some(self._source, chosen)
         items = [self._item(i) for i in chosen]
         t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
@@ -199,12 +256,14 @@ class SequenceDataset:
         """
         data = self.sequences(indices)
         which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
-        return Batch(data, which, self.rows(indices), self.num_sequences)
+        own = torch.tensor([len(which), data.num_observed])
+        others = (self.team.total(own) - own).tolist()
+        return Batch(data, which, self.rows(indices), self.total_sequences, self.team, (others[0], others[1]))
 
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
         """All sequences in batches of almost the same size, each sequence in one of them.
 
-        :param batch_size: the most sequences of a batch.
+        :param batch_size: the most sequences of a batch, in all processes together.
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
         check_count("batch_size", batch_size)
@@ -218,12 +277,24 @@ class SequenceDataset:
     def parts(self, order: Tensor, batch_size: int) -> tuple[Tensor, ...]:
         """The indices of the batches of an order of the sequences: as few as possible, of almost the same size.
 
-        :param order: (S,).
-        :param batch_size: the most sequences of a batch.
+        :param order: (S,), of the sequences of this process.
+        :param batch_size: the most sequences of a batch, in all processes together.
         :raises ValueError: if ``batch_size`` is not a positive number of sequences.
         """
+        return order.tensor_split(self.num_batches(batch_size))
+
+    def num_batches(self, batch_size: int) -> int:
+        """The number of batches of an epoch: each process has a sequence or more in each of them.
+
+        :param batch_size: the most sequences of a batch, in all processes together. If a process has fewer sequences
+            than there would be batches, they are larger.
+        :raises ValueError: if ``batch_size`` is not a positive number of sequences.
+
+        >>> many.num_batches(2)
+        2
+        """
         check_count("batch_size", batch_size)
-        return order.tensor_split(-(-self.num_sequences // batch_size))
+        return min(-(-self.total_sequences // batch_size), self.fewest_sequences)
 
     def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
         if not isinstance(indices, range):

@@ -161,7 +161,7 @@ class AutoExplicit(OpperArchambeauGuide):
         first.collect()
         x = read_point(model, guide, sample).q.mean
         new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
-        new.dual = first.dual.scaled(new.data.num_sequences / sample.num_sequences)
+        new.dual = first.dual.scaled(new.data.total_sequences / first.data.total_sequences)
         _share_hyperparameters(guide, new)
         return new
 
@@ -198,6 +198,16 @@ class AutoExplicit(OpperArchambeauGuide):
         """
         self.dual, bound = stream(self, self.data, batch_size)
         return bound
+
+    @property
+    def frame_parameters(self) -> list[Tensor]:
+        """η and λ, which several processes that train together do not share.
+
+        >>> [tuple(parameter.shape) for parameter in own.frame_parameters]
+        [(48, 3), (48, 3)]
+        """
+        suffix = "_unconstrained" if self.is_free else ""
+        return [getattr(self, f"{name}{suffix}") for name in ("eta", "lam")]
 
     @property
     def collapsed_model(self) -> PyroModule:

@@ -11,7 +11,7 @@ from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.explicit import ExplicitGP, expected_log_density
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
-from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums
+from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums, sum_frames
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
 
@@ -22,14 +22,15 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset, batch_size: int) 
     """The statistics of the optimal q(U), and the bound, which is then the collapsed one.
 
     :param guide: of the model on batches.
-    :param data: all sequences.
+    :param data: all sequences. Several processes that have them together all call this; each reads its own.
     :param batch_size: sequences that are in memory at a time.
     :raises NumericalError: if rounding error dominates.
     """
     total: FrameSums | None = None
     divergence = 0.0
-    with torch.no_grad():
-        for batch in data.batches(batch_size):
+    with torch.no_grad(), data.team.together():
+        own = data.of_this_process()
+        for batch in own.batches(batch_size):
             inducing, prior, outputs = _at_medians(guide, batch)
             q = guide.make_posterior(prior)
             divergence += float(kl_divergence(q, prior))
@@ -38,6 +39,7 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset, batch_size: int) 
             sums = frame_sums(outputs.gp, q.mean, q.variance, inducing.factor, groups)
             total = sums if total is None else added_sums(total, sums)
         assert total is not None
+        total, divergence = sum_frames(total, data.team), float(data.team.total(torch.tensor([divergence]).double()))
         m, d = inducing.event_shape
         dual = Dual.empty(m, d, device=total.v.device).carried(inducing).moved(total, 1.0, 1.0)
         u = dual.posterior(inducing.noise)

@@ -11,6 +11,7 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky, in_double
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sums import FrameSums
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["InducingGaussian", "InducingPrior"]
@@ -27,6 +28,7 @@ class InducingPrior(Expandable):
     :param num_outputs: D.
     :param jitter: added to the diagonal of K_MM. Default: the rule of :func:`~pyro_vgpds.linalg.default_jitter`.
     :param scale: the number of all sequences over that of the batch.
+    :param team: the processes whose sequences are one batch together.
     :ivar factor: L.
 
     >>> import torch
@@ -41,11 +43,11 @@ class InducingPrior(Expandable):
 
     def __init__(
         self, kernel: MappingValue, inducing: Tensor, noise: Tensor, num_outputs: int, *, jitter: float | None = None,
-        scale: float = 1.0,
+        scale: float = 1.0, team: Team = ALONE,
     ) -> None:  # fmt: skip
         self.kernel, self.inducing, self.noise = in_double(kernel), inducing.double(), noise.double()
         self.factor = cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", jitter)
-        self.scale = scale
+        self.scale, self.team = scale, team
         batch = torch.broadcast_shapes(self.factor.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((inducing.shape[-2], num_outputs)), validate_args=False)
 

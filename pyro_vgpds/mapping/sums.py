@@ -12,10 +12,12 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import check_slack
 from pyro_vgpds.mapping.group_terms import whiten
+from pyro_vgpds.mapping.joint import sum_parts
 from pyro_vgpds.mapping.psi import expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.team import Team
 
-__all__ = ["FrameSums", "added_sums", "common_groups", "frame_sums", "take_groups"]
+__all__ = ["FrameSums", "added_sums", "common_groups", "frame_sums", "sum_frames", "take_groups"]
 
 
 class FrameSums(NamedTuple):
@@ -94,3 +96,21 @@ def added_sums(first: FrameSums, second: FrameSums) -> FrameSums:
         a, first.v + second.v, slack, of_output, first.rows + second.rows, first.square + second.square,
         first.log_scale + second.log_scale,
     )  # fmt: skip
+
+
+def sum_frames(sums: FrameSums, team: Team) -> FrameSums:
+    """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
+
+    :param sums: of the frames of this process.
+    :param team: the processes.
+    """
+    if team.size == 1:
+        return sums
+    every = team.rows(sums.of_output.unsqueeze(0))  # (K, D)
+    different, of_output = every.unique(dim=1, return_inverse=True)  # (K, G): outputs that are alike in all processes
+    own = different[team.rank]
+    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), team)
+    with torch.no_grad():
+        parts = [sums.rows, sums.square, sums.log_scale.unsqueeze(-1)]
+        rows, square, log_scale = team.total(torch.cat([part.to(a) for part in parts])).split([len(p) for p in parts])
+    return FrameSums(a, v, slack, of_output, rows, square, log_scale.squeeze(-1))

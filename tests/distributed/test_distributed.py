@@ -65,7 +65,8 @@ def one(folder):
 
 @pytest.fixture(scope="module")
 def two(folder, one):
-    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors dates"
+    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
+    every += "dates batches batch_fits"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -78,7 +79,7 @@ def three(folder, two):
     for file in folder.iterdir():
         if file.name.startswith("of "):
             (other / file.name).write_bytes(file.read_bytes())
-    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints")
+    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints", "batches")
     return lambda check: [json.loads((other / f"{check} {rank}.json").read_text()) for rank in range(3)], kept
 
 
@@ -89,14 +90,29 @@ def largest(found) -> float:
     return max(map(largest, found)) if isinstance(found, list) else found
 
 
-@pytest.mark.parametrize("check", ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised"])
+@pytest.mark.parametrize(
+    "check", ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised", "batches"]
+)
 def test_two_processes_are_one(two, check):
     assert largest(two(check)) < SAME
 
 
-@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts"])
+@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts", "batches"])
 def test_three_processes_are_one(three, check):
     assert largest(three[0](check)) < SAME
+
+
+def test_fit_in_batches(folder, two):
+    first, second = two("batch_fits")
+    assert first[1] == second[1]
+    never, resumed, read = first[1]
+    assert largest([first[0], second[0]]) < SAME
+    assert resumed == never  # the same bits
+    assert read == pytest.approx(never, rel=1e-10)  # from a dataset of each process
+    data = make_data(LENGTHS)
+    path = folder / "batches of 2"
+    with pytest.raises(ValueError, match="is of 2 processes, but there are 1"):
+        fit(*make_model(data), data, batch_size=3, resume=path)
 
 
 def test_numerical_error_of_one_undoes_the_step_of_all(two):
@@ -163,6 +179,12 @@ ERRORS = {
     "twice": "ValueError: data is shared with the other processes already",
     "type": r"TypeError: data must be Sequences\(t, y\), but got list",
     "settings": "ProcessError: the settings of fit must be the same in all processes",
+    "batch settings": "ProcessError: the settings of fit must be the same in all processes",
+    "batch checkpoint": "ValueError: Cannot resume: the checkpoint .* is of 1 processes, but there are 2",
+    "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
+    "datasets": "ProcessError: data must be Sequences in all processes, or a SequenceDataset in all of them",
+    "other datasets": "ProcessError: the number of outputs must be the same in all processes, but process 0 has 5",
+    "dataset twice": "ValueError: data is shared with the other processes already",
     "parameters": "ProcessError: model.noise_unconstrained must be the same in all processes, but differ.*same seed",
     "lbfgs": "ValueError: method='lbfgs' needs data in one process",
     "restarts": "ValueError: data of several processes need processes=1",
@@ -202,12 +224,12 @@ def test_threads_end_with_the_block(two):
         assert after == []
 
 
-class Broken(RuntimeError):
+class BrokenError(RuntimeError):
     pass
 
 
 def fails_with_a_group(group):
-    raise Broken("of torch")
+    raise BrokenError("of torch")
 
 
 def test_an_error_does_not_keep_the_group():
@@ -217,14 +239,14 @@ def test_an_error_does_not_keep_the_group():
         pass
 
     # a function as it would be in torch
-    inside = FunctionType(fails_with_a_group.__code__, {"__name__": "torch.distributed.x", "Broken": Broken})
+    inside = FunctionType(fails_with_a_group.__code__, {"__name__": "torch.distributed.x", "BrokenError": BrokenError})
     group, other = Group(), Group()
     seen, kept = weakref.ref(group), weakref.ref(other)
 
     def outer(group, other):
         try:
             inside(group)
-        except Broken as error:
+        except BrokenError as error:
             del group
             raise distributed.ProcessError("lost") from error
 

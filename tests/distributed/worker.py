@@ -26,11 +26,14 @@ from problems import make_data, make_model  # noqa: E402
 from pyro_vgpds import (  # noqa: E402
     VGPDS,
     AmortizedOpperArchambeau,
+    AutoExplicit,
     AutoOpperArchambeau,
     Collapsed_ELBO,
+    MinibatchNaturalGradient,
     NaturalGradient,
     NumericalError,
     Posterior,
+    SequenceDataset,
     Sequences,
     auto,
     distributed,
@@ -278,6 +281,76 @@ def checkpoints(rank):
 
 
 @check
+def batches(rank):
+    """Batches of the sequences of each process, which together are one batch: five steps, and a pass over all."""
+    found = {}
+    for name, options in FEW.items():
+        model, guide, whole, part, data, rows = problem(**options)
+        start = {k: v.clone() for k, v in model.state_dict().items()}
+        first = distributed.shard(whole)
+        own = len(first.lengths)
+        before = sum(data.team.gather(own)[:rank])
+        mine = [[0], [own - 1], list(range(own)), [0], [own - 1]]  # of each process
+        every = [sorted(i for some in data.team.gather([before + i for i in step]) for i in some) for step in mine]
+        reached = []
+        for sites, on, steps in ((guide, whole, every), (part, data, mine)):
+            pyro.clear_param_store()
+            model.load_state_dict(start)
+            with distributed.independent():
+                explicit = AutoExplicit.from_collapsed(sites, on)
+                svi = SVI(model, explicit, Adam({"lr": 0.01}), Collapsed_ELBO())
+                losses = []
+                with MinibatchNaturalGradient(explicit, inducing_rate=0.4) as natural:
+                    for step in steps:
+                        batch = explicit.data.batch(step)
+                        losses.append(svi.step(batch))
+                        natural.step(0.6)
+                losses += [Collapsed_ELBO().loss(model, explicit, batch), explicit.collect(batch_size=2)]
+            numbers = [v.clone() for v in model.state_dict().values()]
+            a = explicit.dual.a[explicit.dual.of_output]
+            reached.append(([torch.tensor(losses), *numbers, explicit.dual.v, a], [explicit.eta, explicit.lam]))
+        (one, one_sites), (many, many_sites) = reached
+        found[name] = [difference(many, one), difference(many_sites, [x[rows] for x in one_sites])]
+    return found
+
+
+@check
+def batch_fits(rank):
+    """With all sequences in a batch, fit is that of one process; a run that continues is one that never stopped."""
+    model, guide, whole, part, data, rows = problem()
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    sites = [value.clone() for value in sites_of(part)]
+    options = {"batch_size": len(LENGTHS), "epochs": 6, "learning_rate": 0.01}
+    with distributed.independent():
+        one = fit(model, guide, whole, **options)
+    wanted = [v.clone() for v in model.state_dict().values()]
+    model.load_state_dict(start)
+    many = fit(model, part, data, **options)
+    equal = [
+        abs(many.bound - one.bound) / abs(one.bound),
+        difference(list(model.state_dict().values()), wanted),
+        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
+    ]
+
+    def again(num_steps, on=data, **more):
+        pyro.set_rng_seed(7 + rank)
+        model.load_state_dict(start)
+        part.set(*sites)
+        return fit(model, part, on, batch_size=3, num_steps=num_steps, schedule="constant", warmup=0, **more)
+
+    path, items = FOLDER / f"batches of {data.team.size}", [(t.numpy(), y.numpy()) for t, y in pairs(data)]
+    never = again(6).bound
+    again(3, checkpoint=path, checkpoint_steps=2)
+    resumed = again(6, resume=path).bound
+    dataset = distributed.share(SequenceDataset(items))
+    return [equal, [never, resumed, again(6, on=dataset).bound]]
+
+
+def pairs(data):
+    return zip(data.times.t.split(data.lengths), data.read().split(data.lengths), strict=True)
+
+
+@check
 def dates(rank):
     """Times count from the earliest date of all processes."""
     days = np.datetime64("2024-01-01") + np.arange(3) + rank
@@ -354,6 +427,12 @@ def errors(rank):
         "twice": lambda: distributed.shard(shared),
         "type": lambda: distributed.share([1.0]),
         "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
+        "batch settings": lambda: fit(model, part, shared, batch_size=3 + rank),
+        "batch checkpoint": lambda: fit(model, part, shared, batch_size=3, resume=FOLDER / "of 1"),
+        "explicit": lambda: distributed.gather(AutoExplicit(model, shared, start=tuple(sites_of(part))), shared),
+        "datasets": lambda: distributed.share(SequenceDataset(few) if rank else few),
+        "other datasets": lambda: distributed.share(SequenceDataset(other)),
+        "dataset twice": lambda: distributed.share(distributed.share(SequenceDataset(data))),
         "parameters": lambda: fit(seeds, hand, shared, num_steps=5),
         "lbfgs": lambda: fit(model, part, shared, method="lbfgs"),
         "restarts": lambda: fit(model, part, shared, num_restarts=2, processes=2),
