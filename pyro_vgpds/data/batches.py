@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -15,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
+from pyro_vgpds.data.batch import Batch, Some
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_kind, check_list, check_texts
 from pyro_vgpds.team import ALONE, Team
@@ -30,63 +29,6 @@ class _Items(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some sequences out of many. A :class:`~pyro_vgpds.VGPDS` that is called on a batch has the inducing variables as
-    the latent site ``u``, and its terms of the sequences are multiplied by :attr:`scale`.
-
-    >>> from pyro_vgpds.data import SequenceDataset
-    >>> batch = SequenceDataset(data).batch([1])
-    >>> batch.sequences, batch.scale
-    (Sequences(1 sequence, 23 frames, 5 outputs), 2.0)
-    >>> model(batch).shape
-    torch.Size([23, 5])
-    """
-
-    sequences: Sequences  #: those of the batch
-    indices: Tensor  #: (B,), which of all sequences they are
-    rows: Tensor  #: (n,), which of the frames of all sequences theirs are
-    num_sequences: int  #: the number of all sequences, in all processes
-    team: Team = ALONE  #: the processes whose sequences are one batch together
-    others: tuple[int, int] = (0, 0)  #: sequences and observed numbers of the batch in the other processes
-
-    @property
-    def count(self) -> int:
-        """The number of sequences of the batch in all processes."""
-        return len(self.indices) + self.others[0]
-
-    @property
-    def num_observed(self) -> int:
-        """The observed numbers of the batch in all processes."""
-        return self.sequences.num_observed + self.others[1]
-
-    @property
-    def scale(self) -> float:
-        """The number of all sequences over that of the batch, in all processes."""
-        return self.num_sequences / self.count
-
-
-class _Some(Sequences):
-    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
-
-    def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
-        vars(self).update(vars(data))
-        self.team = ALONE  # the processes of a batch are those of the batch
-        slices, own = data.times.slices(), self._arrays
-        self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
-        self._arrays = [own[i] for i in indices]
-        self.names = None if data.names is None else [data.names[i] for i in indices]
-        if data.exposure is not None and data.exposure.dim() > 1:
-            self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
-        self._groups = {}
-        if own:
-            self._summarise()
-        self._y = self._make_y()
-
-    def __repr__(self) -> str:
-        return Sequences.__repr__(self)
 
 
 class SequenceDataset:
@@ -229,7 +171,7 @@ class SequenceDataset:
         chosen = self._check(range(self.num_sequences) if indices is None else indices)
         if isinstance(self._source, Sequences):
             everything = chosen == list(range(self.num_sequences)) and self._source.team.size == 1
-            return self._source if everything else _Some(self._source, chosen)
+            return self._source if everything else Some(self._source, chosen)
         items = [self._item(i) for i in chosen]
         t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)

@@ -203,7 +203,8 @@ class AutoExplicit(OpperArchambeauGuide):
     def frame_parameters(self) -> list[Tensor]:
         """η and λ, which several processes that train together do not share.
 
-        >>> [tuple(parameter.shape) for parameter in own.frame_parameters]
+        >>> from pyro_vgpds import AutoExplicit
+        >>> [tuple(parameter.shape) for parameter in AutoExplicit(model, data).frame_parameters]
         [(48, 3), (48, 3)]
         """
         suffix = "_unconstrained" if self.is_free else ""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some sequences out of many, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.team import ALONE, Team
+
+__all__ = ["Batch", "Some"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sequences out of many. A :class:`~pyro_vgpds.VGPDS` that is called on a batch has the inducing variables as
+    the latent site ``u``, and its terms of the sequences are multiplied by :attr:`scale`.
+
+    >>> from pyro_vgpds.data import SequenceDataset
+    >>> batch = SequenceDataset(data).batch([1])
+    >>> batch.sequences, batch.scale
+    (Sequences(1 sequence, 23 frames, 5 outputs), 2.0)
+    >>> model(batch).shape
+    torch.Size([23, 5])
+    """
+
+    sequences: Sequences  #: those of the batch
+    indices: Tensor  #: (B,), which of all sequences they are
+    rows: Tensor  #: (n,), which of the frames of all sequences theirs are
+    num_sequences: int  #: the number of all sequences, in all processes
+    team: Team = ALONE  #: the processes whose sequences are one batch together
+    others: tuple[int, int] = (0, 0)  #: sequences and observed numbers of the batch in the other processes
+
+    @property
+    def count(self) -> int:
+        """The number of sequences of the batch in all processes."""
+        return len(self.indices) + self.others[0]
+
+    @property
+    def num_observed(self) -> int:
+        """The observed numbers of the batch in all processes."""
+        return self.sequences.num_observed + self.others[1]
+
+    @property
+    def scale(self) -> float:
+        """The number of all sequences over that of the batch, in all processes."""
+        return self.num_sequences / self.count
+
+
+class Some(Sequences):
+    """Some of the sequences of others; nothing is read or copied that the batch does not need.
+
+    :param data: all sequences.
+    :param indices: which of them.
+    """
+
+    def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
+        vars(self).update(vars(data))
+        self.team = ALONE  # the processes of a batch are those of the batch
+        slices, own = data.times.slices(), self._arrays
+        self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
+        self._arrays = [own[i] for i in indices]
+        self.names = None if data.names is None else [data.names[i] for i in indices]
+        if data.exposure is not None and data.exposure.dim() > 1:
+            self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
+        self._groups = {}
+        if own:
+            self._summarise()
+        self._y = self._make_y()
+
+    def __repr__(self) -> str:
+        return Sequences.__repr__(self)
