@@ -135,8 +135,8 @@ def read_own_snapshot(path: PathLike, team: Team = ALONE) -> Snapshot:
     names = content.get("parts", [])
     if len(names) != (0 if team.size == 1 else team.size):
         raise ResumeError(
-            f"Cannot resume: the checkpoint {path} is of {max(1, len(names))} processes, but there are {team.size}. A "
-            "run in batches continues with the same number of processes."
+            f"Cannot resume: the checkpoint {path} is of {max(1, len(names))} process{'es' * (len(names) > 1)}, but "
+            f"there are {team.size}. A run in batches continues with the same number of processes."
         )
     if team.size == 1:
         return cast(Snapshot, content)

@@ -180,7 +180,7 @@ ERRORS = {
     "type": r"TypeError: data must be Sequences\(t, y\), but got list",
     "settings": "ProcessError: the settings of fit must be the same in all processes",
     "batch settings": "ProcessError: the settings of fit must be the same in all processes",
-    "batch checkpoint": "ValueError: Cannot resume: the checkpoint .* is of 1 processes, but there are 2",
+    "batch checkpoint": "ResumeError: Cannot resume: the checkpoint .* is of 1 process, but there are 2",
     "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
     "datasets": "ProcessError: data must be Sequences in all processes, or a SequenceDataset in all of them",
     "other datasets": "ProcessError: the number of outputs must be the same in all processes, but process 0 has 5",
