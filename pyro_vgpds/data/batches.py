@@ -128,7 +128,7 @@ class SequenceDataset:
         return new
 
     def of_this_process(self) -> SequenceDataset:
-        """The same sequences without those of other processes; itself if there are none."""
+        """The same sequences without those of other processes. If this process is the only one, nothing is changed."""
         if self.team.size == 1:
             return self
         new = copy.copy(self)
