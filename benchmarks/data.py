@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of wide or incomplete data: ``python -m benchmarks.data wide`` (or ``missing``, ``reconstruct``).
+"""The cost of wide or incomplete data: ``python -m benchmarks.data CASE``.
 
 ``wide``: a step at D = 1,000,000 (a memmap) against one at D = 1,000, N = 300, and the memory beyond the data.
 ``missing``: N = 1000, M = 50, 60 outputs with 60 different missing patterns against none missing.
+``patterns``: the same for one sequence with N = 644, Q = 9, M = 100 and 56 outputs, a tenth or a fifth missing.
 ``reconstruct``: a natural step of a reconstruction at D = 100,000 against one at D = 1,000, N = 200, 40 new frames with
 half of the outputs hidden.
 """
@@ -88,6 +89,15 @@ def missing(frames: int = 1000, outputs: int = 60, num_inducing: int = 50) -> di
     return compare(Stepper(complete, 5, num_inducing), Stepper(partial, 5, num_inducing))
 
 
+def patterns(share: float, frames: int = 644, outputs: int = 56) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    t = 0.1 * np.arange(frames)
+    y = np.sin(np.outer(t, rng.uniform(0.5, 3.0, outputs)) + rng.uniform(0.0, 6.0, outputs))
+    y += 0.1 * rng.standard_normal(y.shape)
+    holes = np.where(rng.random(y.shape) < share, np.nan, y)
+    return {"share": share, **compare(Stepper(Sequences(t, y), 9, 100), Stepper(Sequences(t, holes), 9, 100))}
+
+
 class Reconstructor:
     """A natural step of the reconstruction of frames with half of their outputs hidden."""
 
@@ -120,11 +130,15 @@ def reconstruct(outputs: int, frames: int = 240, new: int = 40) -> dict[str, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of very many outputs, or of missing entries.")
-    parser.add_argument("case", choices=["wide", "missing", "reconstruct"])
+    parser.add_argument("case", choices=["wide", "missing", "patterns", "reconstruct"])
     parser.add_argument("--outputs", type=int, help="default: 1,000,000 for wide, 100,000 for reconstruct")
     args = parser.parse_args()
     torch.set_num_threads(1)
     pyro.settings.set(module_local_params=True)  # two models in one process
+    if args.case == "patterns":
+        for share in (0.1, 0.2):
+            print(json.dumps({"case": args.case, **patterns(share)}), flush=True)
+        return
     if args.case == "wide":
         result = wide(args.outputs or 1_000_000)
     else:

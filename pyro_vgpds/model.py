@@ -45,13 +45,14 @@ from pyro_vgpds.kinds import check_callable, check_flags
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.mapping.basis import linear_form
 from pyro_vgpds.mapping.explicit import ExplicitGP
+from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
-from pyro_vgpds.team import announced
+from pyro_vgpds.team import announced, check_gaussian
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -61,6 +62,9 @@ _LEAST_NOISE = 1e-6  # of an output's variance: an output without noise would ha
 
 #: the data that each model ran on last; not an attribute, because copies of a model have not run
 _ran_on: weakref.WeakKeyDictionary[VGPDS, weakref.ref[Sequences]] = weakref.WeakKeyDictionary()
+
+#: models that ran on batches, which are others each time
+_ran_on_batches: weakref.WeakSet[VGPDS] = weakref.WeakSet()
 
 
 def _marked(*sites: str) -> Any:
@@ -219,8 +223,9 @@ class VGPDS(ParameterModule):
             (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
             lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and there are three cosines, with the period of the cycle, a half and a third of it. Each latent
-            dimension has parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
+            added and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence
+            has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
+            parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
             With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
@@ -309,23 +314,29 @@ class VGPDS(ParameterModule):
         claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
         warn_of_stored("inducing", self.inducing_unconstrained)
         data = args[0] if args else kwargs.get("data")
-        meet(self.temporal, data.sequences if isinstance(data, Batch) else data, self.warns_of_scales)
+        meet(self.temporal, data.paths if isinstance(data, Batch) else data, self.warns_of_scales)
         self.warns_of_scales = False
         result = super().__call__(*args, **kwargs)
         if data is not None:
             _ran_on[self] = weakref.ref(data)
+        if isinstance(data, Batch):
+            _ran_on_batches.add(self)
         return result
 
-    def is_plain(self, data: Sequences) -> bool:
+    def is_plain(self, data: Sequences | Batch) -> bool:
         """Whether the bound on ``data`` can be computed without running the model as a Pyro program: it has run on
-        them, as this class defines it, its outputs are Gaussian, and it has no priors on hyperparameters.
+        them, or on a batch if they are one, as this class defines it, its outputs are Gaussian, and it has no priors on
+        hyperparameters.
 
-        :param data: the sequences.
+        :param data: the sequences, or a batch.
         """
+        if isinstance(data, Batch):
+            known, y = self in _ran_on_batches, data.sequences.y
+        else:
+            known, y = self in _ran_on and _ran_on[self]() is data, data.y
         return (
-            self in _ran_on
-            and _ran_on[self]() is data
-            and data.y is not None
+            known
+            and y is not None
             and self.output_likelihood is None
             and type(self).forward is VGPDS.forward
             and not (self._forward_hooks or self._forward_pre_hooks)
@@ -340,8 +351,8 @@ class VGPDS(ParameterModule):
             (M, D), and the terms of its sequences are scaled.
         :returns: y, (N, D).
         :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
-        :raises ValueError: if ``data`` has another number of outputs than the model, or it is a batch and outputs are
-            not Gaussian.
+        :raises ValueError: if ``data`` has another number of outputs than the model, or it is a batch and the mapping
+            is linear.
         """
         if isinstance(data, Batch):
             return self._on_batch(data)
@@ -354,28 +365,54 @@ class VGPDS(ParameterModule):
         return pyro.sample("y", GivenLatent(f, outputs, data, self.sites), obs=data.y, infer=_marked("f"))
 
     def _on_batch(self, batch: Batch) -> Tensor:
-        """The same with the inducing variables as a latent site, and only a batch of the sequences."""
-        if self.output_likelihood is not None:
-            raise ValueError(
-                f"batches need Gaussian outputs, but the likelihood is {self.output_likelihood}. Train on all data."
+        """The same with the inducing variables as a latent site, and only a batch of the sequences or frames."""
+        k_f, path = self.mapping(), self.path_prior(batch.paths)
+        prior = self.inducing_prior(batch, k_f)
+        u = pyro.sample("u", prior)
+        path.rows, path.places = batch.path_rows, batch.places
+        with poutine.scale(scale=batch.path_scale):
+            x = pyro.sample("x", path)
+        x = x if batch.places is None else x[..., batch.places, :]
+        with poutine.scale(scale=batch.scale):
+            return pyro.sample(
+                "y", self.outputs_on(batch, x, u, prior, k_f), obs=batch.sequences.y, infer=_marked("x", "u")
             )
-        data, k_f = batch.sequences, self.mapping()
-        path = self.path_prior(data)
-        if linear_form(k_f) is not None:
+
+    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
+        """p(U) of the whitened inducing variables, on a batch.
+
+        :param batch: whose scale, rows and processes a guide may need.
+        :param kernel: the value of ``mapping``.
+        :raises ValueError: if the mapping is linear, or several processes have outputs that are not Gaussian.
+        """
+        check_gaussian(self.output_likelihood, batch.team)
+        if linear_form(kernel) is not None:
             raise ValueError(
                 "batches need a mapping that is not linear: a linear one has its weights as inducing variables. Train "
                 "on all data."
             )
-        prior = InducingPrior(
-            k_f, self.inducing, self._noise(), self.num_outputs, jitter=self.jitter, scale=batch.scale,
-            team=batch.team,
+        noise = self.output_mean.new_ones(1) if self.output_likelihood is not None else self._noise()
+        return InducingPrior(
+            kernel, self.inducing, noise, len(self.output_mean), jitter=self.jitter, scale=batch.scale,
+            rows=batch.rows, team=batch.team,
         )  # fmt: skip
-        u = pyro.sample("u", prior)
-        path.rows = batch.rows
-        with poutine.scale(scale=batch.scale):
-            x = pyro.sample("x", path)
-            outputs = ExplicitGP(self.likelihood(x, data, k_f), u, prior)
-            return pyro.sample("y", outputs, obs=data.y, infer=_marked("x", "u"))
+
+    def outputs_on(
+        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
+    ) -> ExplicitGP | ExplicitOutputs:
+        """p(y given x, u) of the frames of a batch.
+
+        :param batch: the batch.
+        :param x: the latent points of these frames.
+        :param u: whitened inducing variables.
+        :param prior: of u.
+        :param kernel: the value of ``mapping``.
+        """
+        data = batch.sequences
+        if self.output_likelihood is None:
+            return ExplicitGP(self.likelihood(x, data, kernel), u, prior, batch.places)
+        outputs = self.output_likelihood().exposed(data.exposure)
+        return ExplicitOutputs(self.functions(x, kernel), u, prior, outputs, data, batch.places)
 
     def path_prior(self, data: Sequences) -> TemporalGP:
         """p(X) at the current parameters.

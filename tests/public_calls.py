@@ -53,7 +53,7 @@ RECORDS = {
     "ARDLinearValue", "ARDRBFValue", "Batch", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales",
     "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "Dual", "EmbeddedAnimation",
     "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
-    "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
+    "FrameBatch", "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
     "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Shard",
     "Skeleton", "Split", "Video",
@@ -76,6 +76,9 @@ INNER = {
     "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
     "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.shared_by",
+    "SequenceDataset.check_indices",
+    "SequenceDataset.named", "SequenceDataset.placeholder", "FrameDataset.parts", "AutoExplicit.batch_factors",
+    "AutoExplicit.is_plain", "VGPDS.inducing_prior", "VGPDS.outputs_on",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
@@ -395,6 +398,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "AutoExplicit.collect": lambda k: (vg.AutoExplicit(k.model, k.data).collect, {"batch_size": 2}),
     "AutoExplicit.from_collapsed": lambda k: (vg.AutoExplicit.from_collapsed, {
         "guide": k.guide, "data": k.data, "store": None}),
+    "AutoExplicit.part": lambda k: (vg.AutoExplicit(k.model, k.data).part, {"sequences": [0]}),
     "AutoExplicit.from_sample": lambda k: (vg.AutoExplicit.from_sample, {
         "guide": k.guide, "sample": k.data, "data": k.data, "store": None}),
     "MappedSequences": lambda k: (data.MappedSequences, {"y": k.folder / "y.npy", "lengths": [2, 4], "t": 0.1}),
@@ -409,6 +413,14 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         lambda **options: list(vg.SequenceDataset(k.data).batches(**options)),
         {"batch_size": 1, "order": torch.tensor([1, 0])}),
     "SequenceDataset.num_batches": lambda k: (vg.SequenceDataset(k.data).num_batches, {"batch_size": 1}),
+    "FrameDataset": lambda k: (data.FrameDataset, {"source": vg.SequenceDataset(k.data).sequences([0])}),
+    "FrameDataset.batch": lambda k: (
+        data.FrameDataset(vg.SequenceDataset(k.data).sequences([0])).batch, {"indices": [1]},
+    ),
+    "FrameDataset.batches": lambda k: (
+        lambda **options: list(data.FrameDataset(vg.SequenceDataset(k.data).sequences([0])).batches(**options)),
+        {"batch_size": 20, "order": torch.arange(k.data.lengths[0])},
+    ),
     "SequenceDataset.rows": lambda k: (vg.SequenceDataset(k.data).rows, {"indices": [1]}),
     "SequenceDataset.sequences": lambda k: (vg.SequenceDataset(k.data).sequences, {"indices": [1]}),
     "Subsampled": lambda k: (vg.Subsampled, {"model": k.model, "batch_size": 1}),
@@ -486,7 +498,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "MapGPLVM.fit": lambda k: (baselines.MapGPLVM.fit, {"model": k.fresh()[0], "data": k.data, "num_steps": 1}),
     "MapGPLVM.reconstruct": lambda k: (k.gplvm.reconstruct, {**_NEW, "num_steps": 1}),
     **{name: lambda k, name=name: (getattr(baselines, name), _BASE)
-       for name in ("column_mean", "cubic_spline", "last_value", "linear_interpolation")},
+       for name in ("column_mean", "column_median", "cubic_spline", "last_value", "linear_interpolation")},
     "estimate_period": lambda k: (baselines.estimate_period, {
         "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None]}),
     "gp_interpolation": lambda k: (baselines.gp_interpolation, {**_BASE, "kernel": Matern32, "return_variance": True}),

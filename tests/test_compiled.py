@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("mapping/_midpoint", "mapping/_grouped", "temporal/_chains", "temporal/_tiles", "kernels/_programs")
+SOURCES = (
+    "mapping/_midpoint", "mapping/_grouped", "mapping/_terms", "temporal/_chains", "temporal/_tiles",
+    "kernels/_programs",
+)  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [
     pytest.mark.long,
@@ -26,13 +29,15 @@ pytestmark = [
 DRIVER = """
 import random, sys
 import torch
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping.group_terms import torch_parts
+from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
-assert native.available()
+assert native.available() and rows.available()
 dice = random.Random(0)
 for _ in range(int(sys.argv[1])):
     N, M, Q, C = dice.randrange(1, 90), dice.randrange(1, 60), dice.randrange(1, 10), dice.choice([None, 1, 3])
@@ -52,6 +57,31 @@ for _ in range(int(sys.argv[1])):
             assert torch.allclose(native.forward(a, r, mu, z), V.detach(), rtol=1e-4)
             for one, other in zip(native.backward(g, a, r, mu, z), wanted, strict=True):
                 assert torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()) + 1e-30)
+    # r as variances, and weights of 1
+    leaves = [x.clone().requires_grad_() for x in (mu, r, z, torch.ones(Q))]
+    spread, wide = 1 + leaves[3] * leaves[1], 1 + 2 * leaves[3] * leaves[1]
+    psi1 = (-(spread.log() + leaves[3] / spread * (leaves[0] - leaves[2][:, None]) ** 2).sum(-1) / 2).exp()
+    terms = -wide.log().sum(1) / 2, leaves[3] / wide, psi1
+    found = rows.forward(mu, r, z, torch.ones(Q), 1.0)
+    for one, other in zip(found, terms, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10)
+    g = [torch.randn(x.shape) for x in terms]
+    wanted = torch.autograd.grad(terms, leaves, g)
+    more = (*g[:2], torch.zeros(N, Q))
+    for one, other in zip(rows.backward(mu, r, z, torch.ones(Q), found.psi1, g[2], more), wanted, strict=False):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+for _ in range(int(sys.argv[1])):
+    C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
+    half, wide = torch.randn(M, M), torch.randn(C, M, M)
+    K, psi2 = half @ half.mT / M + 0.1 * torch.eye(M), wide @ wide.mT / M
+    L = torch.linalg.cholesky(K)
+    v, covariance = torch.randn(C, M, W), (K, torch.cholesky_inverse(L), L.diagonal())
+    given = torch.rand(C) * M, v, psi2, covariance, torch.rand(C) + 0.5, torch.ones(C)
+    assert is_compiled(v, psi2)
+    found, wanted = group_parts(*given, True), torch_parts(*given, True)
+    for one, other in zip([*found[:4], *found.gradients], [*wanted[:4], *wanted.gradients], strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+    assert torch.equal(group_parts(*given, False).product, group_parts(*given, True).product)
 makes = [Matern12, Matern32, Matern52, lambda v, l: Matern32(v, l) + Matern52(0.5, 0.3),
          lambda v, l: Periodic(v, 1.0, l), lambda v, l: Periodic(v, 1.0, l) * Matern32(1.0, 1.0) + Matern12(0.3, l)]
 for i in range(int(sys.argv[1])):

@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMPILED = ("kernels/_programs", "mapping/_midpoint", "mapping/_grouped", "temporal/_chains", "temporal/_tiles")
+COMPILED = (
+    "kernels/_programs", "mapping/_midpoint", "mapping/_grouped", "mapping/_terms", "temporal/_chains",
+    "temporal/_tiles",
+)  # fmt: skip
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
 pytestmark = pytest.mark.long
 
@@ -64,7 +67,9 @@ def test_source_distribution(sdist):
     wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*") if path.is_file()}
     wanted = {name for name in wanted if "__pycache__" not in name}
     wanted |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyro_vgpds").rglob("*.py")}
-    wanted |= {f"pyro_vgpds/{name}.c" for name in COMPILED} | {"pyro_vgpds/mapping/_vectors.h"}
+    wanted |= {f"pyro_vgpds/{name}.c" for name in COMPILED} | {
+        f"pyro_vgpds/mapping/{name}.h" for name in ("_psi1", "_vectors")
+    }
     wanted |= {"LICENSE", "README.md", "Makefile", "constraints.txt", "pyproject.toml", "setup.py"}
     wanted |= {"pyro_vgpds/py.typed", "docs/usage.md", "tutorials/video.py", "benchmarks/table.py"}
     assert wanted - names == set()

@@ -22,7 +22,7 @@ from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
 from pyro_vgpds.baselines.predictor import BaselinePosterior
 from pyro_vgpds.baselines.regression import ridge_regression
-from pyro_vgpds.baselines.simple import column_mean, last_value, linear_interpolation
+from pyro_vgpds.baselines.simple import column_mean, column_median, last_value, linear_interpolation
 from pyro_vgpds.baselines.spline import cubic_spline
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "MapGPLVM",
     "NegativeBinomialFactors",
     "column_mean",
+    "column_median",
     "cubic_spline",
     "estimate_period",
     "gp_interpolation",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Baselines without parameters: the mean, the last value, linear interpolation in time."""
+"""Baselines without parameters: the mean, the median, the last value, linear interpolation in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyro_vgpds.baselines.gaps import Gaps, around
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["by_sequence", "column_mean", "last_value", "line_between", "linear_interpolation"]
+__all__ = ["by_sequence", "column_mean", "column_median", "last_value", "line_between", "linear_interpolation"]
 
 
 def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
@@ -29,6 +29,22 @@ def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | 
     """
     gaps = Gaps(t, y)
     return gaps.fill(gaps.means.expand_as(gaps.y))
+
+
+def column_median(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    """Fill each column with the median of its observed values over all sequences.
+
+    It is the usual level of data with a few high peaks, such as counts of cases with outbreaks. Arguments, result and
+    errors as in :func:`column_mean`.
+
+    >>> from pyro_vgpds.baselines import column_median
+    >>> column_median(range(4), [[1.0], [float("nan")], [2.0], [90.0]]).flatten().tolist()
+    [1.0, 2.0, 2.0, 90.0]
+    """
+    gaps = Gaps(t, y)
+    ordered, count = gaps.y.sort(0).values, gaps.seen.sum(0)  # NaN is the largest
+    middle = torch.stack([(count - 1) // 2, count // 2])
+    return gaps.fill(ordered.gather(0, middle).mean(0).expand_as(gaps.y))
 
 
 def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:

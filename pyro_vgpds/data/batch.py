@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some sequences out of many, in memory."""
+"""A batch: some sequences out of many."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.team import ALONE, Team
 
-__all__ = ["Batch", "Some"]
+__all__ = ["Batch", "SomeSequences"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class Batch:
     indices: Tensor  #: (B,), which of all sequences they are
     rows: Tensor  #: (n,), which of the frames of all sequences theirs are
     num_sequences: int  #: the number of all sequences, in all processes
-    team: Team = ALONE  #: the processes whose sequences are one batch together
-    others: tuple[int, int] = (0, 0)  #: sequences and observed numbers of the batch in the other processes
+    #: the processes whose sequences are one batch together
+    team: Team = field(default=ALONE, kw_only=True)
+    #: sequences and observed numbers of the batch in the other processes
+    others: tuple[int, int] = field(default=(0, 0), kw_only=True)
 
     @property
     def count(self) -> int:
@@ -51,8 +53,28 @@ class Batch:
         """The number of all sequences over that of the batch, in all processes."""
         return self.num_sequences / self.count
 
+    @property
+    def paths(self) -> Sequences:
+        """The sequences whose latent paths are computed: those of the batch."""
+        return self.sequences
 
-class Some(Sequences):
+    @property
+    def path_scale(self) -> float:
+        """The factor of the terms of the latent paths."""
+        return self.scale
+
+    @property
+    def path_rows(self) -> Tensor | None:
+        """Which of the frames of all sequences those of the paths are; None for all."""
+        return self.rows
+
+    @property
+    def places(self) -> Tensor | None:
+        """Which frames of the paths the outputs belong to; None for all."""
+        return None
+
+
+class SomeSequences(Sequences):
     """Some of the sequences of others; nothing is read or copied that the batch does not need.
 
     :param data: all sequences.

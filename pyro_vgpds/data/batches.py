@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
-from pyro_vgpds.data.batch import Batch, Some
+from pyro_vgpds.checks import check_count, check_device, check_dtype
+from pyro_vgpds.data.batch import Batch, SomeSequences
+from pyro_vgpds.data.indices import read_indices, read_lengths, read_order
+from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_kind, check_list, check_texts
+from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_lengths"]
+__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
 
 
 class _Items(Protocol):
@@ -87,7 +90,7 @@ class SequenceDataset:
             check_dtype(self.dtype)
             self.device = check_device(device)
         check_texts("columns", columns, optional=True)
-        self._source, self.columns = source, None if columns is None else list(columns)
+        self.source, self.columns = source, None if columns is None else list(columns)
         if len(source) == 0:
             raise ValueError("source is empty: there must be at least one sequence.")
         if lengths is None:
@@ -142,6 +145,11 @@ class SequenceDataset:
         return len(self.lengths)
 
     @property
+    def num_units(self) -> int:
+        """The number of what a batch has some of: sequences."""
+        return self.num_sequences
+
+    @property
     def num_frames(self) -> int:
         """N, the frames of all sequences."""
         return self._starts[-1]
@@ -153,8 +161,8 @@ class SequenceDataset:
         return f"SequenceDataset({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')})"
 
     def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
-        assert not isinstance(self._source, Sequences)
-        item = self._source[i]
+        assert not isinstance(self.source, Sequences)
+        item = self.source[i]
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
         return item[0], item[1]
@@ -168,10 +176,10 @@ class SequenceDataset:
         >>> many.sequences([1])
         Sequences(1 sequence, 1 frame, 1 output)
         """
-        chosen = self._check(range(self.num_sequences) if indices is None else indices)
-        if isinstance(self._source, Sequences):
-            everything = chosen == list(range(self.num_sequences)) and self._source.team.size == 1
-            return self._source if everything else Some(self._source, chosen)
+        chosen = self.check_indices(range(self.num_sequences) if indices is None else indices)
+        if isinstance(self.source, Sequences):
+            everything = chosen == list(range(self.num_sequences)) and self.source.team.size == 1
+            return self.source if everything else SomeSequences(self.source, chosen)
         items = [self._item(i) for i in chosen]
         t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
@@ -187,7 +195,7 @@ class SequenceDataset:
 
         :param indices: which sequences.
         """
-        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self._check(indices)]
+        parts = [torch.arange(self._starts[i], self._starts[i + 1]) for i in self.check_indices(indices)]
         return torch.cat(parts).to(self.device)
 
     def batch(self, indices: Sequence[int] | Tensor) -> Batch:
@@ -198,9 +206,12 @@ class SequenceDataset:
         """
         data = self.sequences(indices)
         which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
-        own = torch.tensor([len(which), data.num_observed])
-        others = (self.team.total(own) - own).tolist()
-        return Batch(data, which, self.rows(indices), self.total_sequences, self.team, (others[0], others[1]))
+        found = Batch(data, which, self.rows(indices), self.total_sequences)
+        if self.team.size == 1:
+            return found
+        own = torch.tensor([found.count, found.num_observed])
+        sequences, observed = (self.team.total(own) - own).tolist()
+        return replace(found, team=self.team, others=(sequences, observed))
 
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
         """All sequences in batches of almost the same size, each sequence in one of them.
@@ -209,10 +220,7 @@ class SequenceDataset:
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
         check_count("batch_size", batch_size)
-        order = torch.arange(self.num_sequences) if order is None else order
-        check_kind("order", order, Tensor, "a tensor of all sequences in an order")
-        if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(self.num_sequences)):
-            raise ValueError(f"order must have each of the {self.num_sequences} sequences once, but got {order!r:.80}.")
+        order = read_order(order, self.num_sequences, "sequences")
         for part in self.parts(order, batch_size):
             yield self.batch(part)
 
@@ -238,28 +246,35 @@ class SequenceDataset:
         check_count("batch_size", batch_size)
         return min(-(-self.total_sequences // batch_size), self.fewest_sequences)
 
-    def _check(self, indices: Sequence[int] | Tensor) -> list[int]:
-        if not isinstance(indices, range):
-            check_list("indices", indices, "a list of sequences")
-        given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
-        given = given if isinstance(given, list) else [given]
-        wrong = [i for i in given if not is_whole(i) or not 0 <= i < self.num_sequences]
-        if not given or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
-            fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
-            raise ValueError(f"indices must be different sequences from 0 to {self.num_sequences - 1}, but {fault}.")
-        return [int(i) for i in given]
+    def named(self, indices: Sequence[int]) -> Sequences:
+        """As :meth:`sequences`, with names: those that the data have, or else the indices.
 
+        :param indices: which of them.
+        """
+        data = copy.copy(self.sequences(indices))
+        data.names = [str(i) for i in indices] if data.names is None else data.names
+        return data
 
-def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of frames.
+    def placeholder(self, num_outputs: int) -> Sequences:
+        """A sequence of one frame in which nothing was observed, like those of the data; nothing is read from files.
 
-    :raises TypeError: if they are not a list of whole numbers.
-    """
-    check_list("lengths", lengths, "a list of numbers of frames")
-    given = [] if np.ndim(lengths) != 1 else list(lengths)
-    if not given or not all(is_whole(n) for n in given):
-        raise TypeError(f"lengths must be whole numbers of frames, one for each sequence, but got {lengths!r:.80}.")
-    return tuple(int(n) for n in given)
+        :param num_outputs: D.
+        """
+        t, own = torch.zeros(1, dtype=self.dtype), self.source
+        if isinstance(own, Sequences):
+            y = torch.full((1, own.num_base_outputs), torch.nan, dtype=self.dtype)
+            return make_like(own, [t], [y], names=["none"], exposure=None)
+        y = torch.full((1, num_outputs), torch.nan, dtype=self.dtype)
+        return Sequences([t], [y], columns=self.columns, names=["none"], dtype=self.dtype, device=self.device)
+
+    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False) -> list[int]:
+        """Indices of sequences as a list.
+
+        :param indices: which of them, different from each other.
+        :param empty: whether there may be none.
+        :raises ValueError: if one does not exist or repeats.
+        """
+        return read_indices(indices, self.num_sequences, "sequences", empty)
 
 
 #: what is trained on in batches
@@ -275,7 +290,8 @@ def as_dataset(data: DatasetLike) -> SequenceDataset:
 
 
 def _is_map(source: object) -> TypeGuard[_Items]:
-    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    is_map = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    return is_map and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
 
 
 def _plain(value: ArrayLike) -> ArrayLike:

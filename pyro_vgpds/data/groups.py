@@ -62,6 +62,16 @@ class ColumnGroups:
         """The sum of squares of each column of ``factor``, (R,), over all processes."""
         return self.factor.square().sum(0) if self.joint_squares is None else self.joint_squares
 
+    @functools.cached_property
+    def counts(self) -> Tensor:
+        """The number of rows in which each output was observed, (D,)."""
+        return torch.nn.functional.pad(self.rows, (0, 1))[self.of_column]  # an output never seen has group -1
+
+    @functools.cached_property
+    def totals(self) -> tuple[float, float]:
+        """The number of observed entries, and the sum of their squares."""
+        return float(self.rows @ self.columns), float(self.square.sum())
+
     @property
     def num_groups(self) -> int:
         """C, the number of groups."""
@@ -81,6 +91,9 @@ class ColumnGroups:
 
         :param v: columns (..., M, R), in the order of those of ``factor``.
         """
+        if len(self.widths) == 1:
+            yield slice(0, 1), v.unsqueeze(-3)
+            return
         for which, columns, width in self.runs():
             yield which, v[..., columns].unflatten(-1, (-1, width)).movedim(-2, -3)
 

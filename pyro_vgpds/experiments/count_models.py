@@ -32,7 +32,9 @@ class CountModel:
     latent_dim: int | None = None
     num_inducing: int | None = None
     temporal: Callable[[], Kernel] | None = None  #: makes the temporal kernel. Default: that of the library
+    mapping: Callable[[], Kernel] | None = None  #: makes the mapping kernel. Default: that of the library
     static_dim: int | None = None
+    start: Callable[[VGPDS, Sequences], None] | None = None  #: changes where training starts
     num_steps: int = 60
     learning_rate: float | None = None  #: of training. Default: that of the library
     solver: Solver = field(default_factory=lambda: Solver(num_starts=1, num_steps=200, tolerance=1e-7))
@@ -46,8 +48,10 @@ class CountModel:
             data = Sequences(_times(data), parts(data), columns=data.columns, exposure=self.exposure)
         model = VGPDS.from_data(
             data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
-            likelihood=self.likelihood(), static_dim=self.static_dim,
+            None if self.mapping is None else self.mapping(), likelihood=self.likelihood(), static_dim=self.static_dim,
         )  # fmt: skip
+        if self.start is not None:
+            self.start(model, data)
         guide = AutoOpperArchambeau(model)
         fit(model, guide, data, num_steps=self.num_steps, learning_rate=self.learning_rate, progress=False)
         return Posterior(model, guide, data)

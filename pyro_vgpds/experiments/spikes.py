@@ -25,6 +25,7 @@ from pyro_vgpds.experiments.decoding import decode, r_squared
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.square_roots import gaussian_square_roots
+from pyro_vgpds.experiments.windows import WindowPaths
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.likelihoods import NegativeBinomial, Poisson
 from pyro_vgpds.prediction.solver import Solver
@@ -44,6 +45,18 @@ MODEL = CountModel(
     static_dim=6,
     num_steps=60,
     solver=Solver(num_starts=1, num_steps=100, tolerance=1e-5),
+)
+#: latent paths in windows of the trial with a linear mapping, chosen on the same trials
+PATHS = WindowPaths(num_windows=6, num_each=5, stop=0.48, width=0.07, lengthscale=3.0)
+WINDOWS = CountModel(
+    Poisson,
+    latent_dim=PATHS.latent_dim,
+    temporal=PATHS.temporal,
+    mapping=PATHS.mapping,
+    static_dim=0,
+    start=PATHS.start,
+    num_steps=20,
+    solver=Solver(num_starts=1, num_steps=60, tolerance=1e-5),
 )
 _READ_OUT = 10.0  # penalty of the Poisson regression on latents
 
@@ -68,6 +81,7 @@ PREDICTORS: dict[str, Maker] = {
     "Gaussian VGPDS of square roots": lambda data, fold: gaussian_square_roots(RECIPE),
     "the same, Poisson read-out": lambda data, fold: gaussian_square_roots(RECIPE, penalty=_READ_OUT),
     "Poisson VGPDS": lambda data, fold: MODEL.predict,
+    "Poisson VGPDS, windows": lambda data, fold: WINDOWS.predict,
     "negative-binomial VGPDS": lambda data, fold: replace(MODEL, likelihood=NegativeBinomial).predict,
     "condition mean (oracle)": lambda data, fold: rivals.condition_mean(*(data.condition[i] for i in data.fold(fold))),
     "whole-trial weights": lambda data, fold: rivals.grid(
@@ -85,6 +99,7 @@ DECODERS: dict[str, Maker] = {
             "Gaussian VGPDS of square roots",
             "the same, Poisson read-out",
             "Poisson VGPDS",
+            "Poisson VGPDS, windows",
             "whole-trial weights",
         )
     },

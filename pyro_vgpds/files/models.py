@@ -18,7 +18,9 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.gathering import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.partial import PartialGuide, remembered_by
 from pyro_vgpds.kinds import check_kind
+from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.team import ALONE
@@ -187,8 +189,12 @@ def describe_model(
     }
     if amortised:
         header["guide"] = {"kind": "AmortizedOpperArchambeau"}
+    if isinstance(guide, PartialGuide) and states is None:
+        guide.put_factors(data)
     of_model, of_guide = (model.state_dict(), guide.state_dict()) if states is None else states
     tensors = {f"model.{name}": value for name, value in of_model.items()}
+    if (known := remembered_by(guide)) is not None:
+        tensors |= {f"remembered.{name}": value for name, value in known.tensors().items()}
     return header, tensors | {f"guide.{name}": value for name, value in of_guide.items()}
 
 
@@ -209,7 +215,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
         structure=about.get("structure"),  # not in older files
     )
     outputs.finish(model)
-    model.load_state_dict(state)
+    _load_state(model, state)
     model.warns_of_scales = False  # training chose the values
     _move(model, data)
     check_sites(model, data, state["output_mean"].dtype)
@@ -217,15 +223,25 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     if header.get("guide", {}).get("kind") == "AmortizedOpperArchambeau":
         guide = AmortizedOpperArchambeau(model, num_hidden=len(guide_state["network.inner.bias"]))
     else:
-        guide = AutoOpperArchambeau(
-            model, mean_bar=guide_state["mean_bar_unconstrained"], lam=guide_state["lam_unconstrained"].exp()
-        )
+        sites = {"mean_bar": guide_state["mean_bar_unconstrained"], "lam": guide_state["lam_unconstrained"].exp()}
+        if known := strip(tensors, "remembered."):
+            guide = PartialGuide(model, Remembered.from_tensors(known, data.device), **sites)
+        else:
+            guide = AutoOpperArchambeau(model, **sites)
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used
         with own_store(), torch.no_grad():
             _move(guide, data)(data)
-    guide.load_state_dict(guide_state)
+    _load_state(guide, guide_state)
     _move(guide, data)
     return model, guide
+
+
+def _load_state(module: torch.nn.Module, state: Tensors) -> None:
+    """As ``module.load_state_dict``, of which older versions of torch take the first entry of a vector for a number."""
+    for name, value in module.state_dict().items():
+        if not value.dim() and name in state and state[name].dim():
+            raise ValueError(f"{name} must be a number, but its shape is {tuple(state[name].shape)}.")
+    module.load_state_dict(state)
 
 
 def pack_metadata(metadata: dict[str, object] | None, tensors: Tensors) -> Json:

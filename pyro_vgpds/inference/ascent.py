@@ -32,6 +32,8 @@ class Ascent(Generic[P]):
     quiet: int = 0  #: consecutive steps that changed the bound very little
     num_undone: int = 0  #: steps that were undone
     settled: bool = False  #: whether a step of an ordinary length succeeded
+    idle: int = 0  #: successful steps since the bound last rose by more than a small change for each of them
+    mark: float = -math.inf  #: the bound at that time
 
     @property
     def is_early(self) -> bool:
@@ -57,6 +59,7 @@ class Damping:
     patience: float  #: consecutive steps with such a change that end the ascent
     least: float  #: an ascent that needs shorter steps than this is stuck
     early: float = math.inf  #: the same before it has left its start, if it is less: a bad start has huge gradients
+    idle: float = math.inf  #: successful steps without a rise of more than a small change each that end the ascent
 
     def step(
         self,
@@ -80,14 +83,19 @@ class Damping:
         quiet = state.quiet + 1 if abs(bound - state.bound) <= self.small(bound) else 0
         longer = state.grown() if state.length >= _SHORT else state.grown(3.0)
         settled = state.settled or state.length >= self.least
-        return replace(longer, point=point, bound=bound, step=state.step + 1, quiet=quiet, settled=settled)
+        idle, mark = state.idle + 1, state.mark
+        if bound - mark > idle * self.small(bound):
+            idle, mark = 0, bound
+        return replace(
+            longer, point=point, bound=bound, step=state.step + 1, quiet=quiet, settled=settled, idle=idle, mark=mark
+        )
 
     def stopped(self, state: Ascent[P]) -> str | None:
         """Why the ascent ends here: "stuck" or "converged"; None if it continues."""
         left = state.settled and not state.is_early
         if state.length < (self.least if left else min(self.least, self.early)):
             return "stuck"
-        return "converged" if state.quiet >= self.patience else None
+        return "converged" if state.quiet >= self.patience or state.idle >= self.idle else None
 
 
 def lbfgs(parameters: Sequence[Tensor], rate: float = 1.0) -> torch.optim.LBFGS:

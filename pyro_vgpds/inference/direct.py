@@ -9,15 +9,20 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.explicit import ExplicitGP
+from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -29,7 +34,7 @@ __all__ = ["PlainGuide", "PlainModel", "direct_loss", "is_plain"]
 class PlainModel(Protocol):
     """A model whose parts can be read."""
 
-    def is_plain(self, data: Sequences) -> bool:
+    def is_plain(self, data: Sequences | Batch) -> bool:
         """Whether the model has run on these data before, as its class defines it, and nothing in it is random."""
         ...
 
@@ -63,31 +68,85 @@ class PlainGuide(Protocol):
         ...
 
 
+_kinds: dict[tuple[type, type], bool] = {}
+
+
+def _has_parts(kind: type, protocol: type) -> bool:
+    """Whether a class has the methods of a protocol, which takes long to find out."""
+    if (kind, protocol) not in _kinds:
+        _kinds[kind, protocol] = issubclass(kind, protocol)
+    return _kinds[kind, protocol]
+
+
 def is_plain(model: object, guide: object, *args: object) -> bool:
     """Whether :func:`direct_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
     and Pyro's parameter store has the parameters of these modules.
     """
-    if len(args) != 1 or not isinstance(args[0], Sequences) or runtime.am_i_wrapped():
+    if len(args) != 1 or not isinstance(args[0], (Sequences, Batch)) or runtime.am_i_wrapped():
         return False
-    if not isinstance(model, PlainModel) or not isinstance(guide, PlainGuide):
+    if not _has_parts(type(model), PlainModel) or not _has_parts(type(guide), PlainGuide):
         return False
-    if not guide.is_plain(model) or not model.is_plain(args[0]):
+    if not cast("PlainGuide", guide).is_plain(model) or not cast("PlainModel", model).is_plain(args[0]):
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    return all(id(p) in stored for p in (*model.parameters(), *guide.read_parameters()))
+    read = cast("PlainGuide", guide).read_parameters()
+    return all(id(p) in stored for p in (*cast("PlainModel", model).parameters(), *read))
 
 
-def direct_loss(model: object, guide: object, data: Sequences) -> Tensor:
+def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
     """Minus the bound, of what :func:`is_plain`.
 
     :param model: a :class:`PlainModel`.
     :param guide: its :class:`PlainGuide`.
-    :param data: the sequences.
+    :param data: the sequences, or a batch.
     """
-    assert isinstance(model, PlainModel)
-    assert isinstance(guide, PlainGuide)
+    if isinstance(data, Batch):
+        return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
+    model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
     assert data.y is not None
     prior = model.path_prior(data)
     q = guide.make_posterior(prior)
     return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
+
+
+class BatchModel(PlainModel, Protocol):
+    """A model whose parts on a batch can be read."""
+
+    @property
+    def mapping(self) -> Callable[[], MappingValue]:
+        """k_f."""
+        ...
+
+    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
+        """p(U)."""
+        ...
+
+    def outputs_on(
+        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
+    ) -> ExplicitGP | ExplicitOutputs:
+        """p(y given x, u)."""
+        ...
+
+
+class BatchGuide(PlainGuide, Protocol):
+    """A guide with a q(U)."""
+
+    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
+        """q(U)."""
+        ...
+
+
+def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
+    """The same with the inducing variables explicit."""
+    kernel, path = model.mapping(), model.path_prior(batch.paths)
+    inducing = model.inducing_prior(batch, kernel)
+    path.rows, path.places = batch.path_rows, batch.places
+    q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
+    x = q.mean if batch.places is None else q.mean[batch.places]
+    outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
+    assert batch.sequences.y is not None
+    expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
+    divergence = u.kl_to_prior() / batch.team.size  # of which each process has a part, as of the expectation
+    loss: Tensor = batch.path_scale * kl_divergence(q, path) + divergence - batch.scale * expected
+    return loss

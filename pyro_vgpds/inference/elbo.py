@@ -17,6 +17,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro_vgpds.inference.direct import direct_loss, is_plain
 from pyro_vgpds.inference.joint import joint_gradients, joint_loss, refuse_wrapped, team_of, warn_if_alone
 from pyro_vgpds.kinds import check_callable
+from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -101,7 +102,7 @@ class IntegrateMessenger(Messenger):
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["is_observed"]:
-            if isinstance(outputs := msg["fn"], CollapsedOutputs):
+            if isinstance(outputs := msg["fn"], (CollapsedOutputs, ExpectedOutputs)):
                 outputs.share = _share(msg)
                 self._meet(outputs)
             return
@@ -271,8 +272,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         messenger.check()
         return traces
 
-    def _meet(self, outputs: CollapsedOutputs) -> None:
-        sites = outputs.outputs.sites
+    def _meet(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
+        sites = outputs.sites
         if all(sites is not other for other in self._met):
             sites.clear()  # evaluations before this one whose gradients were not used
             self._met += (sites,)

@@ -1,32 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide of a model that is trained in batches: q(U), and q(X) of the sequences of each batch."""
+"""The guide of a model that is trained in batches: q(U), and q(X) of the sequences of each batch.
+
+Longer than 300 lines because the methods of one class and their documentation belong together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import Distribution, TorchDistribution, constraints
-from pyro.nn import PyroModule, PyroParam
+from pyro.distributions import Distribution, TorchDistribution
+from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.first_sites import Encode, first_sites, linear_encoder
+from pyro_vgpds.inference.batch_factors import BatchFactors
+from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, linear_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import site_store
-from pyro_vgpds.inference.streaming import stream
-from pyro_vgpds.inference.subsampling import Subsampled
+from pyro_vgpds.inference.streaming import Streamed, at_medians, stream, versions
+from pyro_vgpds.inference.subsampling import Subsampled, model_of
 from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import one_at_a_time
+from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
 
-__all__ = ["AutoExplicit", "model_of"]
+__all__ = ["AutoExplicit"]
 
 
 class AutoExplicit(OpperArchambeauGuide):
@@ -35,8 +42,7 @@ class AutoExplicit(OpperArchambeauGuide):
 
     q(X) has the Gaussian sites η and λ (N, Q) of all frames, q(U) is Gaussian with a full covariance for each output.
     By default both move by natural gradient steps, in :func:`~pyro_vgpds.fit` with ``batch_size``, or with
-    :class:`~pyro_vgpds.MinibatchNaturalGradient`. With ``free=True`` they are ordinary Pyro parameters, which any
-    optimiser moves.
+    :class:`~pyro_vgpds.MinibatchNaturalGradient`. With ``free=True`` they are Pyro parameters, for any optimiser.
 
     Called on all sequences (:class:`~pyro_vgpds.Sequences`) and not on a batch, it is a guide of the collapsed model,
     so :class:`~pyro_vgpds.Posterior` takes it.
@@ -53,9 +59,11 @@ class AutoExplicit(OpperArchambeauGuide):
     :param free: make q(X) and q(U) Pyro parameters.
     :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
     :raises TypeError: if ``model`` is not a VGPDS.
-    :raises ValueError: if it has a likelihood, or its initial latent points are those of other data and there is no
-        ``start``.
+    :raises ValueError: if its initial latent points are those of other data and there is no ``start``, or several
+        processes have outputs that are not Gaussian together.
 
+    :ivar factors: the state of the Gaussian factors of outputs that are not Gaussian, (2, N, F), NaN for frames that
+        were not visited yet; F = 0 for Gaussian outputs.
     :ivar dual: the statistics of q(U), a :class:`~pyro_vgpds.mapping.Dual`; not used if it is free.
 
     >>> from pyro_vgpds import AutoExplicit, Collapsed_ELBO
@@ -68,6 +76,7 @@ class AutoExplicit(OpperArchambeauGuide):
 
     eta: Tensor
     lam: Tensor
+    factors: Tensor
     u_mean: Tensor
     u_scale_tril: Tensor
 
@@ -84,30 +93,27 @@ class AutoExplicit(OpperArchambeauGuide):
         inner: PyroModule = model.model if isinstance(model, Subsampled) else model
         if not all(hasattr(inner, name) for name in ("latent_dim", "num_inducing", "output_likelihood")):
             raise TypeError(f"model must be a VGPDS, or Subsampled(VGPDS), but got {type(model).__name__}.")
-        if inner.output_likelihood is not None:
-            raise ValueError(f"AutoExplicit needs Gaussian outputs, but the likelihood is {inner.output_likelihood}.")
         check_flags(free=free)
         check_path("store", store, optional=True)
         if free and store is not None:
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
+        own = as_dataset(data)
+        check_gaussian(inner.output_likelihood, own.team)
         super().__init__(model, **options)
-        self.data, self.is_free = as_dataset(data), free
+        self.data, self.is_free = own, free
+        self._found: tuple[Streamed, list[tuple[int, int]]] | None = None  # of the last pass over all sequences
         first = first_sites(inner, self.data, start)
-        eta, lam = site_store(store, self.data.num_frames, inner.latent_dim, self.data.device)
+        functions, gaussian = len(inner.output_mean), inner.output_likelihood is None
+        sizes = self.data.num_frames, inner.latent_dim, 0 if gaussian else functions
+        eta, lam, factors = site_store(store, *sizes, self.data.device)
         with torch.no_grad():
             for rows, (eta_part, lam_part) in first:
                 eta[rows], lam[rows] = eta_part.double(), lam_part.double()
-        self.dual = Dual.empty(inner.num_inducing, inner.num_outputs, inner.latent_dim, self.data.device)
+        self.dual = Dual.empty(inner.num_inducing, functions, inner.latent_dim, self.data.device)
+        self.register_buffer("factors", factors)
         if free:
-            groups = 1 if inner.noise.dim() == 0 else inner.num_outputs
-            eye = torch.eye(inner.num_inducing, dtype=torch.float64, device=self.data.device)
-            parameters = {
-                "eta": PyroParam(eta.clone(), event_dim=2),
-                "lam": PyroParam(lam.clone(), constraint=constraints.positive, event_dim=2),
-                "u_mean": PyroParam(self.dual.v.clone(), event_dim=2),
-                "u_scale_tril": PyroParam(eye.repeat(groups, 1, 1), constraint=constraints.lower_cholesky, event_dim=3),
-            }
-            for name, parameter in parameters.items():
+            groups = 1 if gaussian and inner.noise.dim() == 0 else functions
+            for name, parameter in free_parameters(eta, lam, self.dual.v, groups).items():
                 setattr(self, name, parameter)
         else:
             self.register_buffer("eta", eta)
@@ -130,10 +136,13 @@ class AutoExplicit(OpperArchambeauGuide):
         """
         check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
         own = as_dataset(data)
+        check_gaussian(getattr(model_of(guide), "output_likelihood", None), own.team)
         q = read_point(guide.model, guide, own.sequences()).q
         assert isinstance(q, OpperArchambeau)
         new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
-        _share_hyperparameters(guide, new)
+        if new.factors.shape[-1]:  # those of the data: the model has been called on them
+            new.factors.copy_(model_of(guide).sites.state)
+        share_hyperparameters(guide, new)
         return new
 
     @classmethod
@@ -162,25 +171,25 @@ class AutoExplicit(OpperArchambeauGuide):
         x = read_point(model, guide, sample).q.mean
         new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
         new.dual = first.dual.scaled(new.data.total_sequences / first.data.total_sequences)
-        _share_hyperparameters(guide, new)
+        share_hyperparameters(guide, new)
         return new
 
     def collapsed(self) -> AutoOpperArchambeau:
         """A guide of the collapsed model with the same q(X) and the same distributions of hyperparameters.
 
-        All sequences are read into memory.
+        All sequences of this process are read into memory. A model with a likelihood gets the factors of their outputs.
 
         >>> own.collapsed().posterior(data)
         OpperArchambeau(frames=48, latent_dim=3, structure='dense')
         """
-        model, own = self.collapsed_model, self
-        if isinstance(self.model, Subsampled):  # which would draw a batch
-            own = AutoExplicit(model, self.data, start=(self.eta.detach(), self.lam.detach()))
-            _share_hyperparameters(self, own)
-        q = read_point(model, own, self.data.sequences()).q
-        assert isinstance(q, OpperArchambeau)
+        model, whole = self.collapsed_model, self.data.of_this_process().batch(range(self.data.num_sequences))
+        with torch.no_grad():
+            q = self.make_posterior(at_medians(self, whole)[1])
+        if self.factors.shape[-1]:
+            model.sites.set(self.factors.clone())
+            model.sites.belong_to(whole.sequences)
         new = AutoOpperArchambeau(model, mean_bar=q.mean_bar, lam=q.lam)
-        _share_hyperparameters(self, new)
+        share_hyperparameters(self, new)
         return new
 
     @one_at_a_time
@@ -196,19 +205,64 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> abs(AutoExplicit.from_collapsed(guide, data).collect() - post.bound) < 1e-5 * abs(post.bound)
         True
         """
-        self.dual, bound = stream(self, self.data, batch_size)
-        return bound
+        with self.data.team.together():
+            streamed = stream(self, self.data, batch_size)
+            self.dual, bound = streamed.optimum()
+        streamed = streamed.estimated(self, self.data, batch_size)
+        self._found = streamed, versions(self)
+        return bound + streamed.estimate
+
+    def batch_factors(self, prior: InducingPrior, is_held: bool = False) -> OutputSites | None:
+        """The Gaussian factors of the outputs of a batch; None if outputs are Gaussian.
+
+        :param prior: p(U) of the model on the batch.
+        :param is_held: whether ``Collapsed_ELBO`` leaves their updates to others.
+        """
+        return BatchFactors(self.factors, prior.rows, is_held) if self.factors.shape[-1] else None
+
+    @one_at_a_time
+    def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[AutoOpperArchambeau, Sequences]:
+        """What predictions need, with only some of the sequences in memory, or none: ``Posterior(model, *own.part())``.
+
+        Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing, which tell q(U).
+        So new sequences are reconstructed, scored and generated as if all were in memory, and the chosen ones can also
+        be continued and imputed. :func:`~pyro_vgpds.save` writes both to a file.
+
+        :param sequences: indices of the sequences that are read into memory. Default: none. After
+            :func:`~pyro_vgpds.fit` or :meth:`collect` no data are then read, and the result has one frame in which
+            nothing was observed.
+        :returns: a guide with their q(X) and the sums over all others, and the sequences, in the given order. Names are
+            those that the data have, or else the indices.
+        :raises ValueError: if an index does not exist, the guide is free, or several processes have the sequences.
+
+        >>> some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part([1]))
+        >>> off = some.forecast([2.6], "1").mean - post.forecast([2.6], 1).mean
+        >>> bool(off.abs().max() < 1e-4)
+        True
+        """
+        if self.data.team.size > 1:
+            raise ValueError(
+                f"part needs all sequences in one process, but data is shared by {self.data.team.size}. Predict with "
+                "the guide and data that distributed.gather(guide.collapsed(), data) returns."
+            )
+        if self.is_free:
+            raise ValueError("part needs the sums over all frames, which give the optimal q(U), but the guide is free.")
+        chosen = self.data.check_indices(sequences, empty=True)
+        if self._found is None or self._found[1] != versions(self):
+            self.collect()
+            assert self._found is not None
+        return partial_guide(self, self.data, self._found[0], chosen, self.lam.detach().mean(0))
 
     @property
     def frame_parameters(self) -> list[Tensor]:
-        """η and λ, which several processes that train together do not share.
+        """η, λ and the state of the factors of outputs, which several processes that train together do not share.
 
         >>> from pyro_vgpds import AutoExplicit
-        >>> [tuple(parameter.shape) for parameter in AutoExplicit(model, data).frame_parameters]
-        [(48, 3), (48, 3)]
+        >>> [tuple(value.shape) for value in AutoExplicit(model, data).frame_parameters]
+        [(48, 3), (48, 3), (2, 48, 0)]
         """
         suffix = "_unconstrained" if self.is_free else ""
-        return [getattr(self, f"{name}{suffix}") for name in ("eta", "lam")]
+        return [*(getattr(self, f"{name}{suffix}") for name in ("eta", "lam")), self.factors]
 
     @property
     def collapsed_model(self) -> PyroModule:
@@ -222,17 +276,29 @@ class AutoExplicit(OpperArchambeauGuide):
         found: TorchDistribution | Tensor = super().get_posterior(name, prior)
         return found
 
+    def is_plain(self, model: object) -> bool:
+        """Whether q(X) and q(U) of a batch can be computed without running the guide as a Pyro program.
+
+        :param model: the model.
+        """
+        own = type(self).get_posterior is AutoExplicit.get_posterior
+        return own and self.model is model and not self.is_free and self.is_as_made()
+
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U). :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.
 
         :param prior: p(U) of the model at the current hyperparameters.
         """
         if not self.is_free:
-            return self.dual.carried(prior).posterior(prior.noise)
+            found = self.dual.carried(prior).posterior(prior.noise)
+            found.outputs = self.batch_factors(prior)
+            return found
         groups, (_, d) = len(self.u_scale_tril), prior.event_shape
         which = torch.arange(d, device=prior.factor.device) if groups > 1 else prior.factor.new_zeros(d).long()
         ones = prior.factor.new_ones(prior.event_shape)
-        return InducingGaussian(self.u_mean, self.u_scale_tril, ones, which, orthogonal=False)
+        q = InducingGaussian(self.u_mean, self.u_scale_tril, ones, which, orthogonal=False)
+        q.outputs = self.batch_factors(prior)
+        return q
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) of a batch, or of all sequences. :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.
@@ -267,20 +333,3 @@ class AutoExplicit(OpperArchambeauGuide):
                 owner[name] = value.to(moved.device)
         self.dual = self.dual.to(self.dual.v.device if self.is_free else self.eta.device)
         return self
-
-
-def model_of(guide: OpperArchambeauGuide) -> PyroModule:
-    """The model of a guide, without subsampling.
-
-    :param guide: of any kind.
-    """
-    model = guide.model.model if isinstance(guide.model, Subsampled) else guide.model
-    assert isinstance(model, PyroModule)
-    return model
-
-
-def _share_hyperparameters(guide: OpperArchambeauGuide, new: OpperArchambeauGuide) -> None:
-    """Give a guide the distributions of hyperparameters of another one: the same modules, which training moves."""
-    for name in ("locs", "scales"):
-        if hasattr(guide, name):
-            setattr(new, name, getattr(guide, name))

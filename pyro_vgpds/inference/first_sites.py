@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
-from pyro.nn import PyroModule
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
 from pyro_vgpds.data.batches import SequenceDataset
@@ -16,7 +17,7 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
 from pyro_vgpds.kinds import check_callable
 
-__all__ = ["Encode", "first_sites", "linear_encoder"]
+__all__ = ["Encode", "first_sites", "free_parameters", "linear_encoder"]
 
 _PRECISION = 10.0  # of the first sites, as those of a model on all data
 _FRAMES = 20_000  # whose first sites are computed at a time
@@ -80,3 +81,20 @@ def _encoded(data: SequenceDataset, encode: Encode) -> Iterator[tuple[Tensor, tu
             last, frames = last + 1, frames + data.lengths[last]
         yield data.rows(range(first, last)), encode(data.sequences(range(first, last)))
         first = last
+
+
+def free_parameters(eta: Tensor, lam: Tensor, mean: Tensor, num_groups: int) -> dict[str, PyroParam]:
+    """q(X) and q(U) as Pyro parameters, with copies of these values.
+
+    :param eta: (N, Q).
+    :param lam: (N, Q).
+    :param mean: of q(U), (M, D).
+    :param num_groups: of outputs that share a covariance of U, the first of which is the identity.
+    """
+    eye = torch.eye(len(mean), dtype=torch.float64, device=mean.device).repeat(num_groups, 1, 1)
+    return {
+        "eta": PyroParam(eta.clone(), event_dim=2),
+        "lam": PyroParam(lam.clone(), constraint=constraints.positive, event_dim=2),
+        "u_mean": PyroParam(mean.clone(), event_dim=2),
+        "u_scale_tril": PyroParam(eye, constraint=constraints.lower_cholesky, event_dim=3),
+    }

@@ -47,6 +47,16 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """
         return any(name.startswith("locs.") for name, _ in self.named_parameters())
 
+    def is_as_made(self) -> bool:
+        """Whether it runs as Pyro's messenger does, and has met no priors on hyperparameters."""
+        kind = type(self)
+        return (
+            kind.forward is AutoNormalMessenger.forward
+            and kind.__call__ is AutoNormalMessenger.__call__
+            and not (self._forward_hooks or self._forward_pre_hooks)
+            and not self.has_random_parameters
+        )
+
     @property
     def frame_parameters(self) -> list[Tensor]:
         """Parameters that belong to single frames. Several processes that train together share all others.
@@ -55,6 +65,10 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         [(48, 3), (48, 3)]
         """
         return [getattr(self, name) for name in _SITES if hasattr(self, name)]
+
+    def read_parameters(self) -> list[Tensor]:
+        """The parameters that :meth:`make_posterior` reads besides sites that natural steps move. Default: none."""
+        return []
 
     def posterior(self, *args: Any, **kwargs: Any) -> OpperArchambeau:
         """q(X) at the current parameters, without sampling. Arguments are those of the model.
@@ -203,15 +217,11 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
 
         :param model: the model.
         """
-        kind = type(self)
         return (
             self.model is model
-            and kind.get_posterior is AutoOpperArchambeau.get_posterior
-            and kind.forward is AutoNormalMessenger.forward
-            and kind.__call__ is AutoNormalMessenger.__call__
+            and type(self).get_posterior is AutoOpperArchambeau.get_posterior
             and "lam" in self._pyro_params
-            and not (self._forward_hooks or self._forward_pre_hooks)
-            and not self.has_random_parameters
+            and self.is_as_made()
         )
 
     def read_parameters(self) -> list[Tensor]:

@@ -25,7 +25,8 @@ class MinibatchNaturalGradient:
     statistics of the batch are known, so that the gradients are those at the new q(U). With all sequences and ρ = 1
     they are the gradients of the collapsed bound. q(X) of the sequences of the batch takes the step of
     :class:`~pyro_vgpds.NaturalGradient` with their own derivatives, which no scale multiplies. Sequences that are not
-    in the batch stay as they are. ::
+    in the batch stay as they are. Of a batch of frames (:class:`~pyro_vgpds.data.FrameBatch`) the sites of these frames
+    move. The Gaussian factors of outputs that are not Gaussian are updated as well. ::
 
         many = SequenceDataset(data)
         svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
@@ -89,6 +90,7 @@ class MinibatchNaturalGradient:
         """
         self._scale = prior.scale
         self.u = _Following(self.guide.dual.carried(prior), prior, self.inducing_rate)
+        self.u.outputs = self.guide.batch_factors(prior, is_held=True)
         return self.u
 
     def derivatives(self) -> tuple[Tensor, Tensor]:
@@ -111,14 +113,18 @@ class MinibatchNaturalGradient:
         self._move(self.q, d_mean, d_variance, rate)
         if self.u is not None:
             self.guide.dual = self.u.dual
+            if self.u.outputs is not None:
+                self.u.outputs.step(rate)
         self.q = self.u = None  # its derivatives have been used
 
     def _move(self, q: Tracked, d_mean: Tensor, d_variance: Tensor, rate: float) -> None:
         with torch.no_grad():
-            least = least_lam(q.prior.variance)
-            eta, lam = natural_step(q.eta, q.lam, q.mean, d_mean, d_variance, least, rate)
-            rows = slice(None) if q.prior.rows is None else q.prior.rows
-            self.guide.eta[rows], self.guide.lam[rows] = eta, lam
+            own = slice(None) if q.prior.places is None else q.prior.places
+            least = least_lam(q.prior.variance).expand(q.event_shape)
+            eta, lam, mean, d_mean, d_variance = (x[own] for x in (q.eta, q.lam, q.mean, d_mean, d_variance))
+            rows = own if q.prior.rows is None else q.prior.rows
+            moved = natural_step(eta, lam, mean, d_mean, d_variance, least[own], rate)
+            self.guide.eta[rows], self.guide.lam[rows] = moved
 
 
 class _Following(InducingGaussian):
@@ -128,6 +134,9 @@ class _Following(InducingGaussian):
         self.dual, self._prior, self._rate = dual, prior, rate
         mean = prior.mean
         super().__init__(mean, torch.zeros_like(dual.a), mean, dual.of_output, orthogonal=True)
+
+    def before(self) -> InducingGaussian | None:
+        return self.dual.posterior(self._prior.noise).before()
 
     def given(self, sums: FrameSums) -> InducingGaussian:
         self.dual = self.dual.moved(sums, self._prior.scale, self._rate)

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
+from pyro_vgpds.linalg import add_diagonal, cholesky, in_double
 from pyro_vgpds.team import Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["choose_scales", "dominant_period", "longest", "main_cycle"]
+__all__ = ["choose_scales", "dominant_period", "evidence", "head", "longest", "main_cycle"]
 
 _FRAMES = 240  # frames that the search uses
+_NUMBERS = 1 << 20  # size of the arrays of covariance matrices
 _NOISE = 0.05  # white noise of the points, as a share of their variance
 _FAR = 20.0  # a period of this many spans is no oscillation within the data
 _LEAST_FRAMES, _CYCLE_FRAMES = 24, 2000  # in which a clear cycle is looked for
@@ -36,26 +38,29 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
     open_leaves = [leaf for leaf in kernel.leaves() if leaf.unset]
     if not open_leaves or max(times.lengths) < 3:
         return
-    head, points = _head(times, x, _FRAMES)
-    step, span = _range(head)
+    first, points = head(times, x, _FRAMES)
+    step, span = _range(first)
     scaled = [leaf for leaf in open_leaves if "lengthscale" in leaf.unset]
     turning = [leaf for leaf in open_leaves if "period" in leaf.unset and isinstance(leaf, Cosine)]
     fixed = [(leaf, name) for leaf in open_leaves for name in leaf.unset if leaf.is_fixed(name)]
     for leaf in open_leaves:
         if "period" in leaf.unset and leaf not in turning:
-            leaf.set("period", x.new_tensor(dominant_period(head, points * share.sqrt(), step, span)))
-    tried, values = [], []
-    for period in _periods(head, points * share.sqrt(), step, span) if turning else [math.inf]:
-        for leaf in turning:
-            leaf.set("period", x.new_tensor(period))
+            leaf.set("period", x.new_tensor(dominant_period(first, points * share.sqrt(), step, span)))
+    tried = []
+    for period in _periods(first, points * share.sqrt(), step, span) if turning else [math.inf]:
         # an oscillation that fades within a third of its period is none
         scales = [s for s in _grid(step, 4.0 * span, 12) if s > period / 3.0 or period > span * 2.0]
-        for scale in scales if scaled else [1.0]:
-            for leaf in scaled:
-                leaf.set("lengthscale", x.new_tensor(scale))
-            tried.append((scale, period))
-            values.append(_evidence(kernel, head, points))
-    best = torch.stack(values).argmax(0).tolist()
+        tried += [(scale, period) for scale in (scales if scaled else [1.0])]
+    with torch.no_grad():
+        each = kernel().diag(first.t[:1]).numel() > 1  # the kernel has other parameters for each dimension
+    size, values = 1 if each else max(1, _NUMBERS // max(first.lengths) ** 2), []
+    for i in range(0, len(tried), size):
+        part = x.new_tensor(tried[i : i + size])
+        for leaves, name, value in ((scaled, "lengthscale", part[:, 0]), (turning, "period", part[:, 1])):
+            for leaf in leaves:
+                leaf.set(name, value.squeeze(0))
+        values.append(evidence(kernel, first, points).unsqueeze(0) if each else _evidences(kernel, first, points))
+    best = torch.cat(values).argmax(0).tolist()
     for leaf in scaled:
         leaf.set("lengthscale", x.new_tensor([tried[b][0] for b in best]))
     for leaf in turning:
@@ -109,10 +114,33 @@ def _grid(first: float, last: float, count: int) -> list[float]:
     return torch.logspace(math.log10(first), math.log10(max(last, 2.0 * first)), count, dtype=torch.float64).tolist()
 
 
-def _evidence(kernel: Kernel, times: Times, x: Tensor) -> Tensor:
-    """Log-likelihood (Q,) of the points as observations of the prior with more noise, up to a constant."""
+def evidence(kernel: Kernel, times: Times, x: Tensor, *, free_variance: bool = False) -> Tensor:
+    """Log-likelihood (Q,) of the points (N, Q) as observations of the prior with more noise, up to a constant.
+
+    :param kernel: of the prior.
+    :param times: of the points.
+    :param x: the points.
+    :param free_variance: each component has the variance that is most likely for it, and the result is for each frame.
+    """
     square, logdet = TemporalGP(_PlusNoise(kernel(), _NOISE), times, x.shape[1]).covariance.whiten(x)
-    return -0.5 * (square + logdet)
+    if not free_variance:
+        return -0.5 * (square + logdet)
+    n = len(x)
+    return -0.5 * ((square / n).clamp_min(torch.finfo(x.dtype).tiny).log() + logdet / n)
+
+
+def _evidences(kernel: Kernel, times: Times, x: Tensor) -> Tensor:
+    """The same for G kernels at once, (G, Q): each of the G values of the parameters for all points."""
+    with torch.no_grad():
+        value = in_double(kernel())
+        total = x.new_zeros((), dtype=torch.float64)
+        for rows in times.slices():
+            gram = add_diagonal(value.gram(times.t[rows].double()), _NOISE)
+            factor = cholesky(gram, "the covariance of principal components", None)
+            white = torch.linalg.solve_triangular(factor, x[rows].double(), upper=False)
+            logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+            total = total - 0.5 * (white.square().sum(-2) + logdet.unsqueeze(-1))
+        return total
 
 
 class _PlusNoise(KernelValue):
@@ -125,8 +153,13 @@ class _PlusNoise(KernelValue):
         return self.value.gram(t, other) + self.noise * torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
 
 
-def _head(times: Times, x: Tensor, most: int) -> tuple[Times, Tensor]:
-    """The first frames of the longest sequences, at most ``most`` in all."""
+def head(times: Times, x: Tensor, most: int) -> tuple[Times, Tensor]:
+    """The first frames of the longest sequences, at most ``most`` in all.
+
+    :param times: of the points.
+    :param x: points (N, Q).
+    :param most: maximum number of frames.
+    """
     rows, lengths, left = [], [], most
     for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
         take = min(left, part.stop - part.start)
@@ -154,12 +187,12 @@ def main_cycle(times: Times, x: Tensor) -> float | None:
     """
     if max(times.lengths) < _LEAST_FRAMES:
         return None
-    head, points = _head(times, x, _CYCLE_FRAMES)
-    step, span = _range(head)
-    frequencies, power = _periodogram(head, points, step, span)
+    first, points = head(times, x, _CYCLE_FRAMES)
+    step, span = _range(first)
+    frequencies, power = _periodogram(first, points, step, span)
     power = torch.where(frequencies * span >= _CLEAR_CYCLES, power, 0.0)
     best = int(power.argmax())
-    rows = head.slices()[0]
+    rows = first.slices()[0]
     total = (points[rows] - points[rows].mean(0)).square().sum()
     if not bool(power[best] > _CLEAR * total):
         return None

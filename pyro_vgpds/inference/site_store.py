@@ -16,19 +16,20 @@ __all__ = ["site_store"]
 
 
 def site_store(
-    path: PathLike | None, num_frames: int, latent_dim: int, device: torch.device | None = None
-) -> tuple[Tensor, Tensor]:
-    """Two tensors of zeros, (N, Q), in float64.
+    path: PathLike | None, num_frames: int, latent_dim: int, num_functions: int, device: torch.device | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Two tensors of zeros, (N, Q), for η and λ, and one of NaN, (2, N, F), for factors of outputs, in float64.
 
-    :param path: a new file, of 16 N Q bytes, which has the numbers as they change. Default: in memory.
+    :param path: a new file, of 16 N (Q + F) bytes, which has the numbers as they change. Default: in memory.
     :param num_frames: N.
     :param latent_dim: Q.
+    :param num_functions: F; 0 if outputs are Gaussian.
     :param device: of the tensors in memory.
     :raises ValueError: if the file exists, its folder does not, or the device is not the CPU.
     """
-    shape = (2, num_frames, latent_dim)
+    size = 2 * num_frames * (latent_dim + num_functions)
     if path is None:
-        both = torch.zeros(shape, dtype=torch.float64, device=device)
+        every = torch.zeros(size, dtype=torch.float64, device=device)
     else:
         check_path("store", path)
         file = Path(path).absolute()
@@ -37,8 +38,9 @@ def site_store(
             raise ValueError(f"store must be the name of a new file, but {path} {fault}.")
         if device is not None and device.type != "cpu":
             raise ValueError(f"store needs data on the CPU, but they are on {device}.")
-        size = 2 * num_frames * latent_dim
         with file.open("xb") as new:
             os.truncate(new.fileno(), 8 * size)  # zeros, which take no place before they are written
-        both = torch.from_file(str(file), shared=True, size=size, dtype=torch.float64).view(shape)
-    return both[0], both[1]
+        every = torch.from_file(str(file), shared=True, size=size, dtype=torch.float64)
+    both = every[: 2 * num_frames * latent_dim].view(2, num_frames, latent_dim)
+    factors = every[2 * num_frames * latent_dim :].view(2, num_frames, num_functions)
+    return both[0], both[1], factors.fill_(torch.nan)

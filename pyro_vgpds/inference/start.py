@@ -15,6 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
+from pyro_vgpds.inference.rhythm import oscillates, oscillator, smooth_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.team import ALONE, Team
@@ -57,8 +58,16 @@ class Start:
     @property
     def cycle(self) -> float | None:
         """The period of a single sequence with a clear cycle."""
-        alone = self.team.size == 1 and len(self.times.lengths) == 1
-        return main_cycle(self.times, self.x * self.share.sqrt()) if alone else None
+        return main_cycle(self.times, self.x * self.share.sqrt()) if self._is_alone else None
+
+    @property
+    def oscillates(self) -> bool:
+        """False for a single sequence that a smooth path predicts better than an oscillation of each dimension."""
+        return oscillates(self.times, self.x * self.share.sqrt()) if self._is_alone else True
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.team.size == 1 and len(self.times.lengths) == 1
 
     def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
         """mean_bar and lam (N, Q) of the prior's posterior given noisy observations of the points.
@@ -77,15 +86,16 @@ def default_temporal(start: Start, is_discrete: bool = False) -> Kernel:
     was better.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
-    harmonics, which changes over several periods, plus a path that changes within one; if not, and for several
-    sequences, it is a noisy oscillator for each dimension.
+    harmonics, which changes over several periods, plus a path that changes within one. If not, it is a noisy oscillator
+    for each dimension if that predicts frames that the dimensions do not come from, else a plain Matérn path. Several
+    sequences have the oscillators.
     """
     period = None if is_discrete else start.cycle
     path: Kernel
     if is_discrete:
         path = Matern32()
     elif period is None:
-        path = Matern32().fix("variance") * Cosine().fix("variance")
+        path = oscillator() if start.oscillates else smooth_path()
     else:
         waves = Cosine(period=period) + Cosine(0.25, period / 2.0) + Cosine(1.0 / 9.0, period / 3.0)
         path = Matern32(lengthscale=_CYCLES * period).fix("variance") * waves + Matern32(lengthscale=period)

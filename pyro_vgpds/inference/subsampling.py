@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.batches import Batch, DatasetLike, as_dataset
+from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.kinds import check_callable
 
-__all__ = ["Subsampled"]
+__all__ = ["Subsampled", "model_of"]
 
 
 class Subsampled:
@@ -62,3 +63,13 @@ class Subsampled:
     def _call(self, batch: Batch) -> Tensor:
         y: Tensor = self.model(batch)
         return y
+
+
+def model_of(guide: OpperArchambeauGuide) -> PyroModule:
+    """The model of a guide, without subsampling.
+
+    :param guide: of any kind.
+    """
+    model = guide.model.model if isinstance(guide.model, Subsampled) else guide.model
+    assert isinstance(model, PyroModule)
+    return model

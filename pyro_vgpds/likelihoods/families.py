@@ -29,8 +29,7 @@ class _WithScale(TangentLikelihood):
     learns_scale = False
 
     def prepare(self, y: Tensor) -> None:
-        if "scale" in self.unset:
-            self.assign("scale", _SCALE * spread(y))
+        self.choose("scale", _SCALE * spread(y))
 
 
 class Gaussian(_WithScale):
@@ -224,8 +223,7 @@ class NegativeBinomial(_Logistic):
         self.add_parameter("dispersion", dispersion, default=_DISPERSION)
 
     def prepare(self, y: Tensor) -> None:
-        if "dispersion" in self.unset:
-            self.assign("dispersion", torch.full(y.shape[-1:], _DISPERSION, dtype=y.dtype, device=y.device))
+        self.choose("dispersion", torch.full(y.shape[-1:], _DISPERSION, dtype=y.dtype, device=y.device))
 
     def distribution(self, f: Tensor, p: Values) -> dist.NegativeBinomial:
         return dist.NegativeBinomial(p.dispersion.expand(f.shape), logits=f)

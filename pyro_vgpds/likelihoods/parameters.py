@@ -58,6 +58,24 @@ class LikelihoodParameters(ParameterModule):
             value = default
         self.assign(name, value)  # type: ignore[arg-type]
 
+    def choose(self, name: str, value: ParameterLike) -> None:
+        """Set a parameter that was not given; to be called in ``prepare``. One that is fixed stays fixed.
+
+        :param name: the parameter. If it was given, nothing changes.
+        :param value: as in :meth:`add_parameter`, or a ``PyroParam`` with a constraint of its own.
+
+        >>> from pyro_vgpds.likelihoods import StudentT
+        >>> likelihood = StudentT(scale=0.5)
+        >>> likelihood.choose("scale", 2.0)
+        >>> likelihood
+        StudentT(scale=0.5, df=10)
+        """
+        if name in self.unset:
+            fixed = self.is_fixed(name)
+            self.assign(name, value)
+            if fixed:
+                self.fix(name)
+
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the parameters.

@@ -122,23 +122,36 @@ INLINE void NAME(exponentials)(const problem *P, long n, long m, int clamp, cons
     NAME(exp2_all)(panel, ROWS * width, clamp, exp2_polynomial);
 }
 
-// target[e] += sum_u value[u] source[u][e] for `vectors` (constant after inlining) of lanes
-INLINE void NAME(combine)(double *target, int vectors, long count, const double *const *source, const double *value,
-                          long offset) {
-    vec total[8];
-    for (int v = 0; v < vectors; v++) total[v] = load(target + v * LANES);
+// target[e] = initial[e] + sum_u value[u] source[row[u]][e] for `vectors` (constant after inlining) of lanes; initial may
+// be target, and the rows of source are `step` apart
+INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *row,
+                          const double *value, const double *source, long step) {
+    vec total[BLOCK];
+    for (int v = 0; v < vectors; v++) total[v] = load(initial + v * LANES);
     for (long u = 0; u < count; u++)
-        for (int v = 0; v < vectors; v++) total[v] += value[u] * load(source[u] + offset + v * LANES);
+        for (int v = 0; v < vectors; v++) total[v] += value[u] * load(source + row[u] * step + v * LANES);
     for (int v = 0; v < vectors; v++) store(target + v * LANES, total[v]);
 }
 
-NOINLINE void NAME(combine_all)(double *target, long size, long count, const double *const *source,
-                                const double *value) {
+// The same for `lists` lists of `length` places, of which counts[l] are used, with targets and initial values that are
+// target_step and initial_step apart. The columns are visited in blocks, whose sources stay in the L1 cache. The counts
+// are followed by an order of the lists.
+NOINLINE void NAME(combine_all)(double *target, long target_step, const double *initial, long initial_step, long size,
+                                long lists, long length, const long *counts, const long *row, const double *value,
+                                const double *source, long step) {
+    const long *order = counts + lists;
     long e = 0;
-    if (!count) return;
-    for (; e + 8 * LANES <= size; e += 8 * LANES) NAME(combine)(target + e, 8, count, source, value, e);
-    for (; e + 2 * LANES <= size; e += 2 * LANES) NAME(combine)(target + e, 2, count, source, value, e);
-    for (; e < size; e += LANES) NAME(combine)(target + e, 1, count, source, value, e);
+#define ALL_LISTS(vectors)                                                                                          \
+    for (long i = 0; i < lists; i++) {                                                                      \
+        const long l = order[i];                                                                            \
+        if (!counts[l] && target == initial) continue;                                                      \
+        NAME(combine)(target + l * target_step + e, initial + l * initial_step + e, vectors, counts[l],     \
+                      row + l * length, value + l * length, source + e, step);                              \
+    }
+    for (; e + BLOCK * LANES <= size; e += BLOCK * LANES) ALL_LISTS(BLOCK)
+    for (; e + 2 * LANES <= size; e += 2 * LANES) ALL_LISTS(2)
+    for (; e < size; e += LANES) ALL_LISTS(1)
+#undef ALL_LISTS
 }
 
 // Columns q .. q + vectors LANES - 1 of the product of the symmetric G[n] with [z, 1, 0]: rows m+i of k collect the
@@ -168,120 +181,129 @@ INLINE void NAME(products)(const problem *P, long m, long first, long width, lon
         }
 }
 
-TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
-    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad, LANES), chunk = FORWARD_ROWS;
-    double *work = allocate(sizeof(double) * (chunk * (Mpad + ROWS * Mpad + 1) + ROWS * P->Q + (C + 1) * size));
-    const double **source = (const double **)allocate(sizeof(double *) * chunk);
-    if (!work || !source) {
-        free(work);
-        free(source);
-        return 1;
+// The lists of combine_all for `lists` masks, `across` apart, of which `length` numbers are `along` apart
+TARGET static void NAME(differences)(const double *mask, long lists, long across, long length, long along,
+                                     const double *full, long full_across, long full_along, long *counts, long *row,
+                                     double *value) {
+    for (long l = 0; l < lists; l++) {
+        long used = 0;
+        for (long e = 0; e < length; e++) {
+            const double found = mask[l * across + e * along] - full[l * full_across + e * full_along];
+            row[l * length + used] = e;
+            value[l * length + used] = found;
+            used += found != 0;
+        }
+        counts[l] = used;
     }
-    double *alpha = work, *panels = alpha + chunk * Mpad, *value = panels + chunk * ROWS * Mpad;
-    double *slope = value + chunk, *sums = slope + ROWS * P->Q, *all = sums + C * size;
+}
+
+TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double *decay, double *V) {
+    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad), chunk = FORWARD_ROWS;
+    const long doubles = chunk * (Mpad + ROWS * Mpad) + ROWS * P->Q + (C + 1) * (size + chunk);
+    double *work = allocate(sizeof(double) * doubles + sizeof(long) * (2 + chunk) * (C + 1));
+    if (!work) return 1;
+    double *alpha = work, *panels = alpha + chunk * Mpad, *slope = panels + chunk * ROWS * Mpad;
+    double *sums = slope + ROWS * P->Q, *all = sums + C * size, *value = all + size;
+    long *counts = (long *)(value + (C + 1) * chunk);
+    long *row = counts + 2 * (C + 1);
     int clamp[FORWARD_ROWS];
     memset(sums, 0, (C + 1) * size * sizeof(double));
     for (long n = n0; n < n1; n += chunk) {
         const long rows = min(chunk, n1 - n);
         for (long d = 0; d < rows; d++) clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+        NAME(differences)(P->mask + n, C, P->N, rows, 1, P->full, 1, 0, counts, row, value);
+        counts[C] = P->any_full ? rows : 0;  // the last list is that of `all`
+        for (long d = 0; d < rows; d++) {
+            row[C * rows + d] = d;
+            value[C * rows + d] = 1;
+        }
+        sort_lists(C + 1, counts);
         long offset = 0;
         for (long m = 0; m < Mpad; m += ROWS) {
             const long panel = ROWS * (Mpad - first_column(m, LANES));
-            for (long d = 0; d < rows; d++) {
+            for (long d = 0; d < rows; d++)
                 NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panels + d * panel);
-                source[d] = panels + d * panel;
-                value[d] = 1;
-            }
-            if (P->any_full) NAME(combine_all)(all + offset, panel, rows, source, value);
-            for (long c = 0; c < C; c++) {
-                long used = 0;
-                for (long d = 0; d < rows; d++) {
-                    value[used] = P->mask[c * P->N + n + d] - P->full[c];
-                    source[used] = panels + d * panel;
-                    used += value[used] != 0;
-                }
-                NAME(combine_all)(sums + c * size + offset, panel, used, source, value);
-            }
+            NAME(combine_all)(sums + offset, size, sums + offset, size, panel, C + 1, rows, counts, row, value, panels,
+                              panel);
             offset += panel;
         }
     }
     for (long c = 0; c < C; c++) {
         long offset = 0;
+        double *out = V + c * M * M;
         for (long m = 0; m < Mpad; m += ROWS) {
             const long first = first_column(m, LANES), width = Mpad - first;
-            for (long i = 0; i < min(ROWS, M - m); i++)
-                for (long j = m + i; j < M; j++) {
+            for (long j = m; j < M; j++)
+                for (long i = 0; i < min(ROWS, min(M - m, j - m + 1)); i++) {
                     const long e = offset + i * width + j - first;
-                    const double total = sums[c * size + e] + (P->full[c] ? all[e] : 0.0);
-                    V[(c * M + m + i) * M + j] = V[(c * M + j) * M + m + i] = total;
+                    double total = sums[c * size + e] + (P->full[c] ? all[e] : 0.0);
+                    if (decay) total *= decay[j * M + m + i];
+                    out[j * M + m + i] = out[(m + i) * M + j] = total;
                 }
             offset += ROWS * width;
         }
     }
     free(work);
-    free(source);
     return 0;
 }
 
-TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *g, double *grad_a, double *grad_r,
-                                 double *grad_mu, double *grad_z) {
-    const long M = P->M, Q = P->Q, C = P->C, ld = P->Qpad, Mpad = P->Mpad, size = packed_size(Mpad, LANES);
-    const long chunk = P->chunk;
-    double *work = allocate(sizeof(double) * ((C + 1) * size + chunk * (Mpad + Mpad * ld + C) + ROWS * Q +
-                                              2 * ROWS * Mpad + Mpad * ld));
-    const double **source = (const double **)allocate(sizeof(double *) * chunk * C);
-    long *counts = (long *)allocate(sizeof(long) * chunk);
-    if (!work || !source || !counts) {
-        free(work);
-        free(source);
-        free(counts);
-        return 1;
-    }
-    double *packed = work, *all = packed + C * size, *alpha = all + size, *k = alpha + chunk * Mpad;
-    double *value = k + chunk * Mpad * ld, *slope = value + chunk * C, *panel = slope + ROWS * Q;
-    double *weight = panel + ROWS * Mpad, *dz = weight + ROWS * Mpad;
-    int clamp[BACKWARD_ROWS];
-    // the symmetric part of g in the order of the panels, with zeros as padding and for pairs of an earlier panel
+// The symmetric part of g times decay in the order of the panels, with zeros as padding and for pairs of an earlier
+// panel; after those of all groups, their sum over the groups that are `full`. W (M,M), if it is not null: sum_c g V.
+TARGET static int NAME(pack)(const problem *P, const double *g, const double *decay, const double *V, double *packed,
+                             double *W) {
+    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad);
+    double *all = packed + C * size;
     memset(packed, 0, (C + 1) * size * sizeof(double));
+    if (W) memset(W, 0, M * M * sizeof(double));
     for (long c = 0; c < C; c++) {
-        long offset = c * size;
+        const double *own = g + c * M * M, *sums = V ? V + c * M * M : NULL;
+        double *to = packed + c * size;
         for (long m = 0; m < Mpad; m += ROWS) {
-            const long first = first_column(m, LANES), width = Mpad - first;
-            for (long i = 0; i < min(ROWS, M - m); i++)
-                for (long j = m; j < M; j++)
-                    packed[offset + i * width + j - first] =
-                        (g[(c * M + m + i) * M + j] + g[(c * M + j) * M + m + i]) / 2;
-            offset += ROWS * width;
+            const long first = first_column(m, LANES), width = Mpad - first, rows = min(ROWS, M - m);
+            for (long j = m; j < M; j++)
+                for (long i = 0; i < rows; i++) {
+                    const double both = (own[(m + i) * M + j] + own[j * M + m + i]) / 2;
+                    if (W) W[j * M + m + i] += both * sums[j * M + m + i];
+                    to[i * width + j - first] = decay ? both * decay[j * M + m + i] : both;
+                }
+            to += ROWS * width;
         }
         for (long e = 0; P->full[c] && e < size; e++) all[e] += packed[c * size + e];
     }
+    for (long i = 0; W && i < M; i++)
+        for (long j = 0; j < i; j++) W[j * M + i] = W[i * M + j];
+    return 0;
+}
+
+TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *packed, double *grad_a,
+                                 double *grad_r, double *grad_mu, double *grad_z) {
+    const long M = P->M, Q = P->Q, C = P->C, ld = P->Qpad, Mpad = P->Mpad, size = packed_size(Mpad);
+    const long chunk = P->chunk;
+    const long doubles = chunk * (Mpad + Mpad * ld + C + ROWS * Mpad) + ROWS * Q + ROWS * Mpad + Mpad * ld;
+    double *work = allocate(sizeof(double) * doubles + sizeof(long) * (2 + C) * chunk);
+    if (!work) return 1;
+    const double *all = packed + C * size;
+    double *alpha = work, *k = alpha + chunk * Mpad, *value = k + chunk * Mpad * ld, *slope = value + chunk * C;
+    double *panel = slope + ROWS * Q, *weights = panel + ROWS * Mpad, *dz = weights + chunk * ROWS * Mpad;
+    long *counts = (long *)(dz + Mpad * ld);
+    long *row = counts + 2 * chunk;
+    int clamp[BACKWARD_ROWS];
     memset(dz, 0, Mpad * ld * sizeof(double));
     for (long n = n0; n < n1; n += chunk) {
         const long rows = min(chunk, n1 - n);
-        for (long d = 0; d < rows; d++) {
-            clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
-            counts[d] = 0;
-            for (long c = 0; c < C; c++) {  // the groups that differ from `full` in this row
-                value[d * C + counts[d]] = P->mask[c * P->N + n + d] - P->full[c];
-                source[d * C + counts[d]] = packed + c * size;
-                counts[d] += value[d * C + counts[d]] != 0;
-            }
-        }
+        for (long d = 0; d < rows; d++) clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+        NAME(differences)(P->mask + n, rows, 1, C, P->N, P->full, 0, 1, counts, row, value);
+        sort_lists(rows, counts);
         memset(k, 0, rows * Mpad * ld * sizeof(double));  // column Q of k is h
         long offset = 0;
         for (long m = 0; m < Mpad; m += ROWS) {
             const long first = first_column(m, LANES), width = Mpad - first, skip = m + ROWS - first;
+            NAME(combine_all)(weights, ROWS * width, all + offset, 0, ROWS * width, rows, C, counts, row, value,
+                              packed + offset, size);
             for (long d = 0; d < rows; d++) {
+                const double *weight = weights + d * ROWS * width;
                 NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panel);
-                const double *factor = all + offset;
-                if (counts[d]) {
-                    memcpy(weight, factor, ROWS * width * sizeof(double));
-                    for (long u = 0; u < counts[d]; u++) source[d * C + u] += offset;
-                    NAME(combine_all)(weight, ROWS * width, counts[d], source + d * C, value + d * C);
-                    for (long u = 0; u < counts[d]; u++) source[d * C + u] -= offset;
-                    factor = weight;
-                }
-                for (long e = 0; e < ROWS * width; e += LANES) store(panel + e, load(panel + e) * load(factor + e));
+                for (long e = 0; e < ROWS * width; e += LANES) store(panel + e, load(panel + e) * load(weight + e));
                 double *kd = k + d * Mpad * ld;
                 long q = 0;
                 for (; q + 3 * LANES <= ld; q += 3 * LANES)
@@ -315,8 +337,6 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
     for (long m = 0; m < M; m++)
         for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[m * ld + q];
     free(work);
-    free(source);
-    free(counts);
     return 0;
 }
 
@@ -333,7 +353,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
 #include "_vectors.h"
 
 // FORWARD_ROWS panels, and the k of P->chunk <= BACKWARD_ROWS rows, stay in the L2 cache
-enum { ROWS = 4, PAD = 4, CHAINS = 4, FORWARD_ROWS = 64, BACKWARD_ROWS = 16, L2 = 1 << 15 };
+enum { ROWS = 4, PAD = 4, CHAINS = 4, FORWARD_ROWS = 64, BACKWARD_ROWS = 16, L2 = 1 << 15, BLOCK = 8 };
 typedef struct {
     long N, M, Mpad, Q, Qpad, C, chunk;  // Mpad: M, and Qpad: Q + 1, rounded up to a multiple of PAD
     int any_full;
@@ -346,10 +366,17 @@ typedef struct {
 // Panels begin at a multiple of the lanes; the pairs before m are those of an earlier panel, and not used.
 static inline long first_column(long m, long lanes) { return m / lanes * lanes; }
 
-static long packed_size(long Mpad, long lanes) {
-    long size = 0;
-    for (long m = 0; m < Mpad; m += ROWS) size += ROWS * (Mpad - first_column(m, lanes));
-    return size;
+// Numbers of all panels; the lanes are a divisor of ROWS
+static long packed_size(long Mpad) { return Mpad * (Mpad + ROWS) / 2; }
+
+// The order of the lists, after their counts: by their counts, so that the processor foresees the ends of loops
+static void sort_lists(long lists, long *counts) {
+    long *order = counts + lists;
+    for (long l = 0; l < lists; l++) {
+        long i = l;
+        for (; i > 0 && counts[order[i - 1]] > counts[l]; i--) order[i] = order[i - 1];
+        order[i] = l;
+    }
 }
 
 #if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
@@ -370,7 +397,7 @@ static long packed_size(long Mpad, long lanes) {
 
 // Returns nonzero if memory ran out.
 static int setup(problem *P, long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                 const double *z, const double *mask, long n0, long n1) {
+                 const double *z, const double *mask) {
     const long Mpad = rounded(M, PAD), Qpad = rounded(Q + 1, PAD);
     double *memory = allocate(sizeof(double) * (Mpad * Qpad + Q * Mpad + C));
     if (!memory) return 1;
@@ -385,7 +412,7 @@ static int setup(problem *P, long N, long M, long Q, long C, const double *a, co
     }
     for (long c = 0; c < C; c++) {
         long ones = 0, zeros = 0;
-        for (long n = n0; n < n1; n++) {
+        for (long n = 0; n < N; n++) {
             ones += mask[c * N + n] == 1;
             zeros += mask[c * N + n] == 0;
         }
@@ -395,23 +422,36 @@ static int setup(problem *P, long N, long M, long Q, long C, const double *a, co
     return 0;
 }
 
-// Rows n0 <= n < n1 only. V (C,M,M) is overwritten. Returns nonzero if memory ran out.
+// Rows n0 <= n < n1 only. V (C,M,M), times decay (M,M), symmetric, if that is not null, is overwritten. Returns nonzero
+// if memory ran out.
 int grouped_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                     const double *z, const double *mask, long n0, long n1, double *V) {
+                    const double *z, const double *mask, long n0, long n1, const double *decay, double *V) {
     problem P;
-    if (setup(&P, N, M, Q, C, a, r, mu, z, mask, n0, n1)) return 1;
-    const int status = DISPATCH(forward, &P, n0, n1, V);
+    if (setup(&P, N, M, Q, C, a, r, mu, z, mask)) return 1;
+    const int status = DISPATCH(forward, &P, n0, n1, decay, V);
+    free(P.z);
+    return status;
+}
+
+// What grouped_backward needs of g (C,M,M): packed (C + 1, Mpad (Mpad + 4) / 2), of sum g V decay with decay (M,M),
+// symmetric, or 1 if it is null. If V (C,M,M) is not null, W (M,M) = the symmetric part of sum_c g V.
+int grouped_pack(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
+                 const double *mask, const double *g, const double *decay, const double *V, double *packed,
+                 double *W) {
+    problem P;
+    if (setup(&P, N, M, Q, C, a, r, mu, z, mask)) return 1;
+    const int status = DISPATCH(pack, &P, g, decay, V, packed, W);
     free(P.z);
     return status;
 }
 
 // Rows n0 <= n < n1 only: writes those rows of grad_a, grad_r and grad_mu, and their share of grad_z (M,Q).
 int grouped_backward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                      const double *z, const double *mask, long n0, long n1, const double *g, double *grad_a,
-                      double *grad_r, double *grad_mu, double *grad_z) {
+                     const double *z, const double *mask, long n0, long n1, const double *packed, double *grad_a,
+                     double *grad_r, double *grad_mu, double *grad_z) {
     problem P;
-    if (setup(&P, N, M, Q, C, a, r, mu, z, mask, n0, n1)) return 1;
-    const int status = DISPATCH(backward, &P, n0, n1, g, grad_a, grad_r, grad_mu, grad_z);
+    if (setup(&P, N, M, Q, C, a, r, mu, z, mask)) return 1;
+    const int status = DISPATCH(backward, &P, n0, n1, packed, grad_a, grad_r, grad_mu, grad_z);
     free(P.z);
     return status;
 }

@@ -21,27 +21,29 @@
 //   dL/dz_mq  = sum_n r_nq ((2 mu_nq - z_mq) h_nm - k_nmq)
 //
 // Layout: the lanes of a SIMD vector are LANES different rows n. Every quantity above is then lane-wise, and only V and
-// dL/dz need a sum over lanes. Pairs are visited in panels of ROWS points m by up to COLS points m' >= m, which stay in
-// the L1 cache through three short loops (exponents, exp2, sums), each sized for 16 vector registers.
+// dL/dz need a sum over lanes. Pairs are visited in blocks of ROWS points m by COLUMNS points m' >= m, as many as the
+// vector registers hold: exponents, exp2 and sums of a block follow each other without going through memory.
 //
-// The file includes itself once for every instruction set and for both types of numbers in the panels, double and float:
+// The file includes itself once for every instruction set and for both types of numbers in the blocks, double and float:
 // the part under #ifdef LANES is compiled each time. With float the exponents of a row, the sums over rows and all that
 // is done once for a row and a point are double ("wide"); the error of an exponential is about 1e-6.
 
 #ifdef LANES
 
+// 2^x = 2^(k / 2^STEPS) p(f), with k the integer nearest to 2^STEPS x and f the rest. The more steps, the smaller f, and
+// the lower the degree of p; but 2^(j / 2^STEPS) for 0 <= j < 2^STEPS must fit two registers.
 #ifdef SINGLE
 typedef float NAME(real);
 typedef int32_t NAME(integer);
-enum { NAME(degree) = 6, NAME(mantissa) = 23, NAME(bias) = 127, NAME(parts) = 2 };
+enum { NAME(degree) = STEPS ? 3 : 6, NAME(mantissa) = 23, NAME(bias) = 127, NAME(parts) = 2 };
 #define POINTS(P) (P)->single
-#define POLYNOMIAL exp2_single
+#define POLYNOMIAL (STEPS ? exp2_short_single : exp2_single)
 #else
 typedef double NAME(real);
 typedef int64_t NAME(integer);
-enum { NAME(degree) = DEGREE, NAME(mantissa) = 52, NAME(bias) = 1023, NAME(parts) = 1 };
+enum { NAME(degree) = STEPS ? 6 : DEGREE, NAME(mantissa) = 52, NAME(bias) = 1023, NAME(parts) = 1 };
 #define POINTS(P) (P)->z
-#define POLYNOMIAL exp2_polynomial
+#define POLYNOMIAL (STEPS ? exp2_short : exp2_polynomial)
 #endif
 #define PARTS NAME(parts)
 #define real NAME(real)
@@ -60,36 +62,35 @@ typedef NAME(real) NAME(part) __attribute__((vector_size(sizeof(NAME(vec)) / PAR
 
 INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
 
-// tile[j][i] <- 2^tile[j][i] times g[j][i] if g is given, otherwise sums[j][i] += 2^tile[j][i]. With k = round(x) and
-// f = x - k, 2^x = 2^k p(f) for -bias <= x <= bias + 1, whose ends give exactly 0 and inf; a NaN passes through f. ROWS
-// chains run in step to hide the latency of the polynomial.
-INLINE void NAME(exp2)(vec *tile, long cols, const real *p, const real *g, vec *sums) {
-    // Adding 1.5 2^52 (2^23) rounds to an integer in the low mantissa bits; the bias is that of the exponent of 2^k.
-    const real shift = 1.5 * (1LL << NAME(mantissa)) + NAME(bias);
-    for (long j = 0; j < cols; j++) {
-        vec k[ROWS], f[ROWS], E[ROWS];
-        for (int i = 0; i < ROWS; i++) {
-            k[i] = tile[j * ROWS + i] + shift;
-            f[i] = tile[j * ROWS + i] - (k[i] - shift);
-            E[i] = f[i] * p[0] + p[1];
-        }
-        for (int d = 2; d <= NAME(degree); d++)
-            for (int i = 0; i < ROWS; i++) E[i] = E[i] * f[i] + p[d];
-        for (int i = 0; i < ROWS; i++) {
-            E[i] *= (vec)((bits)k[i] << NAME(mantissa));
-            if (g) tile[j * ROWS + i] = E[i] * g[j * ROWS + i];
-            else sums[j * ROWS + i] += E[i];
-        }
-    }
+// The bits of 2^(k / 2^STEPS), where k has the bias of the exponent: those of its exponent and, if there are steps, those
+// that a table adds to the lowest ones of k.
+INLINE vec NAME(power)(bits k) {
+    const bits high = k << (NAME(mantissa) - STEPS);
+#if STEPS && defined(SINGLE)
+    return (vec)(high + (bits)_mm512_permutexvar_epi32((__m512i)k, _mm512_load_si512(exp2_steps_single)));
+#elif STEPS
+    const __m512i *table = (const __m512i *)exp2_steps;
+    return (vec)(high + (bits)_mm512_permutex2var_epi64(table[0], (__m512i)k, table[1]));
+#else
+    return (vec)high;
+#endif
 }
 
-// Not inlined: p may then alias the outputs, which makes the compiler broadcast each coefficient once for ROWS chains
-// (hoisted out of the loop they would not fit the registers and come back as one load for each multiply-add).
-NOINLINE void NAME(exp2_times)(vec *tile, long cols, const real *p, const real *g) {
-    NAME(exp2)(tile, cols, p, g, NULL);
-}
-NOINLINE void NAME(exp2_add)(vec *tile, long cols, const real *p, vec *sums) {
-    NAME(exp2)(tile, cols, p, NULL, sums);
+// x[i] <- 2^x[i] for i < ROWS and -bias <= x <= bias + 1, whose ends give exactly 0 and inf; a NaN passes through f. The
+// ROWS chains run in step to hide the latency of the polynomial.
+INLINE void NAME(exp2)(vec *x) {
+    // Adding 1.5 2^52 (2^23) rounds to an integer in the low mantissa bits; the bias is that of the exponent of 2^k.
+    const real shift = 1.5 * (1LL << (NAME(mantissa) - STEPS)) + NAME(bias);
+    const real *p = POLYNOMIAL;
+    vec k[ROWS], f[ROWS], E[ROWS];
+    each (int i = 0; i < ROWS; i++) {
+        k[i] = x[i] + shift;
+        f[i] = x[i] - (k[i] - shift);
+        E[i] = f[i] * p[0] + p[1];
+    }
+    each (int d = 2; d <= NAME(degree); d++)
+        each (int i = 0; i < ROWS; i++) E[i] = E[i] * f[i] + p[d];
+    each (int i = 0; i < ROWS; i++) x[i] = E[i] * NAME(power)((bits)k[i]);
 }
 
 INLINE double NAME(lane_sum)(wide x) {
@@ -122,7 +123,7 @@ NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, wide *r, wide *m
             mu[q] = NAME(gather)(P->mu + q, n, n1, Q);
             base -= r[q] * mu[q] * mu[q] / 2;
         }
-        for (long m = 0; m < P->Mpad + SLACK; m++) {
+        for (long m = 0; m < P->Mpad; m++) {
             wide total = base, square = all(0);
             for (long q = 0; q < Q; q++) {
                 const double z = P->z[m * (Q + 1) + q];
@@ -146,80 +147,76 @@ INLINE void NAME(load_slopes)(const problem *P, long m, const wide *r, vec *slop
                 narrow(slope[q * ROWS + i], p, r[p * P->Q + q] * (-LOG2E / 2 * P->z[(m + i) * (P->Q + 1) + q]));
 }
 
-// tile[j][i] = log2 E[n, m+i, col+j] for i < ROWS and j < cols, in steps of 3 columns (up to SLACK columns too many)
-INLINE void NAME(exponents)(const problem *P, long m, long col, long cols, int clamp, const vec *alpha,
-                            const vec *slope, vec *tile) {
+// E[u][i] = log2 E[n, m+i, col+u] for i < ROWS and u < COLUMNS
+INLINE void NAME(exponents)(const problem *P, long m, long col, int clamp, const vec *alpha, const vec *slope, vec *E) {
     const long ld = P->Q + 1;
-    for (long j = 0; j < cols; j += 3) {
-        const real *z = POINTS(P) + (col + j) * ld;
-        vec t[3 * ROWS];
-        for (int u = 0; u < 3; u++)
-            for (int i = 0; i < ROWS; i++) t[u * ROWS + i] = alpha[m + i] + alpha[col + j + u];
-        for (long q = 0; q < P->Q; q++)
-            for (int i = 0; i < ROWS; i++) {
-                const vec s = slope[q * ROWS + i];
-                t[i] += s * z[q];
-                t[ROWS + i] += s * z[ld + q];
-                t[2 * ROWS + i] += s * z[2 * ld + q];
-            }
-        for (int i = 0; i < 3 * ROWS; i++) tile[j * ROWS + i] = t[i];
-    }
+    const real *z = POINTS(P) + col * ld;
+    each (int u = 0; u < COLUMNS; u++)
+        each (int i = 0; i < ROWS; i++) E[u * ROWS + i] = alpha[m + i] + alpha[col + u];
+    for (long q = 0; q < P->Q; q++)
+        each (int i = 0; i < ROWS; i++) {
+            const vec s = slope[q * ROWS + i];
+            each (int u = 0; u < COLUMNS; u++) E[u * ROWS + i] += s * z[u * ld + q];
+        }
     if (clamp)
-        for (long e = 0; e < cols * ROWS; e++) {
+        each (int e = 0; e < ROWS * COLUMNS; e++) {
             const vec low = splat(-(real)NAME(bias)), high = splat((real)(NAME(bias) + 1));
-            const vec x = NAME(select)((bits)(tile[e] < low), low, tile[e]);
-            tile[e] = NAME(select)((bits)(x > high), high, x);
+            const vec x = NAME(select)((bits)(E[e] < low), low, E[e]);
+            E[e] = NAME(select)((bits)(x > high), high, x);
         }
 }
 
-// Columns q .. q+width-1 of the product of the symmetric G[n] with [z, 1]: rows m+i of k collect the panel, and rows
-// col+j, j >= skip, its transpose. `width` is a constant after inlining, so that the sums are in registers.
-INLINE void NAME(products)(const problem *P, long m, long col, long cols, long skip, const vec *G, long q, int width,
-                           vec *k) {
-    const long ld = P->Q + 1;
-    const real *z = POINTS(P) + q;
-    vec zm[ROWS * 3], total[ROWS * 3];
-    k += q;
-    for (int i = 0; i < ROWS; i++)
-        for (int w = 0; w < width; w++) total[i * width + w] = k[(m + i) * ld + w];
-    for (long j = 0; j < cols; j++)
-        for (int w = 0; w < width; w++)
-            for (int i = 0; i < ROWS; i++) total[i * width + w] += G[j * ROWS + i] * z[(col + j) * ld + w];
-    for (int i = 0; i < ROWS; i++)
-        for (int w = 0; w < width; w++) {
-            k[(m + i) * ld + w] = total[i * width + w];
-            zm[i * width + w] = splat(z[(m + i) * ld + w]);
+// Adds the product of the symmetric G[n] with [z, 1] to k: a block G[u][i] to the rows m+i and, unless the block is on
+// the diagonal, whose points already meet in both orders, its transpose to the rows col+u.
+INLINE void NAME(products)(const problem *P, long m, long col, const vec *G, vec *k) {
+    const long Q = P->Q, ld = Q + 1;
+    const real *zm = POINTS(P) + m * ld, *zc = POINTS(P) + col * ld;
+    const int transpose = col >= m + ROWS;
+    vec *km = k + m * ld, *kc = k + col * ld;
+    for (long q = 0; q < Q; q++) {
+        each (int i = 0; i < ROWS; i++) {
+            vec total = km[i * ld + q];
+            each (int u = 0; u < COLUMNS; u++) total += G[u * ROWS + i] * zc[u * ld + q];
+            km[i * ld + q] = total;
         }
-    for (long j = skip; j < cols; j++) {
-        for (int w = 0; w < width; w++) total[w] = k[(col + j) * ld + w];
-        for (int i = 0; i < ROWS; i++) {
-            const vec Gi = G[j * ROWS + i];
-            for (int w = 0; w < width; w++) total[w] += Gi * zm[i * width + w];
+        each (int u = 0; transpose && u < COLUMNS; u++) {
+            vec total = kc[u * ld + q];
+            each (int i = 0; i < ROWS; i++) total += G[u * ROWS + i] * zm[i * ld + q];
+            kc[u * ld + q] = total;
         }
-        for (int w = 0; w < width; w++) k[(col + j) * ld + w] = total[w];
     }
+    each (int i = 0; i < ROWS; i++)
+        each (int u = 0; u < COLUMNS; u++) km[i * ld + Q] += G[u * ROWS + i];
+    each (int u = 0; transpose && u < COLUMNS; u++)
+        each (int i = 0; i < ROWS; i++) kc[u * ld + Q] += G[u * ROWS + i];
 }
 
 TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
-    const long M = P->M, Q = P->Q, Malpha = P->Mpad + SLACK;
-    vec *work = allocate(sizeof(vec) * ((DEPTH + 1) * PARTS * Q + DEPTH * Malpha + ROWS * Q + 2 * PANEL));
+    const long M = P->M, Q = P->Q, Mpad = P->Mpad;
+    vec *work = allocate(sizeof(vec) * ((DEPTH + 1) * PARTS * Q + DEPTH * Mpad + ROWS * Q + PANEL));
     if (!work) return 1;
     wide *r = (wide *)work, *mu = r + DEPTH * PARTS * Q;
-    vec *alpha = (vec *)(mu + PARTS * Q), *slope = alpha + DEPTH * Malpha, *tile = slope + ROWS * Q, *sums = tile + PANEL;
+    vec *alpha = (vec *)(mu + PARTS * Q), *slope = alpha + DEPTH * Mpad, *sums = slope + ROWS * Q;
     int clamp[DEPTH];
     // DEPTH vectors of rows share a panel of sums, which amortises the sums over lanes.
     for (long n = n0; n < n1; n += DEPTH * LANES) {
         const long depth = min(DEPTH, (n1 - n + LANES - 1) / LANES);
         for (long d = 0; d < depth; d++)
-            clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * PARTS * Q, mu, alpha + d * Malpha);
-        for (long m = 0; m < P->Mpad; m += ROWS)
-            for (long col = m; col < P->Mpad; col += COLS) {
-                const long cols = min(COLS, P->Mpad - col);
-                for (long e = 0; e < PANEL; e++) sums[e] = splat(0);
+            clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * PARTS * Q, mu, alpha + d * Mpad);
+        for (long m = 0; m < Mpad; m += ROWS)
+            for (long col = m; col < Mpad; col += COLS) {
+                const long cols = min(COLS, Mpad - col);
+                for (long e = 0; e < ROWS * cols; e++) sums[e] = splat(0);
                 for (long d = 0; d < depth; d++) {
                     NAME(load_slopes)(P, m, r + d * PARTS * Q, slope);
-                    NAME(exponents)(P, m, col, cols, clamp[d], alpha + d * Malpha, slope, tile);
-                    NAME(exp2_add)(tile, cols, POLYNOMIAL, sums);
+                    for (long j = 0; j < cols; j += COLUMNS) {
+                        vec E[ROWS * COLUMNS];
+                        NAME(exponents)(P, m, col + j, clamp[d], alpha + d * Mpad, slope, E);
+                        each (int u = 0; u < COLUMNS; u++) {
+                            NAME(exp2)(E + u * ROWS);
+                            each (int i = 0; i < ROWS; i++) sums[(j + u) * ROWS + i] += E[u * ROWS + i];
+                        }
+                    }
                 }
                 for (long j = 0; j < min(cols, M - col); j++)
                     for (long i = 0; i < ROWS && m + i <= col + j; i++)
@@ -235,28 +232,26 @@ TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
 
 TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void *packed, double *grad_a,
                                  double *grad_r, double *grad_mu, double *grad_z) {
-    const long M = P->M, Q = P->Q, ld = Q + 1, Malpha = P->Mpad + SLACK;
+    const long M = P->M, Q = P->Q, ld = Q + 1, Mpad = P->Mpad;
     const real *g = packed;
-    vec *work = allocate(sizeof(vec) * (2 * PARTS * Q + M * Q + Malpha + ROWS * Q + PANEL + P->Mpad * ld));
+    vec *work = allocate(sizeof(vec) * (2 * PARTS * Q + M * Q + Mpad + ROWS * Q + Mpad * ld));
     if (!work) return 1;
     wide *r = (wide *)work, *mu = r + PARTS * Q, *dz = mu + PARTS * Q;
-    vec *alpha = (vec *)(dz + M * Q), *slope = alpha + Malpha, *tile = slope + ROWS * Q, *k = tile + PANEL;
+    vec *alpha = (vec *)(dz + M * Q), *slope = alpha + Mpad, *k = slope + ROWS * Q;
     for (long e = 0; e < M * Q; e++) dz[e] = all(0);
     for (long n = n0; n < n1; n += LANES) {
         const int clamp = NAME(load_rows)(P, n, n1, r, mu, alpha);
-        for (long e = 0; e < P->Mpad * ld; e++) k[e] = splat(0);  // column Q of k is h
-        for (long m = 0; m < P->Mpad; m += ROWS) {
+        for (long e = 0; e < Mpad * ld; e++) k[e] = splat(0);  // column Q of k is h
+        for (long m = 0; m < Mpad; m += ROWS) {
             NAME(load_slopes)(P, m, r, slope);
-            for (long col = m; col < P->Mpad; col += COLS) {
-                const long cols = min(COLS, P->Mpad - col);
-                NAME(exponents)(P, m, col, cols, clamp, alpha, slope, tile);
-                NAME(exp2_times)(tile, cols, POLYNOMIAL, g + m * P->Mpad + col * ROWS);
-                // The ROWS points of a panel on the diagonal already meet themselves in both orders.
-                const long skip = col == m ? ROWS : 0;
-                long q = 0;
-                for (; q + 3 <= ld; q += 3) NAME(products)(P, m, col, cols, skip, tile, q, 3, k);
-                if (ld - q == 2) NAME(products)(P, m, col, cols, skip, tile, q, 2, k);
-                if (ld - q == 1) NAME(products)(P, m, col, cols, skip, tile, q, 1, k);
+            for (long col = m; col < Mpad; col += COLUMNS) {
+                vec G[ROWS * COLUMNS];
+                NAME(exponents)(P, m, col, clamp, alpha, slope, G);
+                each (int u = 0; u < COLUMNS; u++) {
+                    NAME(exp2)(G + u * ROWS);
+                    each (int i = 0; i < ROWS; i++) G[u * ROWS + i] *= g[m * Mpad + (col + u) * ROWS + i];
+                }
+                NAME(products)(P, m, col, G, k);
             }
         }
         for (int p = 0; p < PARTS; p++) {
@@ -287,6 +282,10 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
     return 0;
 }
 
+#ifndef SINGLE
+#include "_psi1.h"
+#endif
+
 #undef vec
 #undef bits
 #undef wide
@@ -298,6 +297,8 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 #undef POINTS
 #undef POLYNOMIAL
 #undef LANES
+#undef COLUMNS
+#undef STEPS
 #undef NAME
 #undef TARGET
 
@@ -305,16 +306,60 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 
 #include "_vectors.h"
 
-enum { ROWS = 4, COLS = 48, SLACK = 2, PANEL = ROWS * (COLS + SLACK), DEPTH = 16 };
+#if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
+#include <immintrin.h>
+#endif
 
-// The polynomial for float (relative error 2e-8)
+// A loop over a block, of which the compiler must unroll all for the block to be in registers
+#define each _Pragma("GCC unroll 16") for
+
+enum { ROWS = 4, COLS = 48, PANEL = ROWS * COLS, DEPTH = 16 };
+
+// The polynomial for float (relative error 2e-8), and those for |f| <= 1/32 (relative errors 2e-17 and 3e-9)
 __attribute__((visibility("hidden"))) float exp2_single[7] = {
     0x1.41fbbcp-13f, 0x1.5f3e54p-10f, 0x1.3b2d4cp-7f, 0x1.c6aee8p-5f, 0x1.ebfbdcp-3f, 0x1.62e430p-1f, 1.0f};
+__attribute__((visibility("hidden"))) double exp2_short[7] = {
+    0x1.430a1d08ec681p-13, 0x1.5d897e525c216p-10, 0x1.3b2ab6fb41213p-7, 0x1.c6b08d6f2a289p-5,
+    0x1.ebfbdff82c590p-3,  0x1.62e42fefa39f3p-1,  1.0};
+__attribute__((visibility("hidden"))) float exp2_short_single[4] = {0x1.c6b29ap-5f, 0x1.ebff92p-3f, 0x1.62e430p-1f, 1.0f};
+
+// Row j < 16: the mantissa of 2^(j / 16), less that of 1 + j / 16, which the lowest bits of k give
+__attribute__((aligned(64))) static const uint64_t exp2_steps[16] = {
+    0x0000000000000000, 0xffffb5586cf9890f, 0xffff72b83c7d517b, 0xffff387a6e756238,
+    0xffff06fe0a31b715, 0xfffedea64c123422, 0xfffebfdad5362a27, 0xfffeab07dd485429,
+    0xfffea09e667f3bcd, 0xfffea11473eb0187, 0xfffeace5422aa0db, 0xfffec49182a3f090,
+    0xfffee89f995ad3ad, 0xffff199bdd85529c, 0xffff5818dcfba487, 0xffffa4afa2a490da};
+__attribute__((aligned(64))) static const uint32_t exp2_steps_single[16] = {
+    0x00000000, 0xfffdaac3, 0xfffb95c2, 0xfff9c3d3, 0xfff837f0, 0xfff6f532, 0xfff5fed7, 0xfff5583f,
+    0xfff504f3, 0xfff508a4, 0xfff5672a, 0xfff6248c, 0xfff744fd, 0xfff8ccdf, 0xfffac0c7, 0xfffd257d};
+
+// sum_q log(1 + w_q s_q) and sum_q log(1 + 2 w_q s_q): logarithms of products, as long as these have no overflow
+static void log_spreads(long Q, const double *s, const double *w, double *narrow, double *wide) {
+    const double most = 0x1p250;
+    double one = 1, other = 1;
+    for (long q = 0; q < Q; q++) {
+        const double ws = w[q] * s[q];
+        if (!(ws < most)) {
+            *narrow += log(1 + ws);
+            *wide += log(1 + 2 * ws);
+            continue;
+        }
+        one *= 1 + ws;
+        other *= 1 + 2 * ws;
+        if (other > most) {
+            *narrow += log(one);
+            *wide += log(other);
+            one = other = 1;
+        }
+    }
+    *narrow += log(one);
+    *wide += log(other);
+}
 
 typedef struct {
     long N, M, Mpad, Q;  // Mpad: M rounded up to a multiple of ROWS
     const double *a, *r, *mu;
-    double *z;      // (Mpad + SLACK, Q + 1): the points, the last one repeated as padding, and a column of ones
+    double *z;      // (Mpad, Q + 1): the points, the last one repeated as padding, and a column of ones
     float *single;  // the same
 } problem;
 
@@ -322,21 +367,29 @@ typedef struct {
 #define TARGET __attribute__((target("avx512f")))
 #define NAME(x) x##_avx512
 #define LANES 8
+#define COLUMNS 4
+#define STEPS 4
 #include "_midpoint.c"
 #define SINGLE
 #define TARGET __attribute__((target("avx512f")))
 #define NAME(x) x##_single_avx512
 #define LANES 16
+#define COLUMNS 4
+#define STEPS 4
 #include "_midpoint.c"
 #undef SINGLE
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(x) x##_avx2
 #define LANES 4
+#define COLUMNS 2
+#define STEPS 0
 #include "_midpoint.c"
 #define SINGLE
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(x) x##_single_avx2
 #define LANES 8
+#define COLUMNS 2
+#define STEPS 0
 #include "_midpoint.c"
 #undef SINGLE
 #define DISPATCH(function, ...)                                                                         \
@@ -352,19 +405,23 @@ typedef struct {
 #define TARGET
 #define NAME(x) x##_generic
 #define LANES MIDPOINT_LANES
+#define COLUMNS 2
+#define STEPS 0
 #include "_midpoint.c"
 #define SINGLE
 #define TARGET
 #define NAME(x) x##_single_generic
 #define LANES (2 * MIDPOINT_LANES)
+#define COLUMNS 2
+#define STEPS 0
 #include "_midpoint.c"
 #undef SINGLE
 
 static problem setup(long N, long M, long Q, const double *a, const double *r, const double *mu, const double *z) {
-    const long Mpad = rounded(M, ROWS), count = (Mpad + SLACK) * (Q + 1);
+    const long Mpad = rounded(M, ROWS), count = (Mpad) * (Q + 1);
     double *points = malloc(count * (sizeof(double) + sizeof(float)));
     problem P = {N, M, Mpad, Q, a, r, mu, points, (float *)(points + count)};
-    for (long m = 0; points && m < Mpad + SLACK; m++) {
+    for (long m = 0; points && m < Mpad; m++) {
         memcpy(points + m * (Q + 1), z + min(m, M - 1) * Q, Q * sizeof(double));
         points[m * (Q + 1) + Q] = 1;
     }
@@ -405,6 +462,20 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
     free(P.z);
     free(packed);
     return status;
+}
+
+// Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and psi1 (M,N).
+int rows_forward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
+                 double scale, long n0, long n1, double *a, double *rho, double *psi1) {
+    return DISPATCH(rows_forward, N, M, Q, mu, s, z, w, scale, n0, n1, a, rho, psi1);
+}
+
+// Rows n0 <= n < n1 only: those of grad_mean and grad_s (N,Q), and their share of the gradients in z (M,Q), in w (Q) and
+// in log scale, one after the other in `sums`.
+int rows_backward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
+                  const double *psi1, const double *grad, const double *da, const double *drho, const double *dmu,
+                  long n0, long n1, double *grad_mean, double *grad_s, double *sums) {
+    return DISPATCH(rows_backward, N, M, Q, mu, s, z, w, psi1, grad, da, drho, dmu, n0, n1, grad_mean, grad_s, sums);
 }
 
 #ifdef Py_LIMITED_API

@@ -20,15 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.linalg import NumericalError, default_jitter
+from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.types import Context
 
 __all__ = ["SiteLimits", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
 
@@ -54,7 +56,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
     :param groups: the column groups of the centred and scaled outputs.
     :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
     """
-    batch = torch.broadcast_shapes(psi.psi2.shape[:-3], factor.shape[:-2], noise.shape[:-1])
+    batch = broadcast_shapes(psi.psi2.shape[:-3], factor.shape[:-2], noise.shape[:-1])
     if batch:
         parts = (psi.psi0, psi.psi1_y, psi.psi2, factor, noise)
         dims = (1, 2, 3, 2, 1)  # of each without the batch
@@ -65,25 +67,23 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
         bounds = [collapsed_bound(Psi(*row[:3]), row[3], row[4], groups) for row in zip(*rows, strict=True)]
         return torch.stack(bounds).view(batch)
     shared = noise.shape[-1] == 1
-    if shared:
-        beta = 1.0 / noise
-        cost = (groups.columns @ groups.rows) * (2.0 * math.pi * noise).log() + beta * groups.square.sum()
-    else:
-        assert groups.order is not None, "one noise for each output needs the columns themselves"
-        beta = 1.0 / noise[groups.order]  # (R,), in the order of the groups
-        cost = groups.rows_of_columns * (2.0 * math.pi / beta).log() + beta * groups.squares
-    bound = -0.5 * cost.sum() - groups.log_scale
+    order = None if shared else groups.order
+    assert shared or order is not None, "one noise for each output needs the columns themselves"
+    number, square = groups.totals if shared else (groups.rows_of_columns, groups.squares)
+    # β (1,) or (R,), in the order of the groups, and the terms that have nothing to do with the latent points
+    beta, bound = _NoiseTerms.apply(noise, order, number, square)
+    bound, least = bound - groups.log_scale, float(noise.detach().amin())
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
         psi0, psi2 = psi.psi0, psi.psi2
-        if groups.num_groups > 1:
+        if which.stop - which.start < groups.num_groups:  # the gradient of a part is as large as the whole
             psi0, psi2 = psi0[which], psi2[which]
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
-        check = partial(check_slack, unit=noise.detach().amin() * groups.rows[which])
+        check = partial(check_slack, unit=least * groups.rows[which])
         bound = bound + _group_terms(psi0, v, psi2, factor, rate, count, check)
     with torch.no_grad():
-        error = default_jitter(bound.dtype) * (groups.rows @ groups.columns + groups.square.sum() / noise.amin())
-        if bool(bound > ceiling(noise, groups) + error):
+        entries, total = groups.totals
+        if float(bound) > float(ceiling(noise, groups)) + default_jitter(bound.dtype) * (entries + total / least):
             raise NumericalError(_TOO_HIGH)
     return bound
 
@@ -97,6 +97,32 @@ def _group_terms(
         if terms is not None:
             return terms
     return eigen_terms(psi0, v, psi2, factor, beta, count, check)
+
+
+class _NoiseContext(Context, Protocol):
+    number: Tensor | float
+    square: Tensor | float
+
+
+class _NoiseTerms(torch.autograd.Function):
+    r"""β and :math:`-\tfrac12 \sum (N \log(2\pi/\beta) + \beta y^\top y)`, of all outputs together or of each."""
+
+    @staticmethod
+    def forward(
+        ctx: _NoiseContext, noise: Tensor, order: Tensor | None, number: Tensor | float, square: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        beta = (noise if order is None else noise[order]).reciprocal()
+        ctx.number, ctx.square = number, square
+        ctx.save_for_backward(noise, order, beta)
+        return beta, -0.5 * (number * (2.0 * math.pi / beta).log() + square * beta).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _NoiseContext, g_beta: Tensor, g_value: Tensor) -> tuple[Tensor, None, None, None]:
+        noise, order, beta = ctx.saved_tensors
+        # the gradient in β, and dβ/dnoise = −β²
+        g = (0.5 * g_value * (ctx.square - ctx.number / beta) - g_beta) * beta.square()
+        return g if order is None else torch.zeros_like(noise).index_copy_(0, order, g), None, None, None
 
 
 class SiteLimits(NamedTuple):
@@ -162,10 +188,7 @@ def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
     :param noise: the noise variance of the scaled outputs, (..., 1) for all outputs or (..., D) one each.
     :param groups: the column groups of the centred and scaled outputs; σ_d² is the noise in the units of the data.
     """
-    if noise.shape[-1] == 1:
-        counts = (groups.rows * groups.columns).sum()
-    else:
-        counts = torch.nn.functional.pad(groups.rows, (0, 1))[groups.of_column]  # (D,): an output never seen has -1
+    counts = groups.totals[0] if noise.shape[-1] == 1 else groups.counts
     return -0.5 * (counts * (2.0 * math.pi * noise).log()).sum(-1) - groups.log_scale
 
 

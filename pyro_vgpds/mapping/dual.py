@@ -121,14 +121,20 @@ class Dual:
             e, u = torch.linalg.eigh(self.a)
             beta = (1.0 / noise.detach().double()).expand(self.v.shape[-1])
             shrink = 1.0 / (1.0 + beta * e.clamp_min(0.0).mT[:, self.of_output])
-            if len(u) == 1:
+            if len(u) == self.v.shape[-1] > 1:  # one for each output
+                own = u[self.of_output]
+                inner = (beta * shrink).mT * (own.mT @ self.v.mT.unsqueeze(-1)).squeeze(-1)
+                mean = (own @ inner.unsqueeze(-1)).squeeze(-1).mT
+            elif len(u) == 1:
                 mean = u[0] @ (beta * shrink * (u[0].mT @ self.v))
             else:
                 mean = torch.empty_like(self.v)
                 for g in range(len(u)):
                     own = (self.of_output == g).nonzero().squeeze(-1)
                     mean[:, own] = u[g] @ (beta[own] * shrink[:, own] * (u[g].mT @ self.v[:, own]))
-            return InducingGaussian(mean, u, shrink, self.of_output, orthogonal=True)
+            q = InducingGaussian(mean, u, shrink, self.of_output, orthogonal=True)
+            q.has_seen = self.count > 0
+            return q
 
     def tensors(self) -> list[Tensor]:
         """All numbers, for a file."""

@@ -23,12 +23,13 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
 from pyro_vgpds.types import Shape
 
-__all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density"]
+__all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density", "optimum"]
 
 
 def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) -> Tensor:
@@ -42,6 +43,18 @@ def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) ->
     rest = sums.square - 2.0 * (sums.v * q.mean).sum(-2) + q.quadratic(sums.a, sums.of_output) + spare
     each = sums.rows * (2.0 * math.pi * noise).log() + rest / noise
     return -0.5 * each.sum() - sums.log_scale
+
+
+def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
+    """The optimal q(U) of frames, and their part of the bound, which is then the collapsed one.
+
+    :param sums: of the frames.
+    :param noise: 1/β of the scaled outputs, (1,) or (D,).
+    """
+    m, d = sums.v.shape
+    dual = Dual.empty(m, d, device=sums.v.device).moved(sums, 1.0, 1.0)
+    q = dual.posterior(noise)
+    return dual, expected_log_density(sums, noise, q) - q.kl_to_prior()
 
 
 class ExplicitGP(Expandable):
@@ -58,6 +71,7 @@ class ExplicitGP(Expandable):
     :param gp: p(y given x), with the latent points.
     :param u: whitened inducing variables (..., M, D).
     :param prior: of u, with the Cholesky factor of K_MM.
+    :param places: which frames of q(x) the outputs belong to, (N,). Default: all.
 
     >>> import torch
     >>> from pyro_vgpds.mapping import ExplicitGP, InducingPrior
@@ -72,8 +86,8 @@ class ExplicitGP(Expandable):
 
     has_rsample = True
 
-    def __init__(self, gp: SparseGP, u: Tensor, prior: InducingPrior) -> None:
-        self.gp, self.u, self.prior = gp, u.double(), prior
+    def __init__(self, gp: SparseGP, u: Tensor, prior: InducingPrior, places: Tensor | None = None) -> None:
+        self.gp, self.u, self.prior, self.places = gp, u.double(), prior, places
         batch = torch.broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
         super().__init__(batch, gp.event_shape, validate_args=False)
 
@@ -124,7 +138,8 @@ class ExpectedGP(Expandable):
 
     def __init__(self, likelihood: ExplicitGP, posterior: TorchDistribution, inducing: InducingGaussian) -> None:
         self.likelihood, self.inducing = likelihood, inducing
-        self.x_mean, self.x_variance = posterior.mean, posterior.variance
+        rows = slice(None) if likelihood.places is None else likelihood.places
+        self.x_mean, self.x_variance = posterior.mean[..., rows, :], posterior.variance[..., rows, :]
         if likelihood.batch_shape or posterior.batch_shape or inducing.batch_shape:
             raise ValueError(
                 "the bound with explicit inducing variables takes one draw at a time: use vectorize_particles=False."

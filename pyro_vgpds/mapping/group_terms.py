@@ -12,7 +12,9 @@ whose outputs share one β; :func:`eigen_terms` also for one β each, and for ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +22,10 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_parts, is_compiled
 from pyro_vgpds.types import Context
 
-__all__ = ["Check", "cholesky_terms", "eigen_terms", "whiten"]
+__all__ = ["Check", "cholesky_terms", "eigen_terms", "torch_parts", "whiten"]
 
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2, and raises an error if rounding dominates the slack
 Check = Callable[[Tensor, Tensor, Tensor], None]
@@ -51,36 +54,55 @@ def cholesky_terms(
     :param check: raises an error if rounding dominates the slack.
     """
     inputs, (psi0, v, psi2, L, beta) = (psi0, v, psi2, factor, beta), _detached(psi0, v, psi2, factor, beta)
-    K, rate = L @ L.mT, beta[:, None, None]
-    LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
-    pivots, least = LB.diagonal(dim1=-2, dim2=-1), L.diagonal()
-    # if one of them is NaN, `failed` tells it
-    if bool(((pivots.square() < (1.0 - _PIVOT_ERROR) * least.square()).any(-1) | failed.bool()).any()):
+    K, K_inverse, gradients = L @ L.mT, torch.cholesky_inverse(L), _need_gradients(inputs)
+    compute = group_parts if is_compiled(v, psi2) else torch_parts
+    parts = compute(psi0, v, psi2, (K, K_inverse, L.diagonal()), beta, count, gradients)
+    if parts is None or bool((parts.least.square() < 1.0 - _PIVOT_ERROR).any()):
         return None
-    K_inverse = torch.cholesky_inverse(L)
-    slack = psi0 - psi2.flatten(1) @ K_inverse.flatten()
+    slack = psi0 - parts.trace
     check(slack, K_inverse, psi2)
     is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)  # or training would exploit the rounding
-    b = torch.cholesky_solve(v, LB)
-    product = (v * b).sum((-2, -1))
-    log_det = 2.0 * (pivots.log().sum(-1) - least.log().sum())
-    value = 0.5 * (beta.square() * product - count * (log_det + beta * slack)).sum()
-    if not _need_gradients(inputs):
+    value = 0.5 * (beta.square() * parts.product - count * (parts.log_det + beta * slack)).sum()
+    found = parts.gradients
+    if found is None:
         return value
+    g_K = torch.addmm(found.direct, K_inverse @ found.through, K_inverse, alpha=-1.0)
+    g_K = g_K.add_(K_inverse * count.sum())  # twice the gradient
+    g_beta = beta * parts.product - 0.5 * (beta.square() * found.quadratic + count * (found.free + slack))
+    g_v = beta.square()[:, None, None] * found.b
+    return _Known.apply(value, *inputs, -0.5 * beta * count * is_open, g_v, found.psi2, (g_K @ L).tril_(), g_beta)
+
+
+def torch_parts(
+    psi0: Tensor,
+    v: Tensor,
+    psi2: Tensor,
+    covariance: tuple[Tensor, Tensor, Tensor],
+    beta: Tensor,
+    count: Tensor,
+    gradients: bool,
+) -> GroupParts | None:
+    """The same as :func:`~pyro_vgpds.mapping.native_terms.group_parts`, on any device."""
+    (K, K_inverse, least), rate = covariance, beta[:, None, None]
+    LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
+    if bool(failed.any()):
+        return None
+    ratio = LB.diagonal(dim1=-2, dim2=-1) / least
+    trace = psi2.flatten(1) @ K_inverse.flatten()
+    b = torch.cholesky_solve(v, LB)
+    parts = GroupParts(2.0 * ratio.log().sum(-1), ratio.amin(-1), trace, (v * b).sum((-2, -1)), None)
+    if not gradients:
+        return parts
     inverse, columns = torch.cholesky_inverse(LB), b.movedim(0, 1).flatten(1)  # (M, C W)
-    scaled = (rate.square() * b).movedim(0, 1).flatten(1)
+    is_open = (psi0 > trace).to(psi0)
     g_psi2 = torch.baddbmm(
         (K_inverse * is_open[:, None, None] - inverse).mul_(0.5 * (beta * count)[:, None, None]),
         (-0.5 * rate.pow(3)) * b, b.mT,
     )  # fmt: skip
+    direct = -(rate.square() * b).movedim(0, 1).flatten(1) @ columns.mT - (count @ inverse.flatten(1)).view_as(K)
     through = ((beta * count * is_open) @ psi2.flatten(1)).view_as(K)
-    g_K = -scaled @ columns.mT - (count @ inverse.flatten(1)).view_as(K) - K_inverse @ through @ K_inverse
-    g_K += count.sum() * K_inverse  # twice the gradient
-    free = len(K) - inverse.flatten(1) @ K.flatten()  # β tr B⁻¹Ψ2
-    quadratic = (product - (b * (K @ b)).sum((-2, -1))) / beta  # tr bᵀΨ2b
-    g_beta = beta * product - 0.5 * (beta.square() * quadratic + count * (free / beta + slack))
-    gradients = (-0.5 * beta * count * is_open, rate.square() * b, g_psi2, (g_K @ L).tril_(), g_beta)
-    return _Known.apply(value, *inputs, *gradients)
+    free, quadratic = (inverse * psi2).sum((-2, -1)), (b * (psi2 @ b)).sum((-2, -1))
+    return parts._replace(gradients=GroupGradients(free, quadratic, b, g_psi2, direct, through))
 
 
 def eigen_terms(
@@ -132,18 +154,32 @@ def eigen_terms(
     return _Known.apply(value, *inputs, *gradients)
 
 
+class _KnownContext(Context, Protocol):
+    known: tuple[Tensor, ...]
+    scale: float
+
+
 class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``."""
+    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``.
+
+    The first backward pass scales them in place, because new memory for those of many groups takes longer than all
+    else here. Further ones, of a graph that was retained, leave what the first one returned as it is.
+    """
 
     @staticmethod
-    def forward(ctx: Context, value: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.save_for_backward(*tensors[len(tensors) // 2 :])
+    def forward(ctx: _KnownContext, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.known, ctx.scale = tensors[len(tensors) // 2 :], 0.0
         return value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = [grad * known for known in ctx.saved_tensors]
+    def backward(ctx: _KnownContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scale = float(grad)
+        if ctx.scale == 0.0 and math.isfinite(scale) and scale != 0.0:
+            ctx.scale = scale
+            gradients = ctx.known if scale == 1.0 else tuple(known.mul_(scale) for known in ctx.known)
+        else:
+            gradients = tuple(known * (scale / (ctx.scale or 1.0)) for known in ctx.known)
         return (None, *gradients, *[None] * len(gradients))
 
 

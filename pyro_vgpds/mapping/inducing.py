@@ -25,6 +25,7 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.mapping.sums import FrameSums, added_groups
 from pyro_vgpds.types import Shape
 
 __all__ = ["FrameStatistics", "InducingPosterior", "OutputMoments", "OutputWeights", "PosteriorGP"]
@@ -77,26 +78,26 @@ class InducingPosterior:
     :param variance: of the latent points, (N, Q).
     :param data: the outputs at those points.
     :param weight: (N,): the noise variance of a frame is that of ``likelihood`` divided by its weight. Default: ones.
+    :param remembered: sums over more frames, which are not in ``data``.
     :ivar num_outputs: the number of outputs that are predicted: the data's own, without lagged copies.
     """
 
     def __init__(
-        self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None
-    ) -> None:
+        self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None,
+        remembered: FrameSums | None = None,
+    ) -> None:  # fmt: skip
         self.basis, self.data = likelihood.basis, data
         self._likelihood, self.num_outputs = likelihood, likelihood.num_functions(data)
         self.output_mean, self.output_scale = likelihood.output_mean, likelihood.output_scale
         self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
         self.factor = self.basis.factor()
         groups = likelihood.groups_of(data)
-        self.of_column = groups.of_column
-        mask = groups.mask
-        if weight is not None:
-            mask = weight.unsqueeze(0) if mask is None else mask * weight
+        mask = groups.mask if weight is None else weight.unsqueeze(0) if groups.mask is None else groups.mask * weight
         a = whiten(self.factor, self.basis.psi2(mean, variance, mask))
-        self.eigenvalues, self.directions = torch.linalg.eigh(a)  # (C, M), (C, M, M)
-        self.eigenvalues = self.eigenvalues.clamp_min(0.0)
-        self._k, self._weight = self.whitened(mean, variance), weight
+        self.of_column, a = added_groups(groups.of_column, a, remembered)
+        e, self.directions = torch.linalg.eigh(a)  # (C, M), (C, M, M)
+        self.eigenvalues = e.clamp_min(0.0)
+        self._k, self._weight, self._remembered = self.whitened(mean, variance), weight, remembered
         small = self.basis.size * self.num_outputs <= _CACHED
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
@@ -120,18 +121,18 @@ class InducingPosterior:
         y = self._likelihood.targets(self.data, start, stop)
         y = y if self._weight is None else y * self._weight.unsqueeze(-1)
         v, of_column = self._k.mT @ y, self.of_column[start:stop]
+        v = v if self._remembered is None else v + self._remembered.v[:, start:stop]
         order = of_column.argsort(stable=True)
         groups, counts = of_column[order].unique_consecutive(return_counts=True)
         for group, local in zip(groups.tolist(), order.split(counts.tolist()), strict=True):
             index = local + start
             noise, scale = self._scaled_noise_of(index), self.output_scale[index]
-            beta = 1.0 / noise
             if group < 0:  # nothing was observed: the prior
                 basis, e = torch.eye(len(v), dtype=v.dtype, device=v.device), v.new_zeros(len(v), 1)
             else:
                 basis, e = self.directions[group], self.eigenvalues[group].unsqueeze(-1)
-            shrink = 1.0 / (1.0 + beta * e)
-            mean = basis @ (scale * beta * shrink * (basis.mT @ v[:, local]))
+            shrink = 1.0 / (1.0 + e / noise)
+            mean = basis @ (scale / noise * shrink * (basis.mT @ v[:, local]))
             yield OutputWeights(index, scale, noise, mean, basis, shrink)
 
     def mean(self) -> Tensor:
@@ -150,8 +151,6 @@ class InducingPosterior:
         beta = 1.0 / self._scaled_noise_of(torch.tensor([output], device=self.noise.device))
         root = root @ self.directions[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
         return root @ root.mT
-
-    # moments of F at Gaussian latent points
 
     def frames(self, mean: Tensor, variance: Tensor) -> Iterator[tuple[slice, FrameStatistics]]:
         """Expectations for latent points N(mean_n, diag variance_n), (T, Q), some frames at a time."""

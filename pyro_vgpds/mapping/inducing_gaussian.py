@@ -9,6 +9,7 @@ from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sums import FrameSums
 from pyro_vgpds.team import ALONE, Team
@@ -28,6 +29,7 @@ class InducingPrior(Expandable):
     :param num_outputs: D.
     :param jitter: added to the diagonal of K_MM. Default: the rule of :func:`~pyro_vgpds.linalg.default_jitter`.
     :param scale: the number of all sequences over that of the batch.
+    :param rows: which of the frames of all sequences those of the batch are, (n,).
     :param team: the processes whose sequences are one batch together.
     :ivar factor: L.
 
@@ -43,11 +45,11 @@ class InducingPrior(Expandable):
 
     def __init__(
         self, kernel: MappingValue, inducing: Tensor, noise: Tensor, num_outputs: int, *, jitter: float | None = None,
-        scale: float = 1.0, team: Team = ALONE,
+        scale: float = 1.0, rows: Tensor | None = None, team: Team = ALONE,
     ) -> None:  # fmt: skip
         self.kernel, self.inducing, self.noise = in_double(kernel), inducing.double(), noise.double()
         self.factor = cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", jitter)
-        self.scale, self.team = scale, team
+        self.scale, self.rows, self.team = scale, rows, team
         batch = torch.broadcast_shapes(self.factor.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((inducing.shape[-2], num_outputs)), validate_args=False)
 
@@ -77,6 +79,7 @@ class InducingGaussian(Expandable):
     :param spread: s ≥ 0, (M, D) or (M, 1).
     :param of_output: the group of each output, (D,).
     :param orthogonal: whether the bases are orthogonal, otherwise they are lower triangular.
+    :ivar outputs: the Gaussian factors of the outputs of a batch, if these are not Gaussian and the guide keeps them.
 
     >>> import torch
     >>> from pyro_vgpds.mapping import InducingGaussian
@@ -91,6 +94,8 @@ class InducingGaussian(Expandable):
     def __init__(self, mean: Tensor, basis: Tensor, spread: Tensor, of_output: Tensor, *, orthogonal: bool) -> None:
         self._mean, self.basis, self.spread = mean.double(), basis.double(), spread.double().expand(mean.shape)
         self.of_output, self.orthogonal = of_output, orthogonal
+        self.outputs: OutputSites | None = None
+        self.has_seen = True  # data
         super().__init__(torch.Size(), mean.shape, validate_args=False)
 
     @classmethod
@@ -126,6 +131,10 @@ class InducingGaussian(Expandable):
         """
         return self
 
+    def before(self) -> InducingGaussian | None:
+        """The q(U) before it meets the sums of a batch: this one; None if it has seen no data."""
+        return self if self.has_seen else None
+
     @property
     def mean(self) -> Tensor:
         return self._mean
@@ -148,6 +157,11 @@ class InducingGaussian(Expandable):
         """
         if len(a) == len(self.basis) == 1 and not bool((of_output < 0).any()):
             return self._quadratic(a[0], self.basis[0], self.mean, self.spread)
+        if len(a) == len(self.basis) == len(of_output) and torch.equal(of_output, self.of_output):  # one for each
+            a, basis = a[of_output], self.basis[of_output]
+            rotated = (basis * (a @ basis)).sum(-2)
+            mean = self.mean.mT.unsqueeze(-1)
+            return (mean * (a @ mean)).sum((-2, -1)) + (rotated * self.spread.mT).sum(-1)
         total, seen = self.mean.new_zeros(self.mean.shape[-1]), of_output >= 0
         pairs = torch.stack([of_output, self.of_output])[:, seen]
         which = seen.nonzero().squeeze(-1)

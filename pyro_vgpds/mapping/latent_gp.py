@@ -121,7 +121,7 @@ class CollapsedLatent:
         gp = self.gp
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
-        psi, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
+        psi, factor = basis.expect(self.x, self.x_variance, weight.mT.contiguous(), linear), basis.factor()
         bound = site_bound(psi, factor, site_limits(weight, linear)) + mean_terms(sites, gp.output_mean)
         return bound, psi, factor
 
@@ -196,6 +196,11 @@ class CollapsedOutputs(Expandable):
             raise several_draws(outputs.likelihood.likelihood)
         self.outputs, self.latent, self.likelihood = outputs, latent, latent.gp
         super().__init__(latent.batch_shape, outputs.event_shape, validate_args=False)
+
+    @property
+    def sites(self) -> OutputSites:
+        """The Gaussian factors of the outputs."""
+        return self.outputs.sites
 
     def log_prob(self, value: Tensor) -> Tensor:
         outputs, likelihood = self.outputs, self.outputs.likelihood

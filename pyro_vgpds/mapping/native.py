@@ -54,9 +54,15 @@ class SumContext(Context, Protocol):
 @functools.cache
 def _library(name: str) -> ctypes.CDLL | None:
     """The functions for ``"midpoint"`` sums over all rows, or for ``"grouped"`` ones over groups of them."""
-    sizes, inputs = (4, 4) if name == "midpoint" else (4, 5)
-    given = [ctypes.c_long] * sizes + [ctypes.c_void_p] * inputs + [ctypes.c_long] * 2
-    types = {f"{name}_forward": given + [ctypes.c_void_p], f"{name}_backward": given + [ctypes.c_void_p] * 5}
+    number, pointer = ctypes.c_long, ctypes.c_void_p
+    if name == "midpoint":
+        given = [number] * 4 + [pointer] * 4 + [number] * 2
+        types = {"midpoint_forward": given + [pointer], "midpoint_backward": given + [pointer] * 5}
+    else:
+        inputs = [number] * 4 + [pointer] * 5
+        given = inputs + [number] * 2
+        types = {"grouped_forward": given + [pointer] * 2, "grouped_backward": given + [pointer] * 5}
+        types["grouped_pack"] = inputs + [pointer] * 5
     return open_library(f"{__package__}._{name}", **types)
 
 
@@ -65,12 +71,18 @@ def available() -> bool:
     return _library("midpoint") is not None and _library("grouped") is not None
 
 
+def _check_kind(*tensors: Tensor | None) -> None:
+    for x in tensors:
+        if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
+            raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
+
+
 def _start(
     direction: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
-    make_outputs: Callable[[], tuple[Tensor, ...]],
-) -> Callable[[], list[tuple[Tensor, ...]]]:
-    """Begin the C function for ranges of rows, each with outputs of its own, which a call of the result gives."""
+    make_outputs: Callable[[], tuple[Tensor | None, ...]],
+) -> Callable[[], list[tuple[Tensor | None, ...]]]:
+    """Begin the C function for ranges of rows, each with its own last output, which a call of the result gives."""
     a, r, mu, z, mask = inputs
     rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
@@ -84,20 +96,18 @@ def _start(
     work = rows * points * (points + 1) / 2 * (_EXP + dims + (0 if mask is None else len(mask)))
     ranges = chunks(rows, _ROWS, work, shared=mask is None)
     outputs = [make_outputs() for _ in ranges]
-    for x in (*inputs, *outputs[0]):
-        if x is not None and not (x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous()):
-            raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
+    _check_kind(*inputs, *outputs[0])
     kind = "midpoint" if mask is None else "grouped"
     function = getattr(_library(kind), f"{kind}_{direction}")
     given = (int(_single.get()), *sizes[:3]) if mask is None else sizes
 
-    def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
+    def call(range_: tuple[int, int], tensors: tuple[Tensor | None, ...]) -> int:
         pointers = [x.data_ptr() for x in inputs if x is not None]  # of tensors that this function keeps alive
-        return function(*given, *pointers, *range_, *(x.data_ptr() for x in tensors))
+        return function(*given, *pointers, *range_, *map(_pointer, tensors))
 
     finish = start(call, ranges, outputs, work)
 
-    def result() -> list[tuple[Tensor, ...]]:
+    def result() -> list[tuple[Tensor | None, ...]]:
         if any(finish()):
             raise MemoryError("the compiled kernel ran out of memory")
         return outputs
@@ -105,11 +115,29 @@ def _start(
     return result
 
 
-def start_forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Callable[[], Tensor]:
-    """Begin :func:`forward` on other threads, if there are any. The result of a call of the result is its result."""
-    groups = 1 if mask is None else mask.shape[0]
-    finish = _start("forward", (a, r, mu, z, mask), lambda: (a.new_empty(groups, len(z), len(z)),))
-    return lambda: functools.reduce(torch.Tensor.add_, (V for (V,) in finish()))  # in the order of the rows
+def _pointer(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _added(outputs: list[tuple[Tensor | None, ...]]) -> Tensor:
+    """The sum of the last outputs, in the order of the rows."""
+    return functools.reduce(torch.Tensor.add_, (part[-1] for part in outputs if part[-1] is not None))
+
+
+def start_forward(
+    a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None, decay: Tensor | None = None
+) -> Callable[[], Tensor]:
+    """Begin :func:`forward` on other threads, if there are any. The result of a call of the result is its result.
+
+    :param decay: (M, M), symmetric: a factor of the sums. Default: 1.
+    """
+    if decay is not None:
+        decay = decay.contiguous()
+    if mask is None:
+        finish = _start("forward", (a, r, mu, z, mask), lambda: (a.new_empty(1, len(z), len(z)),))
+        return lambda: _added(finish()) if decay is None else _added(finish()).mul_(decay)
+    finish = _start("forward", (a, r, mu, z, mask), lambda: (decay, a.new_empty(len(mask), len(z), len(z))))
+    return lambda: _added(finish())
 
 
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -124,17 +152,45 @@ def start_backward(
     g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None
 ) -> Callable[[], Gradients]:
     """Begin :func:`backward` on other threads, as :func:`start_forward` does."""
+    return start_decayed_backward(g, a, r, mu, z, mask, None, None)[0]
+
+
+def start_decayed_backward(
+    g: Tensor,
+    a: Tensor,
+    r: Tensor,
+    mu: Tensor,
+    z: Tensor,
+    mask: Tensor | None,
+    decay: Tensor | None,
+    sums: Tensor | None,
+) -> tuple[Callable[[], Gradients], Tensor | None]:
+    """Begin :func:`backward` for sums times ``decay``. With these ``sums``, also gives Σ_c g * sums, (M, M), of which
+    only the symmetric part matters.
+    """
     groups = 1 if mask is None else mask.shape[0]
     if g.shape != (groups, len(z), len(z)):
         raise ValueError("g must have the shape (C, M, M) of the sums")
-    g = g.contiguous()
+    inputs = (a, r, mu, z, mask)
     rows = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
-    finish = _start("backward", (a, r, mu, z, mask), lambda: (g, *rows, torch.empty_like(z)))
-
-    def result() -> Gradients:
-        return *rows, functools.reduce(torch.Tensor.add_, (part[-1] for part in finish()))
-
-    return result
+    if mask is None:
+        given = (g if decay is None else g * decay).contiguous()
+        total = None if sums is None else (g * sums).sum(0)
+    else:
+        g, padded = g.contiguous(), -(-len(z) // 4) * 4
+        given, total = (
+            g.new_empty(groups + 1, padded * (padded + 4) // 2),
+            None if sums is None else torch.empty_like(g[0]),
+        )
+        extra = [x if x is None else x.contiguous() for x in (g, decay, sums, given, total)]
+        library = _library("grouped")
+        assert library is not None
+        _check_kind(*inputs, *extra)
+        pointers = map(_pointer, (*inputs, *extra))
+        if library.grouped_pack(len(a), len(z), z.shape[1], groups, *pointers):
+            raise MemoryError("the compiled kernel ran out of memory")
+    finish = _start("backward", inputs, lambda: (given, *rows, torch.empty_like(z)))
+    return lambda: (*rows, _added(finish())), total
 
 
 def backward(g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Gradients:

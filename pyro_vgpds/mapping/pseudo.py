@@ -111,7 +111,7 @@ class PseudoGP(SparseGP):
         """
         sites = self.sites if rows is None else Sites(*(each[rows] for each in self.sites))
         weight, linear = scaled_sites(sites, self.output_mean, self.output_scale)
-        psi = self.basis.expect(mean, variance, weight.mT, linear)
+        psi = self.basis.expect(mean, variance, weight.mT.contiguous(), linear)
         terms = mean_terms(sites, self.output_mean) + sites.constant.sum()
         return SitePart(psi, site_limits(weight, linear), terms)
 

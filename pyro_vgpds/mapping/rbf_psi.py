@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
-_MOST = 1 << 22  # numbers in Ψ1 up to which it is kept for the backward pass
+_MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
+_BLOCK = 1 << 18  # numbers in a block of Ψ1: memory that is used again costs less than new pages
 
 
 def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
@@ -35,6 +36,7 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
         and mean.shape[0] * z.shape[0] <= _MOST
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
         and native.available()
+        and rows.available()
     )
 
 
@@ -94,49 +96,58 @@ class _Statistics(torch.autograd.Function):
         y: Tensor,
     ) -> tuple[Tensor, Tensor]:
         centre = z.mean(0)
-        mu, z = mean - centre, (z - centre).contiguous()
-        spread = torch.addcmul(torch.ones_like(mu), variance, weight)  # 1 + w s
-        wide = 2.0 * spread - 1.0
-        r, rho = weight / spread, (weight / wide).contiguous()
-        constant = (-0.5) * torch.addcmul(spread.log(), r * mu, mu).sum(1)
-        mu = mu.contiguous()
-        log_scale = wide.log_().sum(1).mul_(-0.5)
-        sums = native.start_forward(log_scale, rho, mu, z, mask)
-        psi1 = torch.addmm(constant, z, (r * mu).mT).addmm_(z.square(), r.mT, alpha=-0.5).exp_().mul_(scale)  # (M, N)
-        apart = _apart(z, weight)
-        decay = torch.exp(-0.25 * apart) * scale.square()
-        first = psi1 @ y
-        psi2 = sums().mul_(decay)
+        mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
+        variance = variance.contiguous()
+        a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
+        decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
+        psi2 = native.start_forward(a, rho, mu, z, mask, decay)()
         ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, weight, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2)
+        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, scale, mask, y, spread, r, rho, log_scale, decay, psi1, psi2 = ctx.saved_tensors
+        mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second = native.start_backward(g_second * decay, log_scale, rho, mu, z, mask)
-        # Ψ1: H is its gradient in the exponents
-        H = (g_first @ y.mT).mul_(psi1)
-        h, at_z, at_z2 = H.sum(0).unsqueeze(1), H.mT @ z, H.mT @ z.square()
-        g_r = -0.5 * (mu * (mu * h - 2.0 * at_z) + at_z2)
-        g_mean = r * (at_z - mu * h)
-        g_s = -r * (r * g_r + 0.5 * h)
-        g_w = ((g_r / spread - 0.5 * h * s) / spread).sum(0)
-        g_z = torch.addcmul(H @ (r * mu), z, H @ r, value=-1.0)
-        g_log = h.sum()
-        # Ψ2: of the sums, and of what multiplies them
+            second, W = native.start_decayed_backward(g_second, a, rho, mu, z, mask, decay, psi2)
+        assert W is not None
         g_a, g_rho, g_mu, g_mid = second()
-        wide, g_a = 2.0 * spread - 1.0, g_a.unsqueeze(1)
-        g_mean += g_mu
-        g_s -= rho * (g_a + 2.0 * rho * g_rho)
-        g_w += ((g_rho / wide - g_a * s) / wide).sum(0)
-        W, far = _far((g_second * psi2).sum(0), z)
+        parts = []
+        for block in _blocks(len(mu), len(z)):
+            own, g_psi1 = (g_a[block], g_rho[block], g_mu[block]), g_first @ y[block].mT
+            part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
+            parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
+        g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
+        # of what multiplies the sums of Ψ2
+        W, far = _far(W, z)
         g_w -= 0.25 * (far * z).sum(0)
         g_z += g_mid - 0.5 * w * far
         g_scale = (g_log + W.sum()) / scale
-        return g_mean, g_s, g_z, g_w.sum_to_size(w.shape), g_scale.reshape(scale.shape), None, None
+        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
+
+
+def _blocks(count: int, points: int) -> list[slice]:
+    """Blocks of the N rows of Ψ1."""
+    step = max(1, _BLOCK // points)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _products(
+    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The vector a (N,), ρ (N, Q), Ψ1ᵀY (M, R), and Ψ1ᵀ (M, N) if it is one block.
+
+    The backward pass makes several blocks again.
+    """
+    blocks, first, parts = _blocks(len(mu), len(z)), y.new_zeros(len(z), y.shape[1]), []
+    for block in blocks:
+        a, rho, psi1 = rows.forward(mu[block], s[block], z, w, scale)
+        first.addmm_(psi1, y[block])
+        parts.append((a, rho))
+    if len(blocks) == 1:
+        return a, rho, first, psi1
+    return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:

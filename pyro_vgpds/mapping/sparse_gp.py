@@ -12,7 +12,7 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kinds import check_kind, check_parts
-from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.joint import sum_psi
@@ -104,7 +104,7 @@ class SparseGP(Expandable):
             raise ValueError(
                 f"scale must be ({len(mean)},) as mean, one for each output, but got {tuple(scale.shape)}."
             )
-        batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
+        batch = broadcast_shapes(x.shape[:-2], inducing.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], len(mean))), validate_args=False)
 
     def groups(self, value: Tensor, columns: bool = False) -> ColumnGroups:
@@ -218,7 +218,7 @@ class CollapsedGP(Expandable):
 
     def __init__(self, likelihood: SparseGP, posterior: TorchDistribution) -> None:
         self.likelihood, self.x_mean, self.x_variance = likelihood, posterior.mean, posterior.variance
-        batch = torch.broadcast_shapes(likelihood.batch_shape, posterior.batch_shape)
+        batch = broadcast_shapes(likelihood.batch_shape, posterior.batch_shape)
         super().__init__(batch, likelihood.event_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:

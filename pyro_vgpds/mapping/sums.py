@@ -17,7 +17,10 @@ from pyro_vgpds.mapping.psi import expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.team import Team
 
-__all__ = ["FrameSums", "added_sums", "common_groups", "frame_sums", "sum_frames", "take_groups"]
+__all__ = [
+    "FrameSums", "added_groups", "added_sums", "common_groups", "frame_sums", "removed_sums", "rescaled_sums",
+    "sum_frames", "take_groups",
+]  # fmt: skip
 
 
 class FrameSums(NamedTuple):
@@ -79,7 +82,20 @@ def take_groups(values: Tensor, groups: Tensor) -> Tensor:
     :param values: of all groups.
     :param groups: which of them, (G,).
     """
-    return torch.cat([values, torch.zeros_like(values[:1])])[groups]
+    return torch.cat([values, values.new_zeros(1, *values.shape[1:])])[groups]
+
+
+def added_groups(of_output: Tensor, a: Tensor, sums: FrameSums | None) -> tuple[Tensor, Tensor]:
+    """The group of each output, (D,), and A of each group, (G, M, M), with those of more frames.
+
+    :param of_output: the group of each output, -1 if nothing of it was observed.
+    :param a: A of each group.
+    :param sums: over the other frames; None for no others.
+    """
+    if sums is None:
+        return of_output, a
+    of_output, own, other = common_groups(of_output, sums.of_output)
+    return of_output, take_groups(a, own) + take_groups(sums.a, other)
 
 
 def added_sums(first: FrameSums, second: FrameSums) -> FrameSums:
@@ -88,14 +104,41 @@ def added_sums(first: FrameSums, second: FrameSums) -> FrameSums:
     :param first: of some frames.
     :param second: of others, with the same outputs, kernel and inducing inputs.
     """
+    return _combined(first, second, 1.0)
+
+
+def removed_sums(whole: FrameSums, part: FrameSums) -> FrameSums:
+    """The sums over the frames of ``whole`` that are not in ``part``.
+
+    :param whole: of all frames.
+    :param part: of some of them.
+    """
+    rest = _combined(whole, part, -1.0)
+    return rest._replace(slack=rest.slack.clamp_min(0.0), square=rest.square.clamp_min(0.0))  # of rounding
+
+
+def _combined(first: FrameSums, second: FrameSums, sign: float) -> FrameSums:
     of_output, own, other = common_groups(first.of_output, second.of_output)
     a, slack = (
-        take_groups(x, own) + take_groups(y, other) for x, y in ((first.a, second.a), (first.slack, second.slack))
+        take_groups(x, own) + sign * take_groups(y, other)
+        for x, y in ((first.a, second.a), (first.slack, second.slack))
     )
     return FrameSums(
-        a, first.v + second.v, slack, of_output, first.rows + second.rows, first.square + second.square,
-        first.log_scale + second.log_scale,
+        a, first.v + sign * second.v, slack, of_output, first.rows + sign * second.rows,
+        first.square + sign * second.square, first.log_scale + sign * second.log_scale,
     )  # fmt: skip
+
+
+def rescaled_sums(sums: FrameSums, old: Tensor, new: Tensor) -> FrameSums:
+    """The sums of the same outputs divided by other scales.
+
+    :param sums: of outputs divided by ``old``.
+    :param old: (D,).
+    :param new: (D,).
+    """
+    ratio = old / new
+    log_scale = sums.log_scale - (sums.rows * ratio.log()).sum()
+    return sums._replace(v=sums.v * ratio, square=sums.square * ratio.square(), log_scale=log_scale)
 
 
 def sum_frames(sums: FrameSums, team: Team) -> FrameSums:

@@ -14,8 +14,10 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.data.parts import check_data, like_training
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import least_lam
+from pyro_vgpds.inference.partial import PartialGuide, remembered_by
 from pyro_vgpds.kinds import check_kind, check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
@@ -101,11 +103,21 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     :param num_steps: maximum number of natural gradient steps. 0: q(X) has these sites.
     :param learn: train the hyperparameters further.
     """
-    origin = posterior.origin
+    origin, known = posterior.origin, posterior.training.remembered
+    if known is not None and (num_steps or known.limits is not None):
+        raise ValueError(
+            "this needs natural steps with all training sequences in memory, but "
+            f"{counted(known.num_sequences, 'sequence')} of this posterior are not. Make a posterior of all sequences, "
+            "Posterior(model, explicit, explicit.data.sequences()). If outputs are Gaussian, extended works with new "
+            "times only and without free=True."
+        )
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
     options = {"init_loc_fn": init_to_value(values=origin.values)} if origin.values else {}
-    guide = AutoOpperArchambeau(model, **sites, **options)
+    if (known := remembered_by(origin.guide)) is not None:  # the scale of origin.output_scale comes later
+        guide: AutoOpperArchambeau = PartialGuide(model, known, **sites, **options)
+    else:
+        guide = AutoOpperArchambeau(model, **sites, **options)
     if origin.values:  # other guides name their parameters alike, but with another meaning
         own = isinstance(origin.guide, OpperArchambeauGuide)
         guide.take_hyperparameters(origin.states[1] if own else {}, data)

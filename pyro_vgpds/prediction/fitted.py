@@ -9,24 +9,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
-from torch.overrides import TorchFunctionMode
 
 from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.inference.outputs_start import check_outputs
+from pyro_vgpds.inference.partial import remembered_by
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.prediction.copying import DetachedCopies, autoguides
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
@@ -100,12 +101,14 @@ class FittedModel:
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, PseudoGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
-            noise, scale = _read_variance(noise_variance, data), _read_scale(output_scale, data)
+            noise, scale, remembered = _read_variance(noise_variance, data), _read_scale(output_scale, data), None
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
+            if (known := remembered_by(guide)) is not None:
+                remembered = known if scale is None else known.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-            self.training = Training(q, likelihood, data)
+            self.training = Training(q, likelihood, data, remembered)
             self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
             self._compute()
 
@@ -113,24 +116,29 @@ class FittedModel:
     def _compute(self) -> None:
         q, likelihood, data = self.training.q, self.training.likelihood, self.training.data
         assert data.y is not None
-        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data)
-        expected = likelihood.integrate(q).log_prob(data.y)
-        self.bound = float(expected) - float(kl_divergence(q, q.prior))
+        remembered = self.training.remembered
+        more = None if remembered is None else remembered.sums
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, remembered=more)
+        expected = likelihood.integrate(q).log_prob(data.y) if remembered is None else self.training.expected()
+        self.bound = float(expected) - float(kl_divergence(q, q.prior)) - self.training.kl_elsewhere
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(of {self.data}, bound={self.bound:.6g})"
+        known, others = self.training.remembered, ""
+        if known is not None:
+            others = f" and {counted(known.num_sequences, 'sequence')} that are not in memory"
+        return f"{type(self).__name__}(of {self.data}{others}, bound={self.bound:.6g})"
 
     def __deepcopy__(self: F, memo: dict[int, Any]) -> F:
         new = object.__new__(type(self))
         memo[id(self)] = new
-        before = [(module, dict(vars(module))) for module in _autoguides(self.origin.guide)]
-        with _DetachedCopies():
+        before = [(module, dict(vars(module))) for module in autoguides(self.origin.guide)]
+        with DetachedCopies():
             try:
                 new.__dict__.update(copy.deepcopy(self.__dict__, memo))
             finally:  # Pyro's autoguides lose their model when they are copied
                 for module, state in before:
                     vars(module).update(state)
-            for module, (_, state) in zip(_autoguides(new.origin.guide), before, strict=True):
+            for module, (_, state) in zip(autoguides(new.origin.guide), before, strict=True):
                 lost = [name for name, value in vars(module).items() if value is None and state.get(name) is not None]
                 vars(module).update({name: copy.deepcopy(state[name], memo) for name in lost})
         return new
@@ -248,24 +256,6 @@ def _check_plain(mapping: PseudoGP, **options: object) -> None:
             raise ValueError(
                 f"{name} needs Gaussian outputs, but the likelihood is {mapping.outputs.likelihood}; got {value!r:.80}."
             )
-
-
-def _autoguides(guide: object) -> list[AutoGuide]:
-    """Pyro's autoguides that a guide consists of."""
-    return [m for m in guide.modules() if isinstance(m, AutoGuide)] if isinstance(guide, torch.nn.Module) else []
-
-
-class _DetachedCopies(TorchFunctionMode):
-    """Within it, tensors that are results of others are copied, too, and need no gradient: the trace of the model that
-    Pyro's autoguides keep has such tensors, which torch refuses to copy.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
-            return args[0].detach().clone()
-        return func(*args, **(kwargs or {}))
 
 
 def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:

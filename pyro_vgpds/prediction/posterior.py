@@ -363,7 +363,8 @@ class Posterior(FittedModel):
                 sites=self.encode(new) if encode and self.encode is not None else None, progress=progress,
             )  # fmt: skip
             moments = joint.moments(solution)
-            inducing = InducingPosterior(joint.mapping(solution), *moments, joint.combined, joint.weight)
+            frames = *moments, joint.combined, joint.weight, self.training.sums
+            inducing = InducingPosterior(joint.mapping(solution), *frames)
             result = self.predict_from(
                 new.times.t,
                 joint.path(solution),

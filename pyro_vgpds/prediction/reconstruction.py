@@ -27,6 +27,7 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
 from pyro_vgpds.prediction.trained import Training
@@ -124,8 +125,11 @@ class Joint:
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
         self.rest = self.fixed_psi(fixed.nonzero().squeeze(-1)) if bool(fixed.any()) else None
+        if training.remembered is not None:
+            self.rest = self.with_remembered(training.remembered)
         every = bool(fixed.all())
-        self.kl_rest += training.kl if every else kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
+        others = training.kl if every else kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
+        self.kl_rest += others + training.kl_elsewhere
         # the training frames' sites, and zero for the new ones
         self._eta = q.mean.new_zeros(combined.num_frames, q.event_shape[-1])
         self._lam = torch.zeros_like(self._eta)
@@ -138,11 +142,17 @@ class Joint:
         :param new: the new frames.
         :param trust: weight of a new frame relative to a training frame.
         """
-        groups = self.training.likelihood.groups_of(self.combined)
+        remembered = self.training.remembered
+        groups = self.training.likelihood.groups_of(self.combined, columns=remembered is not None)
+        if remembered is not None:
+            groups = joined_groups(groups, remembered.sums)
         # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
         root = groups.factor * self.weight.sqrt().unsqueeze(-1)
-        square = torch.stack([part.square().sum() for part in root.split(groups.widths, 1)])
-        self.groups = replace(groups, factor=root, square=square)
+        squares = root.square().sum(0)
+        if remembered is not None:
+            squares = squares + remembered.sums.square[groups.order]
+        square = torch.stack([part.sum() for part in squares.split(groups.widths)])
+        self.groups = replace(groups, factor=root, square=square, joint_squares=squares)
         self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
         self._normaliser = 0.5 * new.num_observed * math.log(trust)
 
@@ -158,6 +168,11 @@ class Joint:
         :param rows: of these frames.
         """
         return self.psi(rows, self.training.q.mean[rows], self.training.q.variance[rows])
+
+    def with_remembered(self, remembered: Remembered) -> Psi:
+        """The statistics of all frames that are fixed, with those of frames that are not in memory."""
+        more = remembered_psi(remembered.sums, self.groups, self.factor)
+        return more if self.rest is None else added(self.rest, more)
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Sites of the active frames, from sites (T, Q) of the new ones."""

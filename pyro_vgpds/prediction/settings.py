@@ -14,7 +14,7 @@ from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
-from pyro_vgpds.kernels import Bias, Kernel, Matern12, White
+from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
@@ -29,6 +29,7 @@ __all__ = ["TRAINED", "Settings", "apply_settings", "calibrated", "choose_settin
 
 _LAGS = (1, 4)  # frames, at which the autocorrelation of residuals is read
 _LEAST = 0.1  # autocorrelation below which residuals count as white
+_SMOOTH_SHARE, _SMOOTH_STEPS = 0.8, 2.0  # share and lengthscale, in frames, of smooth residuals
 _MOST = 4e10  # multiplications that the correlation of residuals may take
 _QUICK = Solver(num_starts=1, num_steps=60)
 
@@ -39,14 +40,16 @@ class Settings:
 
     noise: float | None = None  #: factor of the variance of noise and residuals together. None: the noise as trained
     residual: tuple[float, float] | None = None  #: correlated share of residuals, and its lengthscale (inf: an offset)
+    smooth: bool = False  #: the correlated part is smooth, a Matérn 3/2 path and not a random walk
 
     def kernel(self) -> Kernel | None:
         """The kernel of the residuals."""
         if self.residual is None:
             return None
         share, lengthscale = self.residual
-        slow = Bias(share) if lengthscale == math.inf else Matern12(share, lengthscale)
-        return slow + White(1.0 - share)
+        if lengthscale == math.inf:
+            return Bias(share) + White(1.0 - share)
+        return (Matern32 if self.smooth else Matern12)(share, lengthscale) + White(1.0 - share)
 
 
 TRAINED = Settings()
@@ -144,9 +147,13 @@ def apply_settings(posterior: P, settings: Settings) -> P:
 
 def _proposals(posterior: Trained, split: Split) -> list[Settings]:
     found = [TRAINED]
-    correlated = _residual(posterior) if _is_cheap(posterior.data) else None
+    cheap = _is_cheap(posterior.data)
+    correlated = _residual(posterior) if cheap else None
     if correlated is not None:
         found.append(Settings(residual=correlated))
+    if cheap and split.task == "impute":
+        # training residuals do not show a smooth part of each output, because the latent path has fitted it there
+        found.append(Settings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
     if split.task == "reconstruct":
         wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
         found += [Settings(noise=2.0), wide]
@@ -168,10 +175,16 @@ def _residual(posterior: Trained) -> tuple[float, float] | None:
     near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
     if not near > _LEAST:
         return None
-    step = float(torch.cat([data.times.t[rows].diff() for rows in data.times.slices()]).median())
+    step = _step(data)
     far = min(max(far, 0.02 * near), 0.98 * near)
     lengthscale = (_LAGS[1] - _LAGS[0]) * step / math.log(near / far)
     return min(near * math.exp(step * _LAGS[0] / lengthscale), 0.99), lengthscale
+
+
+def _step(data: Sequences) -> float:
+    """The typical time between frames; 1 if there are only single frames."""
+    steps = torch.cat([data.times.t[rows].diff() for rows in data.times.slices()])
+    return float(steps.median()) if len(steps) else 1.0
 
 
 def _autocorrelation(left: Tensor, data: Sequences, lag: int) -> float:

@@ -18,6 +18,7 @@ from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.prediction.reconstruction import Factors, Joint, Solution, added
 
 __all__ = ["SiteJoint"]
@@ -53,6 +54,14 @@ class SiteJoint(Joint):
         every = len(rows) == self.num_old
         self._fixed = self.training.sites if every else self._trained.part(q.mean[rows], q.variance[rows], rows)
         return self._fixed.psi
+
+    def with_remembered(self, remembered: Remembered) -> Psi:
+        more, fixed = remembered.part(self.factor), self._fixed
+        if fixed is not None:
+            psi, limits = added(fixed.psi, more.psi), fixed.limits.joined(more.limits)
+            more = SitePart(psi, limits, fixed.terms + more.terms)
+        self._fixed = more
+        return more.psi
 
     def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Factors | None]:
         assert state is not None

@@ -11,7 +11,6 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.trained import Training, guessed
-from pyro_vgpds.temporal.gaussian import GaussianPosterior
 
 __all__ = ["nearest_frames", "nearest_starts"]
 
@@ -24,16 +23,15 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
     The first start compares outputs in the model's scale, the second divides them by their standard deviations, and so
     on in turn. From the third on, each searches a random half of the training frames.
     """
-    q, likelihood, data = training.q, training.likelihood, training.guessed
+    likelihood, (data, x, precision) = training.likelihood, training.candidates
     if isinstance(likelihood, PseudoGP):
         new = guessed(likelihood.outputs.elsewhere, new)
-    precision = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)
     for i in range(num_starts):
         near, known = nearest_frames(data, new, scales[i % 2], share=1.0 if i < 2 else 0.5)
         lam = precision[near] * known
-        yield lam * q.mean[near], lam
+        yield lam * x[near], lam
 
 
 def nearest_frames(data: Sequences, new: Sequences, scale: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:

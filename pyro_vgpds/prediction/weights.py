@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.evaluation.splits import HeldOut
 
-__all__ = ["combine", "stack"]
+__all__ = ["combine", "relative_errors", "simplex_minimum", "stack"]
 
 _SWEEPS = 200  # at most, over all pairs of members
 _LEAST = 0.02  # smaller weights become zero: each member costs time
@@ -20,7 +20,13 @@ _PSEUDO = 200.0  # held-out gaps that the average of all outputs counts for
 
 
 def stack(
-    members: Sequence[HeldOut], num_outputs: int, scale: Tensor, limit: float = math.inf, *, gap_length: float = 1.0
+    members: Sequence[HeldOut],
+    num_outputs: int,
+    scale: Tensor,
+    limit: float = math.inf,
+    *,
+    gap_length: float = 1.0,
+    importance: Tensor | None = None,
 ) -> Tensor:
     """Weights (members, D), not negative with sum 1, that minimise the squared held-out error of each output.
 
@@ -32,15 +38,18 @@ def stack(
     :param limit: members whose root mean squared error is more than this times the smallest one get no weight: the
         errors of a poor member can offset those of the others by chance.
     :param gap_length: number of entries whose errors are so similar that they count as one.
+    :param importance: (n,), factors of the squared errors. Default: 1.
     """
     output = members[0].output.cpu()
-    errors = torch.stack([(m.mean - m.truth).to("cpu", torch.float64) for m in members], 1)
-    errors = errors / scale.to("cpu", torch.float64)[output].unsqueeze(-1)
+    errors = relative_errors(members, scale)
+    if importance is not None:
+        errors = errors * importance.to("cpu", torch.float64).sqrt().unsqueeze(-1)
     k = len(members)
     gram = torch.zeros(num_outputs, k * k, dtype=torch.float64)
     for i, j in itertools.product(range(k), repeat=2):
         gram[:, k * i + j].index_add_(0, output, errors[:, i] * errors[:, j])
-    count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, torch.ones(len(output)).double())
+    each = torch.ones(len(output), dtype=torch.float64) if importance is None else importance.to("cpu", torch.float64)
+    count = torch.zeros(num_outputs, dtype=torch.float64).index_add_(0, output, each)
     pooled = gram.sum(0) / max(1.0, float(count.sum()))
     pseudo = _PSEUDO * gap_length
     gram = ((gram + pseudo * pooled) / (count + pseudo).unsqueeze(-1)).unflatten(-1, (k, k))
@@ -48,7 +57,7 @@ def stack(
     keep = own <= limit**2 * own.min() if limit < math.inf else torch.ones(k, dtype=torch.bool)
     while True:
         weights = torch.zeros(num_outputs, k, dtype=torch.float64)
-        weights[:, keep] = _simplex(gram[:, keep][:, :, keep])
+        weights[:, keep] = simplex_minimum(gram[:, keep][:, :, keep])
         mean = weights.mean(0)
         small = keep & (mean < min(_LEAST, float(mean.max())))
         if not bool(small.any()):
@@ -56,7 +65,13 @@ def stack(
         keep &= ~small
 
 
-def _simplex(gram: Tensor) -> Tensor:
+def relative_errors(members: Sequence[HeldOut], scale: Tensor) -> Tensor:
+    """Errors (n, members) in units of each output's scale (D,)."""
+    errors = torch.stack([(m.mean - m.truth).to("cpu", torch.float64) for m in members], 1)
+    return errors / scale.to("cpu", torch.float64)[members[0].output.cpu()].unsqueeze(-1)
+
+
+def simplex_minimum(gram: Tensor) -> Tensor:
     """Argmin wᵀ G w over the simplex, (D, k), by exact moves of weight between two members at a time.
 
     Exact moves need no step size, which would have to suit errors of very different sizes.

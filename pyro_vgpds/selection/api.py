@@ -56,7 +56,8 @@ def auto(
     1. A part of the data is hidden, of the kind that will be predicted (:func:`~pyro_vgpds.evaluation.hold_out`).
     2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps.
     3. Weights that minimise the held-out error combine the best candidates, separately for each output, and for lost
-       frames and lost columns if the data have both.
+       frames and lost columns if the data have both. For forecasts it is the mean logarithm of the error of each
+       origin, so that a single origin with large errors does not decide.
     4. The widths of intervals are set to what held-out errors need, with weights that were chosen on other entries.
     5. The candidates with a weight are trained further on all data.
 

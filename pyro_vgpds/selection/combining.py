@@ -12,8 +12,9 @@ from torch import Tensor
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.prediction.ensemble import Combination
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.weights import combine, stack
+from pyro_vgpds.prediction.weights import combine, relative_errors, stack
 from pyro_vgpds.selection.entries import Entries
+from pyro_vgpds.selection.importance import entry_importance
 
 __all__ = ["LEVELS", "Choice", "choose"]
 
@@ -63,29 +64,40 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
     num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
+    ahead = bool(found[0].ahead.any())
     # intervals of forecasts, which have few origins, are wide enough without it
-    group = None if bool(found[0].ahead.any()) else entries.group
+    group = None if ahead else entries.group
+    errors = relative_errors(found, scale)
     everything = [fold == k for k in fold.unique()]
+    parts = [(tested, ~tested if len(everything) > 1 else tested) for tested in everything]
     mean, variance = found[0].mean.clone(), found[0].variance.clone()
-    for tested in everything:
-        known = ~tested if len(everything) > 1 else tested
+    for tested, known in parts:
         some = [member.take(known) for member in found]
-        weights = stack(some, num_outputs, scale, limit, gap_length=length)
+        importance = _importance(errors[known], entries.take(known), ahead)
+        weights = stack(some, num_outputs, scale, limit, gap_length=length, importance=importance)
         factor = calibrate_intervals(combine(some, weights), num_outputs, gap_length=length).factor
         mixed = combine([member.take(tested) for member in found], weights)
         mean[tested] = mixed.mean
         variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
     checked = replace(found[0], mean=mean, variance=variance)
     widths = {level: torch.zeros_like(mean) for level in LEVELS}
-    for tested in everything:
-        known = ~tested if len(everything) > 1 else tested
+    for tested, known in parts:
         part = checked.take(known)
         others = calibrate_intervals(part, num_outputs, part, group=None if group is None else group[known])
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
-    weights = stack(found, num_outputs, scale, limit, gap_length=length)
+    importance = _importance(errors, entries, ahead)
+    weights = stack(found, num_outputs, scale, limit, gap_length=length, importance=importance)
     calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length, group=group)
     return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
+
+
+def _importance(errors: Tensor, entries: Entries, ahead: bool) -> Tensor | None:
+    """How much each entry counts for the weights: all the same, except for forecasts, whose origins are few."""
+    if not ahead:
+        return None
+    origin = torch.stack([entries.split, entries.sequence]).unique(dim=1, return_inverse=True)[1]
+    return entry_importance(errors, origin, len(entries.sequence.unique()))
 
 
 def _folds(entries: Entries) -> Tensor:

@@ -22,7 +22,8 @@ ENSEMBLE = "ensemble"  # its name among the candidates
 class Comparison:
     """Held-out predictions of all candidates and of the ensemble.
 
-    The weights and the calibration of the ensemble's predictions were chosen on other entries.
+    The weights and the calibration of the ensemble's predictions were chosen on other entries; for forecasts on other
+    origins, which can have frames in common.
     """
 
     entries: Entries

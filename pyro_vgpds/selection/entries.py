@@ -45,6 +45,16 @@ class Entries:
         part = (number - first) // max(1, round(self.gap_length))
         return torch.stack([first, part]).unique(dim=1, return_inverse=True)[1][at]
 
+    def apart(self) -> Tensor:
+        """A mask (n,) of the last split and of earlier ones that have no frame in common with those already taken."""
+        frame = torch.stack([self.sequence.double(), self.t.double()]).unique(dim=1, return_inverse=True)[1]
+        taken = torch.zeros(len(frame), dtype=torch.bool)
+        for number in self.split.unique().flip(0):
+            own = self.split == number
+            if not bool(torch.isin(frame[own], frame[taken]).any()):
+                taken |= own
+        return taken
+
     def take(self, where: Tensor) -> Entries:
         """Some of the entries.
 

@@ -120,6 +120,8 @@ class Pictures:
     def _panel(self, output: int) -> HeldOutPanel:
         entries, comparison = self.comparison.entries, self.comparison
         mine = comparison.output.cpu() == output
+        if self.report.task == "forecast":
+            mine &= entries.apart()  # lines of overlapping forecasts could not be told apart
         sequence = int(torch.bincount(entries.sequence[mine]).argmax())
         rows = self.data.times.slices()[sequence]
         times = self.data.times.t[rows].cpu()

@@ -20,7 +20,7 @@ from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
 
-_ORIGINS = 4  # of forecasts, at the most
+_ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
@@ -37,15 +37,21 @@ class Problem:
 
     @cached_property
     def splits(self) -> list[Split]:
-        """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast."""
+        """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast.
+
+        Forecasts have four origins, whose frames overlap if the data are too short for others: a further origin costs
+        little, since nothing is trained again, and a single one may be a quiet or a stormy time.
+        """
         first = self._part(0)
         if self.task != "forecast":
             return self._parts(first)
         width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
-        for origins in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):
+        for apart in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):  # that have no frame in common
+            earliest = width * (apart - 1)
+            skips = {round(earliest * k / (_ORIGINS - 1)) for k in range(1, _ORIGINS)} - {0}
             try:
-                skips = [width * k for k in range(origins - 1, 0, -1)]
-                return [*(hold_out(self.data, self.task, horizon=width, skip=skip) for skip in skips), first]
+                earlier = [hold_out(self.data, self.task, horizon=width, skip=skip) for skip in sorted(skips)[::-1]]
+                return [*earlier, first]
             except ValueError:  # too short for an earlier origin
                 continue
         return [first]
@@ -75,7 +81,8 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data and the settings."""
         header, tensors = describe_data(self.data)
-        total = hashlib.sha256(json.dumps([header, self.task, self.horizon, self.seed, __version__]).encode())
+        about = [header, self.task, self.horizon, self.seed, __version__, _ORIGINS, _PARTS]
+        total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()

@@ -111,6 +111,7 @@ def _has_complete_sequences(data: Sequences) -> bool:
 #: the baselines, the cheapest first
 RIVALS: dict[str, _Kind] = {
     "column mean": _Kind(_plain(baselines.column_mean)),
+    "column median": _Kind(_plain(baselines.column_median), ("forecast",)),
     "linear interpolation": _Kind(_plain(baselines.linear_interpolation), ("impute", "reconstruct")),
     "last value": _Kind(_plain(baselines.last_value), ("forecast",)),
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),

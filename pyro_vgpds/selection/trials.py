@@ -151,8 +151,9 @@ def save_trial(path: Path, trial: Trial) -> None:
 def load_trial(path: Path, candidate: Candidate) -> Trial:
     """The trial of a candidate that :func:`save_trial` wrote."""
     about = cast("dict[str, Any]", load_metadata(path)["trial"])
-    noise, residual = about["settings"]["noise"], about["settings"]["residual"]
-    settings = Settings(noise, None if residual is None else (residual[0], residual[1]))
+    kept = about["settings"]
+    residual = None if kept["residual"] is None else (kept["residual"][0], kept["residual"][1])
+    settings = Settings(kept["noise"], residual, kept.get("smooth", False))
     return Trial(candidate, load_member(path), settings, HeldOut(**about["found"]), about["seconds"])
 
 

@@ -60,6 +60,7 @@ class TemporalGP(Expandable):
 
     has_rsample = True
     rows: Tensor | None = None  #: (n,), which of the frames of all sequences these are, if they are those of a batch
+    places: Tensor | None = None  #: (B,), which of these frames have outputs in the batch; None for all
 
     def __init__(
         self,

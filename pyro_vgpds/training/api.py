@@ -16,6 +16,7 @@ from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import check_same
+from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
@@ -90,19 +91,22 @@ def fit(
         everything else; ``"lbfgs"``: L-BFGS over all parameters; ``"adam"``: Adam over all parameters, as Pyro's
         ``SVI`` with ``Collapsed_ELBO`` does. Default: ``"natural"``; ``"adam"`` for an amortised guide, which has no
         sites of its own to take natural steps with.
-    :param learning_rate: learning rate of Adam (default: 0.07 with natural steps, 0.02 alone) or L-BFGS (default: 1).
+    :param learning_rate: learning rate of Adam (default: 0.07 with natural steps, 0.1 with batches, 0.02 alone) or
+        L-BFGS (default: 1).
     :param natural_rate: ρ in (0, 1], the length of the natural steps.
     :param warmup: number of initial steps with a fixed noise, so that the model does not explain everything as noise.
         Default: a tenth of ``num_steps``, at most 20.
-    :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. 0
-        disables it. With ``batch_size``: the same for the averages of three consecutive epochs.
-    :param batch_size: sequences of a batch, in all processes together. Default: all sequences, with the collapsed
-        bound.
+    :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. So do
+        50 steps in which the bound rises by less than that on average. 0 disables both. With ``batch_size``: the same
+        for the averages of three consecutive epochs.
+    :param batch_size: sequences of a batch, in all processes together, or frames if there is a single sequence.
+        Default: all of them, with the collapsed bound.
     :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
     :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
         ``"constant"`` stays.
-    :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, which falls with the learning rate to
-        the share of a batch among all sequences. The first steps average what they see.
+    :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, or more if there are few batches,
+        which falls with the learning rate to the share of a batch among all sequences. The first steps average what
+        they see.
     :param num_restarts: additional runs from other inducing inputs (drawn with torch's generator); the best bound is
         kept.
     :param processes: number of processes in which the runs of ``num_restarts`` are made, each on one thread (Linux; on
@@ -196,6 +200,11 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
         raise TypeError(
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "
             f"{type(guide).__name__}. Train other guides with Pyro's SVI."
+        )
+    if isinstance(guide, PartialGuide):
+        raise TypeError(
+            "guide has some of the sequences only, with fixed sums over the others, and cannot be trained. Train the "
+            "AutoExplicit that it is a part of."
         )
     if guide.model is not model:
         raise ValueError("guide was made for another model: give the model and its own guide, such as guide.model.")

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
+from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.files.container import FileFormatError
-from pyro_vgpds.inference.explicit import AutoExplicit, model_of
+from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import check_same
+from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
+from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
 from pyro_vgpds.training.checkpoints import read_own_snapshot
@@ -24,7 +28,7 @@ from pyro_vgpds.types import PathLike
 __all__ = ["BatchFit", "BatchOptions"]
 
 _EPOCHS = 20
-_RATE = 0.05  # learning rate of Adam
+_RATE = 0.1  # learning rate of Adam
 
 
 @dataclass(frozen=True)
@@ -76,10 +80,10 @@ class BatchOptions:
         assert self.batch_size is not None
         _check_guide(model, guide)
         dataset = as_dataset(data)
-        batches = BatchSettings(
-            self.batch_size, self.schedule, self.inducing_rate, dataset.total_sequences,
-            dataset.num_batches(self.batch_size),
-        )  # fmt: skip
+        check_gaussian(getattr(model_of(guide), "output_likelihood", None), dataset.team)
+        several, frames = dataset.total_sequences > 1, dataset.num_frames
+        units, most = (dataset.total_sequences, dataset.fewest_sequences) if several else (frames, frames)
+        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units, most)
         if num_steps is None:
             epochs = _EPOCHS if self.epochs is None else self.epochs
             check_count("epochs", epochs)
@@ -113,14 +117,15 @@ class BatchFit:
         with own_store(), threads_for(self._work()):
             explicit = self._explicit()
             check_same(self.data.team, model_of(explicit), explicit)
-            problem = BatchProblem(explicit)
+            several = self.data.total_sequences > 1
+            problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:
                 result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)
             except FileFormatError as error:
                 raise FileFormatError(f"{resume}: {error}") from None
             for parameter in problem.parameters:
                 parameter.grad = None  # it belongs to another point
-            result.bound = explicit.collect(self.batches.batch_size)
+            result.bound = explicit.collect(self.batches.batch_size if several else 1)
             if isinstance(self.guide, AutoOpperArchambeau):
                 found = explicit.collapsed()
                 self.guide.set(found.mean_bar.detach(), found.lam.detach())
@@ -138,14 +143,14 @@ class BatchFit:
 
     def _work(self) -> float:
         """Multiply-adds of an evaluation of the bound on a batch."""
-        frames = self.data.num_frames * self.batches.batch_size // self.data.num_sequences
+        frames = self.data.num_frames * self.batches.batch_size // self.batches.num_units
         model = model_of(self.guide)
         d, q, m = (int(getattr(model, name, 1)) for name in ("num_outputs", "latent_dim", "num_inducing"))
         return bound_work(frames, d, q, m)
 
 
 def _check_guide(model: object, guide: object) -> None:
-    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)):
+    if not isinstance(guide, (AutoExplicit, AutoOpperArchambeau)) or isinstance(guide, PartialGuide):
         raise TypeError(
             f"guide must be an AutoExplicit or AutoOpperArchambeau with batch_size, but got {type(guide).__name__}."
         )

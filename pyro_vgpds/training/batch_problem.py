@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.batches import Batch
+from pyro_vgpds.data.batches import Batch, SequenceDataset
+from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
@@ -23,18 +24,19 @@ __all__ = ["BatchProblem", "unpacked"]
 class BatchProblem:
     """An estimate of the bound on a batch, as a function of the parameters that training changes.
 
-    :param guide: the guide, with its model and data.
+    :param guide: the guide, with its model.
+    :param data: all sequences, or the frames of one.
     """
 
     outputs = None  # the factors of outputs that are not Gaussian
 
-    def __init__(self, guide: AutoExplicit) -> None:
-        self.guide, self.model, self.data = guide, guide.collapsed_model, guide.data
+    def __init__(self, guide: AutoExplicit, data: SequenceDataset | FrameDataset) -> None:
+        self.guide, self.model, self.data = guide, guide.collapsed_model, data
         self.natural = MinibatchNaturalGradient(guide, 1.0)
         self.parameters = [p for p in (*self.model.parameters(), *guide.parameters()) if p.requires_grad]
         self.late = noise_parameters(self.model)
         self.best, self.best_bound = Values((), ()), -math.inf
-        self.team = self.data.team
+        self.team = guide.data.team
         self.frame_tensors: list[int] = []  # each process stores all of its own
         self._elbo = Collapsed_ELBO()
 
@@ -48,7 +50,11 @@ class BatchProblem:
     def values(self) -> Values:
         """The current values; those of q(X) are not copied."""
         dual = [part.double() for part in self.guide.dual.tensors()]
-        return Values(copies(self.parameters), (self.guide.eta, self.guide.lam, *dual))
+        return Values(copies(self.parameters), (self.guide.eta, self.guide.lam, *dual, *self._factors()))
+
+    def _factors(self) -> list[Tensor]:
+        """The factors of outputs that are not Gaussian, of all frames."""
+        return [self.guide.factors] if self.guide.factors.shape[-1] else []
 
     def loaded(self, tensors: list[Tensor]) -> Values:
         """Values from a checkpoint.
@@ -57,7 +63,11 @@ class BatchProblem:
         """
         count = len(self.parameters)
         wanted = [value.shape for value in (*self.parameters, self.guide.eta, self.guide.lam)]
-        if tensors and ([value.shape for value in tensors[: count + 2]] != wanted or len(tensors) != count + 8):
+        size, more = count + 8, self._factors()
+        if tensors and (
+            [value.shape for value in (*tensors[: count + 2], *tensors[size:])] != [*wanted, *(x.shape for x in more)]
+            or len(tensors) != size + len(more)
+        ):
             raise ResumeError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
         return Values(tensors[:count], tensors[count:])
 
@@ -65,6 +75,8 @@ class BatchProblem:
         """Go back to values."""
         put_back(self.parameters, values.parameters)
         eta, lam, *dual = values.sites
+        for own in self._factors():
+            own.copy_(dual.pop())
         self.guide.eta.copy_(eta)
         self.guide.lam.copy_(lam)
         self.guide.dual = unpacked(dual)

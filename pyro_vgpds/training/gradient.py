@@ -26,6 +26,9 @@ _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
 _EARLY_LENGTH = 1e-12  # the same for the first steps: a start that fits badly with little noise has huge gradients
 _SAME = 1e-6  # relative difference of bounds that only the order of sums can make
 _PATIENCE = 10  # consecutive steps with a small relative change that end training
+# Steps in which the bound rises by less than that, on average, that also do: Adam's steps do not become short, so that
+# the bound goes up and down by more. A fall in the middle of training takes up to 30 steps to make up for.
+_IDLE = 50
 _PACE = 2.0  # learning rate of scales relative to that of inducing inputs, with natural steps: they have further to go
 # A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
 # as long for small gradients as for large ones, and would leave the right peak.
@@ -59,6 +62,7 @@ class GradientSteps:
             patience=_PATIENCE if settings.tolerance else math.inf,
             least=_LEAST_LENGTH,
             early=_EARLY_LENGTH,
+            idle=_IDLE if settings.tolerance and not problem.random else math.inf,
         )
 
     def start(self) -> Ascent[Point]:
@@ -67,9 +71,10 @@ class GradientSteps:
         :raises NumericalError: if the bound is not finite there.
         """
         try:
-            return Ascent(*self._evaluate())
+            point, bound = self._evaluate()
         except NumericalError as error:
             raise NumericalError(f"{NO_START} {error}") from error
+        return Ascent(point, bound, mark=bound)
 
     def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
         """The state of a checkpoint.
@@ -93,7 +98,8 @@ class GradientSteps:
                 "The data, the versions or the machine differ."
             )
         settled = loop.get("settled", True)  # checkpoints of earlier versions do not have it
-        return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone, settled)
+        idle, mark = loop.get("idle", 0), loop.get("mark", bound)
+        return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone, settled, idle, mark)
 
     def step(self, state: Ascent[Point]) -> Ascent[Point]:
         """The state after one step."""
@@ -117,6 +123,8 @@ class GradientSteps:
             "damping": state.length,
             "quiet": state.quiet,
             "settled": state.settled,
+            "idle": state.idle,
+            "mark": state.mark,
             "last": state.bound,
             "adam": None if self.adam is None else self.adam.state_dict(),
             "generator": state.point.generator,

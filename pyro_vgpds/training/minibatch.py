@@ -25,14 +25,16 @@ __all__ = ["SCHEDULES", "BatchSettings", "BatchState", "BatchSteps"]
 SCHEDULES = ("cosine", "constant")
 _LAST = 0.02  # of the learning rate, at the end of a cosine schedule
 _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
-_BETAS = (0.9, 0.95)
+_BETAS = (0.8, 0.95)
 _BAD_DROP = 3.0  # nats per observed number below the average estimate, at which the step before is undone
 _MEMORY = 0.9  # of that average
 _LEAST_AFTER_DROP = 0.05  # length of the steps after it: a batch may also be worse than others
 _PATIENCE = 3  # consecutive epochs with a small relative change that end training
 # ρ of q(U) in the first steps, in which old statistics soon belong to another kernel. It falls with the learning rate
-# to the share of a batch among all sequences.
+# to the share of a batch among all sequences. If this share is large, batches tell almost all at once.
 _FIRST_RATE = 0.3
+_FIRST_SHARES = 3.6  # of the data that a batch has: the first ρ, if it is larger
+_MOST_RATE = 0.9
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,19 @@ class BatchSettings:
     batch_size: int
     schedule: str
     inducing_rate: float | None
-    num_sequences: int  #: in all processes
-    num_batches: int  #: of an epoch
+    num_units: int  #: sequences in all processes, or frames of a single one
+    most_batches: int  #: of an epoch: each process has a sequence or more in each of them
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.inducing_rate is not None:
             check_rate("inducing_rate", self.inducing_rate)
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of an epoch."""
+        return min(-(-self.num_units // self.batch_size), self.most_batches)
 
     def rate(self, count: int, step: int, num_steps: int) -> float:
         """ρ of q(U) of a step: the first ones average what they see.
@@ -60,7 +67,8 @@ class BatchSettings:
         """
         if self.inducing_rate is not None:
             return max(self.inducing_rate, 1.0 / (1.0 + count))
-        return max(_FIRST_RATE * self.pace(step, num_steps), 1.0 / self.num_batches, 1.0 / (1.0 + count))
+        first = max(_FIRST_RATE, min(_MOST_RATE, _FIRST_SHARES / self.num_batches))
+        return max(first * self.pace(step, num_steps), 1.0 / self.num_batches, 1.0 / (1.0 + count))
 
     def pace(self, step: int, num_steps: int) -> float:
         """The learning rate of a step, relative to the first.
@@ -75,7 +83,7 @@ class BatchSettings:
     def stored(self, num_steps: int) -> list[float | str]:
         """What must be the same in a run that continues this one."""
         length = num_steps if self.schedule == "cosine" else 0
-        return [self.batch_size, self.schedule, self.inducing_rate or 0.0, self.num_sequences, length]
+        return [self.batch_size, self.schedule, self.inducing_rate or 0.0, self.num_units, length]
 
 
 class _Undo(NamedTuple):
@@ -87,6 +95,7 @@ class _Undo(NamedTuple):
     rows: Tensor
     eta: Tensor
     lam: Tensor
+    factors: Tensor
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class BatchSteps:
 
         :raises NumericalError: if the bound is not finite there.
         """
-        state = BatchState(torch.randperm(self.problem.data.num_sequences))
+        state = BatchState(torch.randperm(self.problem.data.num_units))
         try:
             return replace(state, bound=self._evaluate(state)[1])
         except NumericalError as error:
@@ -138,9 +147,9 @@ class BatchSteps:
         undo = None
         self.adam.load_state_dict(loop["adam"])
         if loop["undo"] is not None:
-            parameters, adam, dual, rows, eta, lam = loop["undo"]
+            parameters, adam, dual, rows, *sites = loop["undo"]
             before = tuple(None if kept is None else Moments(int(kept[0]), kept[1], kept[2]) for kept in adam)
-            undo = _Undo(parameters, before, unpacked(dual), rows.long(), eta, lam)
+            undo = _Undo(parameters, before, unpacked(dual), rows.long(), *sites)
         visited, *numbers = loop["numbers"]
         state = replace(BatchState(loop["order"].long(), visited, num_undone, *numbers), undo=undo)
         torch.set_rng_state(loop["generator"])
@@ -153,7 +162,7 @@ class BatchSteps:
         if state.undo is not None:
             adam = [None if kept is None else list(kept) for kept in state.undo.adam]
             dual = [part.double() for part in state.undo.dual.tensors()]
-            undo = [state.undo.parameters, adam, dual, state.undo.rows, state.undo.eta, state.undo.lam]
+            undo = [state.undo.parameters, adam, dual, *state.undo[3:]]
         return {
             "batches": self.batches.stored(self.settings.num_steps),
             "order": state.order,
@@ -186,6 +195,7 @@ class BatchSteps:
             rows,
             guide.eta[rows].clone(),
             guide.lam[rows].clone(),
+            guide.factors[:, rows].clone(),
         )
         problem.natural.step(settings.natural_rate * state.length)
         self.adam.step(state.length * self.batches.pace(state.visited, settings.num_steps))
@@ -197,9 +207,9 @@ class BatchSteps:
         return self._next_epoch(new) if new.visited % self.batches.num_batches == 0 else new
 
     def _next_epoch(self, state: BatchState) -> BatchState:
-        size = max(abs(state.sum), float(self.problem.data.total_frames))
+        size = max(abs(state.sum), float(self.problem.guide.data.total_frames))
         quiet = state.quiet + 1 if abs(state.sum - state.mean) <= self._small * size else 0
-        order = torch.randperm(self.problem.data.num_sequences)
+        order = torch.randperm(self.problem.data.num_units)
         return replace(state, order=order, sum=0.0, mean=state.sum, quiet=quiet)
 
     def bounds(self, state: BatchState) -> tuple[float, ...]:
@@ -225,6 +235,6 @@ class BatchSteps:
         guide = self.problem.guide
         put_back(self.problem.parameters, undo.parameters)
         guide.dual = undo.dual
-        guide.eta[undo.rows], guide.lam[undo.rows] = undo.eta, undo.lam
+        guide.eta[undo.rows], guide.lam[undo.rows], guide.factors[:, undo.rows] = undo[4:]
         self.adam.state = undo.adam
         return replace(state, num_undone=state.num_undone + 1, length=0.5 * state.length / 1.2, undo=None)

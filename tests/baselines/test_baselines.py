@@ -17,6 +17,7 @@ from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Linear, Matern32, White
 
 IMPUTERS = [
     baselines.column_mean,
+    baselines.column_median,
     baselines.last_value,
     baselines.linear_interpolation,
     baselines.cubic_spline,
@@ -95,8 +96,11 @@ def test_refuses(impute):
 
 def test_simple_twins():
     t, y, _ = make_problem(seed=1)
-    mean = np.nanmean(np.concatenate(y), 0)
-    filled = {f: f(t, y) for f in (baselines.column_mean, baselines.last_value, baselines.linear_interpolation)}
+    mean, median = np.nanmean(np.concatenate(y), 0), np.nanmedian(np.concatenate(y), 0)
+    simple = (
+        baselines.column_mean, baselines.column_median, baselines.last_value, baselines.linear_interpolation,
+    )  # fmt: skip
+    filled = {f: f(t, y) for f in simple}
     for s, (times, part) in enumerate(zip(t, y, strict=True)):
         for d, column in enumerate(part.T):
             seen = ~np.isnan(column)
@@ -110,6 +114,9 @@ def test_simple_twins():
             np.testing.assert_allclose(filled[baselines.last_value][s][:, d], last, rtol=1e-12)
             np.testing.assert_allclose(
                 filled[baselines.column_mean][s][:, d], np.where(seen, column, mean[d]), rtol=1e-12
+            )
+            np.testing.assert_allclose(
+                filled[baselines.column_median][s][:, d], np.where(seen, column, median[d]), rtol=1e-12
             )
 
 

@@ -150,7 +150,7 @@ def test_old_flags_are_accepted(days, tmp_path, capsys):
         (["--task", "impute", "--horizon", "3"], "--horizon requires --task forecast, but got --task impute"),
         (["--quick", "--task", "impute"], "--task cannot be combined with --quick, which trains a single model"),
         (["--steps", "3", "--seconds", "9"], "--seconds cannot be combined with --steps, which trains a single model"),
-        (["--baselines", "magic"], "--baselines: 'magic' is unknown; known: column mean; linear interpolation; "),
+        (["--baselines", "magic"], "--baselines: 'magic' is unknown; known: column mean; column median; "),
         (["--candidates", "none", "--baselines", "none"], "--candidates and --baselines cannot both be none"),
         (["--candidates", "magic"], "--candidates: 'magic' is unknown; known: linear mapping; nonlinear mapping"),
         (["--folder", __file__], "--folder must be a folder, but"),

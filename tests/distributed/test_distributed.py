@@ -66,7 +66,7 @@ def one(folder):
 @pytest.fixture(scope="module")
 def two(folder, one):
     every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
-    every += "dates batches batch_fits"
+    every += "dates batches direct_batches batch_fits"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -91,7 +91,8 @@ def largest(found) -> float:
 
 
 @pytest.mark.parametrize(
-    "check", ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised", "batches"]
+    "check",
+    ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised", "batches", "direct_batches"],
 )
 def test_two_processes_are_one(two, check):
     assert largest(two(check)) < SAME
@@ -182,6 +183,14 @@ ERRORS = {
     "batch settings": "ProcessError: the settings of fit must be the same in all processes",
     "batch checkpoint": "ResumeError: Cannot resume: the checkpoint .* is of 1 process, but there are 2",
     "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
+    "part": r"ValueError: part needs all sequences in one process, but data is shared by 2.*gather\(guide.collapsed",
+    "frames": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
+    "frames of a dataset": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
+    **{
+        f"poisson {name}": r"ValueError: data is shared by 2 processes, but a model with the likelihood Poisson\(.*\) "
+        "needs data in one: .* Give all sequences to one process"
+        for name in ("guide", "batch", "fit", "collapsed")
+    },
     "datasets": "ProcessError: data must be Sequences in all processes, or a SequenceDataset in all of them",
     "other datasets": "ProcessError: the number of outputs must be the same in all processes, but process 0 has 5",
     "dataset twice": "ValueError: data is shared with the other processes already",

@@ -7,12 +7,14 @@ import json
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import Adam
 
@@ -40,6 +42,8 @@ from pyro_vgpds import (  # noqa: E402
     fit,
     save,
 )  # fmt: skip
+from pyro_vgpds.data import FrameDataset  # noqa: E402
+from pyro_vgpds.inference.direct import is_plain  # noqa: E402
 
 FOLDER = Path(sys.argv[1])
 LENGTHS = (7, 4, 1, 9, 6)
@@ -315,6 +319,30 @@ def batches(rank):
 
 
 @check
+def direct_batches(rank):
+    """Bound and gradients of a batch without a trace, compared with those by a trace."""
+    found = {}
+    for name, options in FEW.items():
+        model, _, _, part, data, _ = problem(**options)
+        explicit = AutoExplicit.from_collapsed(part, data)
+        batch, parameters, reached = explicit.data.batch([0]), list(model.parameters()), []
+        with MinibatchNaturalGradient(explicit, inducing_rate=0.4) as natural:
+            for step in range(4):
+                with poutine.block() if step % 2 == 0 else nullcontext():  # a handler, with which there is a trace
+                    assert is_plain(model, explicit, batch) == (step % 2 == 1)
+                    for parameter in parameters:
+                        parameter.grad = None
+                    more = Collapsed_ELBO().loss(model, explicit, batch)
+                    loss = Collapsed_ELBO().loss_and_grads(model, explicit, batch)
+                gradients = [*(p.grad.clone() for p in parameters), *natural.derivatives()]
+                reached.append([torch.tensor([loss, more]), *gradients])
+                if step == 1:
+                    natural.step(0.6)
+        found[name] = [difference(reached[1], reached[0]), difference(reached[3], reached[2])]
+    return found
+
+
+@check
 def batch_fits(rank):
     """With all sequences in a batch, fit is that of one process; a run that continues is one that never stopped."""
     model, guide, whole, part, data, rows = problem()
@@ -403,6 +431,24 @@ def errors(rank):
         y[0][0] = 2.0
         VGPDS.from_data(distributed.shard(Sequences([np.arange(n) for n in LENGTHS], y)), likelihood="poisson")
 
+    def poisson():
+        y = np.random.default_rng(rank).poisson(3.0, (12, 2)).astype(float)
+        own = Sequences([np.arange(6)] * 2, [y[:6], y[6:]])
+        model = VGPDS.from_data(own, latent_dim=1, num_inducing=3, likelihood="poisson")
+        return model, distributed.share(SequenceDataset(own))
+
+    def poisson_batch():
+        model, many = poisson()
+        model(many.batch([0]))
+
+    def poisson_fit():
+        model, many = poisson()
+        fit(model, AutoOpperArchambeau(model), many, batch_size=2)
+
+    def poisson_collapsed():
+        model, many = poisson()
+        AutoExplicit.from_collapsed(AutoOpperArchambeau(model), many)
+
     def drawn():
         pyro.clear_param_store()
         Trace_ELBO().loss(model, part, shared)
@@ -430,6 +476,13 @@ def errors(rank):
         "batch settings": lambda: fit(model, part, shared, batch_size=3 + rank),
         "batch checkpoint": lambda: fit(model, part, shared, batch_size=3, resume=FOLDER / "of 1"),
         "explicit": lambda: distributed.gather(AutoExplicit(model, shared, start=tuple(sites_of(part))), shared),
+        "part": lambda: AutoExplicit(model, shared, start=tuple(sites_of(part))).part([0]),
+        "frames": lambda: FrameDataset(shared),
+        "frames of a dataset": lambda: FrameDataset(distributed.share(SequenceDataset(few))),
+        "poisson guide": lambda: AutoExplicit(*poisson()),
+        "poisson batch": poisson_batch,
+        "poisson fit": poisson_fit,
+        "poisson collapsed": poisson_collapsed,
         "datasets": lambda: distributed.share(SequenceDataset(few) if rank else few),
         "other datasets": lambda: distributed.share(SequenceDataset(other)),
         "dataset twice": lambda: distributed.share(distributed.share(SequenceDataset(data))),

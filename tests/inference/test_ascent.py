@@ -75,6 +75,25 @@ def test_a_failed_evaluation_is_undone_even_if_the_bound_may_fall():
     assert states[1].point == 0.0
 
 
+def test_an_ascent_that_goes_up_and_down_without_rising_ends():
+    # rises to zero, then between 0 and -1: no step is a small change
+    bounds = [-20.0, -10.0, -5.0, 0.0, *[-1.0, 0.0] * 20]
+    damping = Damping(drop=math.inf, small=lambda bound: 0.01, patience=3, least=1e-4, idle=8)
+    state = Ascent(0, bounds[0], mark=bounds[0])
+    while damping.stopped(state) is None:
+        state = damping.step(state, lambda state: (state.point + 1, bounds[state.point + 1]))
+    assert damping.stopped(state) == "converged"
+    assert (state.step, state.idle, state.mark) == (3 + 8, 8, 0.0)
+
+
+def test_a_slow_steady_rise_is_not_idle():
+    damping = Damping(drop=math.inf, small=lambda bound: 0.01, patience=3, least=1e-4, idle=8)
+    state = Ascent(0.0, 0.0, mark=0.0)
+    for i in range(40):  # falls by 0.1 in every other step, and rises by 0.03 on average
+        state = damping.step(state, lambda state, i=i: (0.0, state.bound + (-0.1 if i % 2 else 0.16)))
+        assert damping.stopped(state) is None
+
+
 @pytest.mark.parametrize("failure", ["raises", "nan"])
 def test_lbfgs_turns_back_from_points_without_a_value(failure):
     x = torch.tensor([0.0], requires_grad=True)

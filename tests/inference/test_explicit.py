@@ -391,10 +391,3 @@ def test_errors(tmp_path):
     elbo = Collapsed_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=0)
     with pytest.raises(ValueError, match="takes one draw at a time"):
         elbo.loss(model, explicit, many.batch([0]))
-    pyro.clear_param_store()
-    counts = Sequences(data.times.t[:9], torch.poisson(torch.ones(9, 4)))
-    poisson = VGPDS.from_data(counts, 2, 5, likelihood="poisson")
-    with pytest.raises(ValueError, match="AutoExplicit needs Gaussian outputs"):
-        AutoExplicit(poisson, counts)
-    with pytest.raises(ValueError, match="batches need Gaussian outputs, but the likelihood is"):
-        poisson(SequenceDataset(counts).batch([0]))

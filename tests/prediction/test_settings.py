@@ -10,7 +10,7 @@ import pytest
 import torch
 from problems import make_data, make_model
 
-from pyro_vgpds import Posterior, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.kernels import RBF
@@ -31,6 +31,9 @@ def test_kernels_of_residuals():
     assert TRAINED.kernel() is None
     drift = Settings(residual=(0.6, 2.0)).kernel()().gram(t)[0]
     torch.testing.assert_close(drift, 0.6 * torch.exp(-lag / 2.0) + 0.4 * eye)
+    smooth = Settings(residual=(0.6, 2.0), smooth=True).kernel()().gram(t)[0]
+    d = math.sqrt(3.0) * lag / 2.0
+    torch.testing.assert_close(smooth, 0.6 * (1.0 + d) * torch.exp(-d) + 0.4 * eye)
     offset = Settings(residual=(0.5, math.inf)).kernel()().gram(t)[0]
     torch.testing.assert_close(offset, torch.full((3, 3), 0.5) + 0.5 * eye)
 
@@ -79,6 +82,24 @@ def test_drifting_residuals_are_used():
     assert chosen.residual is not None
     scale = split.train.output_scales
     assert relative_error(found, scale) < 0.8 * relative_error(split.predict(posterior), scale)
+
+
+def test_smooth_parts_of_each_output_are_used():
+    """Outputs with a shared path and a smooth part of their own; many latent dimensions have fitted most of both."""
+    rng = np.random.default_rng(1)
+    t = np.arange(70.0)
+    root = np.linalg.cholesky(RBF(1.0, 3.0)().gram(torch.as_tensor(t))[0].detach().numpy() + 1e-6 * np.eye(70))
+    y = np.sin(t[:, None] / 7.0 + np.arange(30)) + 0.7 * root @ rng.standard_normal((70, 30))
+    split = hold_out(Sequences(t, y), "impute", share=0.1)
+    torch.manual_seed(0)
+    model = VGPDS.from_data(split.train)
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, split.train, 30, progress=False)
+    posterior = Posterior(model, guide, split.train)
+    chosen, found = choose_settings(posterior, split)
+    assert chosen.smooth
+    scale = split.train.output_scales
+    assert relative_error(found, scale) < 0.9 * relative_error(split.predict(posterior), scale)
 
 
 def test_settings_that_fail_are_not_chosen(monkeypatch):

@@ -132,3 +132,12 @@ def test_the_combination_is_that_of_a_mixture():
         assert found.variance[i].item() == pytest.approx((second - mean**2).item())
     assert found.truth is truth
     assert torch.equal(found.ahead, ahead)
+
+
+def test_importance_counts_entries_more_than_once():
+    errors = torch.randn(300, 2) * torch.tensor([1.0, 1.2])
+    output, importance = torch.arange(300) % 3, torch.randint(1, 4, (300,))
+    twice = torch.arange(300).repeat_interleave(importance)
+    found = stack(make_members(errors, output), 3, torch.ones(3), importance=importance)
+    repeated = stack(make_members(errors[twice], output[twice]), 3, torch.ones(3))
+    torch.testing.assert_close(found, repeated)

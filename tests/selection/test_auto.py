@@ -196,7 +196,7 @@ def test_only_what_is_asked_for_is_tried():
 
 def test_the_horizon_is_that_of_the_held_out_frames():
     found = auto(make_data(length=(30, 30)), "forecast", candidates=[], baselines=["last value"], horizon=3)
-    assert found.report.hidden == 2 * 3 * 10  # two origins
+    assert found.report.hidden == 4 * 2 * 3 * 5  # four origins of two sequences
     short = Sequences(np.arange(7.0), np.random.default_rng(0).standard_normal((7, 2)))
     assert auto(short, "forecast", candidates=[], baselines=["last value"], horizon=3).report.hidden == 6
 
@@ -230,7 +230,7 @@ def test_intervals_hold_on_new_data():
         (
             {"baselines": ["column mean", "oracle"]},
             ValueError,
-            "baselines must be some of 'column mean', 'linear interpolation', .*, but got 'oracle'",
+            "baselines must be some of 'column mean', 'column median', .*, but got 'oracle'",
         ),
         ({"candidates": ["small"]}, TypeError, "candidates must be of the class Configuration, but got str"),
         ({"candidates": [], "baselines": []}, ValueError, "candidates and baselines are both empty"),

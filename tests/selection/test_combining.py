@@ -174,3 +174,29 @@ def test_groups_are_parts_of_a_sequence_as_long_as_a_gap():
     assert entries.group.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 2, 2, 2]
     assert len(make_entries(50).group.unique()) == 50
     assert len(make_entries(50, origins=2).group.unique()) == 50
+
+
+def test_weights_of_forecasts_are_not_decided_by_one_origin():
+    """The first member is a little better at the origin with the largest errors, the second one at all others."""
+    frames = 80
+    entries, (unit, other) = make_entries(frames, origins=4), make_members(frames, [1.0, 1.0])
+    hard = entries.split == 0
+    sizes = [torch.where(hard, 5.0, 1.0), torch.where(hard, 5.5, 0.1)]
+    members = [
+        replace(m, mean=m.truth + size * (m.mean - m.truth), ahead=torch.ones_like(m.ahead))
+        for m, size in zip((unit, other), sizes, strict=True)
+    ]
+    assert choose(members, entries, SCALE).combination.weights[1].min() > 0.9
+    filled = [replace(m, ahead=torch.zeros_like(m.ahead)) for m in members]
+    assert choose(filled, entries, SCALE).combination.weights[1].max() < 0.6
+
+
+def test_splits_that_have_no_frame_in_common():
+    """Four forecasts of three frames, each of which begins one or two frames after the one before."""
+    start = [0, 2, 3, 5]
+    t = torch.cat([first + torch.arange(3.0) for first in start])
+    split = torch.arange(4).repeat_interleave(3)
+    entries = Entries(torch.zeros_like(split), t, split, split < 0, split)
+    assert entries.apart().tolist() == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
+    other = replace(entries, sequence=(split == 2).long())  # the same times of another sequence are other frames
+    assert other.apart().tolist() == [False] * 3 + [True] * 9

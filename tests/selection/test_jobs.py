@@ -148,11 +148,15 @@ def test_the_number_of_processes_must_be_positive():
         run(make_data(), processes=0)
 
 
-def test_forecasts_have_several_origins_if_the_horizon_is_short():
+def test_forecasts_have_four_origins_which_overlap_if_the_horizon_is_long():
     data = make_sequences(num_sequences=1, num_outputs=3, length=(80, 80), seed=0).sequences()
     lengths = [split.train.num_frames for split in Problem(data, "forecast", 4, 0).splits]
     assert lengths == [64, 68, 72, 76]
-    assert [split.train.num_frames for split in Problem(data, "forecast", None, 0).splits] == [60, 70]
+    assert [split.train.num_frames for split in Problem(data, "forecast", None, 0).splits] == [60, 63, 67, 70]
+    assert [split.train.num_frames for split in Problem(data, "forecast", 8, 0).splits] == [64, 67, 69, 72]
+    assert [split.train.num_frames for split in Problem(data, "forecast", 1, 0).splits] == [76, 77, 78, 79]
+    assert [split.train.num_frames for split in Problem(data, "forecast", 38, 0).splits] == [4, 17, 29, 42]
+    assert [split.train.num_frames for split in Problem(data, "forecast", 40, 0).splits] == [40]
 
 
 def test_there_are_several_parts_if_one_has_few_gaps():

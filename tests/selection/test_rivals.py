@@ -73,6 +73,7 @@ def test_a_rival_is_the_function_of_that_name():
     data = make_waves(missing=0.1)
     for name, function in (
         ("column mean", baselines.column_mean),
+        ("column median", baselines.column_median),
         ("last value", baselines.last_value),
         ("cubic spline", baselines.cubic_spline),
         ("last cycle", baselines.repeat_cycle),

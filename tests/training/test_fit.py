@@ -229,6 +229,17 @@ def test_stops_if_the_bound_no_longer_changes(problem):
     assert result.num_steps < 300
 
 
+def test_stops_if_the_bound_goes_up_and_down_without_rising(problem, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.training.gradient._PATIENCE", 1000)  # of single small changes
+    monkeypatch.setattr("pyro_vgpds.training.gradient._IDLE", 5)
+    result = fit(*problem, num_steps=60, tolerance=0.1)
+    assert result.stopped == "converged"
+    assert 5 <= result.num_steps < 60
+    last = [record.bound for record in result.history[-6:]]
+    assert max(last) - last[0] <= 5 * 0.1 * max(abs(last[-1]), problem[2].num_observed)
+    assert fit(*problem, num_steps=10, tolerance=0.0).stopped == "steps"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_ctrl_c_ends_after_the_step_and_returns_what_there_is(problem, method):
     def interrupt(record):

@@ -120,18 +120,18 @@ def test_resume_refuses_other_runs(tmp_path):
     before = state_of(model, guide)
     with pytest.raises(ValueError, match="Cannot resume: batch_size, schedule"):
         fit(model, guide, data, batch_size=2, num_steps=2, resume=path)
-    with pytest.raises(ValueError, match=r"Cannot resume: learning_rate was 0\.05 and is now 0\.1"):
-        fit(model, guide, data, batch_size=3, num_steps=2, learning_rate=0.1, resume=path)
+    with pytest.raises(ValueError, match=r"Cannot resume: learning_rate was 0\.1 and is now 0\.2"):
+        fit(model, guide, data, batch_size=3, num_steps=2, learning_rate=0.2, resume=path)
     other = VGPDS.from_data(data, latent_dim=3, num_inducing=8)
     with pytest.raises(ValueError, match="the checkpoint's parameters are not those of this model"):
         fit(other, AutoOpperArchambeau(other), data, batch_size=3, num_steps=2, resume=path)
     with pytest.raises((ValueError, FileFormatError)):
-        fit(model, guide, data, num_steps=2, warmup=0, learning_rate=0.05, resume=path)  # a run of the full batch
+        fit(model, guide, data, num_steps=2, warmup=0, learning_rate=0.1, resume=path)  # a run of the full batch
     full = tmp_path / "full"
-    fit(model, guide, data, num_steps=2, warmup=0, learning_rate=0.05, checkpoint=full)
+    fit(model, guide, data, num_steps=2, warmup=0, learning_rate=0.1, checkpoint=full)
     before = state_of(model, guide)
     with pytest.raises(ValueError, match="Cannot resume"):
-        fit(model, guide, data, batch_size=3, num_steps=2, warmup=0, learning_rate=0.05, resume=full)
+        fit(model, guide, data, batch_size=3, num_steps=2, warmup=0, learning_rate=0.1, resume=full)
     assert all(torch.equal(a, b) for a, b in zip(state_of(model, guide), before, strict=True))
 
 

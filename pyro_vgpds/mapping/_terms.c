@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The terms of the collapsed bound for C groups of W columns each, with their gradients. With B = K + beta P (all M x M,
+// symmetric), inverse = B^-1, b = B^-1 v (M x W) and S = b b^T, each group has
+//   log|B|/2, tr Kinv P, tr v^T b, tr inverse P, tr S P,
+//   g   = beta count/2 (open Kinv - inverse) - beta^3/2 S,   open = (psi0 > tr Kinv P),
+// and the sums over groups of -beta^2 S - count inverse and of beta count open P are returned as well.
+//
+// A group's matrices fit the L2 cache, for which LAPACK's functions, made for large matrices, are slow, and torch's
+// operations on all groups, each of which writes C M^2 numbers to memory, even more so.
+//
+// All products are sums over p of left[p][i] right[p][j] for four rows i and a few vectors of columns j, which are kept
+// in registers:
+//   B = U^T U:       U[i][j] = (B[i][j] - sum_{p<i} U[p][i] U[p][j]) / U[i][i]
+//   Y = U^-T:        Y[i][j] = (1[i=j]  - sum_{p<i} U[p][i] Y[p][j]) / U[i][i]
+//   H = U^-T v:      H[i][w] = (v[i][w] - sum_{p<i} U[p][i] H[p][w]) / U[i][i]
+//   b = Y^T H,  S = b b^T,  inverse = Y^T Y.
+// Matrices are padded to a multiple of four rows, by ones in the diagonal of K and zeros otherwise.
+//
+// The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
+
+#ifdef LANES
+
+typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
+#define vec NAME(vec)
+#define STRIP (3 * LANES)
+
+INLINE vec NAME(load)(const double *x) { return *(const vec *)x; }
+INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
+#define load NAME(load)
+#define store NAME(store)
+
+// total[r][v] += sign * sum_{p0 <= p < p1} left[p][r] right[p][v]; `vectors` and `sign` are constants after inlining
+INLINE void NAME(multiply)(vec *total, int vectors, int sign, long p0, long p1, const double *left, long left_step,
+                           const double *right, long right_step) {
+    for (long p = p0; p < p1; p++)
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < vectors; v++) {
+                const vec product = left[p * left_step + r] * load(right + p * right_step + v * LANES);
+                if (sign > 0)
+                    total[r * vectors + v] += product;
+                else
+                    total[r * vectors + v] -= product;
+            }
+}
+
+// target (ROWS x vectors) = T^-T (source - sum_{p < p1} left[p][r] right[p][v]) with T, the block of U in the diagonal
+INLINE void NAME(solve)(double *target, long step, int vectors, const double *source, long source_step, long p0,
+                        long p1, const double *U, long ld, long i, const double *right, const double *reciprocal) {
+    vec total[ROWS * 3];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            total[r * vectors + v] = source ? load(source + r * source_step + v * LANES) : splat(0);
+    NAME(multiply)(total, vectors, -1, p0, p1, U + i, ld, right, step);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) {
+            for (long s = 0; s < r; s++) total[r * vectors + v] -= U[(i + s) * ld + i + r] * total[s * vectors + v];
+            total[r * vectors + v] *= reciprocal[r];
+            store(target + r * step + v * LANES, total[r * vectors + v]);
+        }
+}
+
+// Call `once(j, vectors)` for strips of columns first <= j < last, a multiple of LANES each
+#define STRIPS(first, last, once)                         \
+    {                                                     \
+        long j = first;                                   \
+        for (; j + STRIP <= (last); j += STRIP) once(3);  \
+        for (; j + 2 * LANES <= (last); j += 2 * LANES) once(2); \
+        if (j < (last)) once(1);                          \
+    }
+
+// U, the upper Cholesky factor of U, and the reciprocals of its pivots. Nonzero if it is not positive definite.
+NOINLINE int NAME(factorise)(double *U, long Mpad, long ld, double *reciprocal) {
+    for (long i = 0; i < Mpad; i += ROWS) {
+        double block[ROWS][ROWS];
+        for (int r = 0; r < ROWS; r++)
+            for (int s = r; s < ROWS; s++) block[r][s] = U[(i + r) * ld + i + s];
+        for (long p = 0; p < i; p++)
+            for (int r = 0; r < ROWS; r++)
+                for (int s = r; s < ROWS; s++) block[r][s] -= U[p * ld + i + r] * U[p * ld + i + s];
+        for (int r = 0; r < ROWS; r++) {
+            for (long t = 0; t < r; t++)
+                for (int s = r; s < ROWS; s++) block[r][s] -= block[t][r] * block[t][s];
+            if (!(block[r][r] > 0) || block[r][r] > 1e300) return 1;
+            const double pivot = sqrt(block[r][r]);
+            reciprocal[i + r] = 1 / pivot;
+            block[r][r] = pivot;
+            for (int s = r + 1; s < ROWS; s++) block[r][s] *= reciprocal[i + r];
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int s = r; s < ROWS; s++) U[(i + r) * ld + i + s] = block[r][s];
+#define ONCE(vectors) \
+    NAME(solve)(U + i * ld + j, ld, vectors, U + i * ld + j, ld, 0, i, U, ld, i, U + j, reciprocal + i)
+        STRIPS(i + ROWS, Mpad, ONCE)
+#undef ONCE
+    }
+    return 0;
+}
+
+// Y = U^-T; its part above the diagonal is zero already
+NOINLINE void NAME(invert)(const double *U, long Mpad, long ld, const double *reciprocal, double *Y) {
+    for (long i = 0; i < Mpad; i += ROWS) {
+#define ONCE(vectors) NAME(solve)(Y + i * ld + j, ld, vectors, NULL, 0, j, i, U, ld, i, Y + j, reciprocal + i)
+        STRIPS(0, i, ONCE)
+#undef ONCE
+        for (int s = 0; s < ROWS; s++)
+            for (int r = s; r < ROWS; r++) {
+                double total = r == s;
+                for (long t = s; t < r; t++) total -= U[(i + t) * ld + i + r] * Y[(i + t) * ld + i + s];
+                Y[(i + r) * ld + i + s] = total * reciprocal[i + r];
+            }
+    }
+}
+
+// H = U^-T H, of Wpad columns
+NOINLINE void NAME(forward_solve)(const double *U, long Mpad, long ld, const double *reciprocal, double *H, long Wpad) {
+#define ONCE(vectors)                     \
+    for (long i = 0; i < Mpad; i += ROWS) \
+    NAME(solve)(H + i * Wpad + j, Wpad, vectors, H + i * Wpad + j, Wpad, 0, i, U, ld, i, H + j, reciprocal + i)
+    STRIPS(0, Wpad, ONCE)
+#undef ONCE
+}
+
+// target[w][j] = sum_p H[p][w] Y[p][j], the transposed b
+INLINE void NAME(back_strip)(double *target, long ld, int vectors, long Mpad, const double *H, long Wpad,
+                             const double *Y, long j) {
+    vec total[ROWS * 3];
+    for (int e = 0; e < 3 * ROWS; e++) total[e] = splat(0);
+    NAME(multiply)(total, vectors, 1, j, Mpad, H, Wpad, Y + j, ld);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) store(target + r * ld + j + v * LANES, total[r * vectors + v]);
+}
+
+NOINLINE void NAME(back_solve)(double *b, long Mpad, long ld, const double *H, long W, long Wpad, const double *Y) {
+    for (long w = 0; w < W; w += ROWS) {
+#define ONCE(vectors) NAME(back_strip)(b + w * ld, ld, vectors, Mpad, H + w, Wpad, Y, j)
+        STRIPS(0, Mpad, ONCE)
+#undef ONCE
+    }
+}
+
+// A strip of the gradients: rows i to i + ROWS - 1, columns from j on
+INLINE void NAME(gradient_strip)(const group *G, const shared *A, int vectors, long i, long j, vec *traces) {
+    const long ld = A->ld;
+    vec inverse[ROWS * 3], outer[ROWS * 3];
+    for (int e = 0; e < 3 * ROWS; e++) inverse[e] = outer[e] = splat(0);
+    NAME(multiply)(inverse, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) store(A->g + (i + r) * ld + j + v * LANES, inverse[r * vectors + v]);
+    NAME(multiply)(outer, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
+    const double rate = G->beta * G->count, open = rate * G->open, square = G->beta * G->beta;
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) {
+            const long e = (i + r) * ld + j + v * LANES;
+            const vec B = load(A->g + e), S = outer[r * vectors + v], P = load(A->P + e);
+            traces[0] += B * P;
+            traces[1] += S * P;
+            store(A->direct + e, load(A->direct + e) - (square * S + G->count * B));
+            store(A->through + e, load(A->through + e) + open * P);
+            store(A->g + e, (open * load(A->inverse + e) - rate * B - (square * G->beta) * S) * 0.5);
+        }
+}
+
+NOINLINE void NAME(gradients)(group *G, const shared *A) {
+    vec low[2] = {splat(0), splat(0)}, diagonal[2] = {splat(0), splat(0)};
+    for (long i = 0; i < A->Mpad; i += ROWS) {
+#define ONCE(vectors) NAME(gradient_strip)(G, A, vectors, i, j, low)
+        STRIPS(0, i, ONCE)
+#undef ONCE
+        for (long j = i; j < i + ROWS; j += LANES) NAME(gradient_strip)(G, A, 1, i, j, diagonal);
+    }
+    G->free = G->quadratic = 0;
+    for (int lane = 0; lane < LANES; lane++) {
+        G->free += 2 * low[0][lane] + diagonal[0][lane];
+        G->quadratic += 2 * low[1][lane] + diagonal[1][lane];
+    }
+}
+
+// P = the group's matrix, padded, and U = K + beta P. Returns tr Kinv P.
+NOINLINE double NAME(gather)(const shared *A, const double *matrix, double beta) {
+    const long M = A->M, ld = A->ld;
+    double trace = 0;
+    for (long i = 0; i < A->Mpad; i++) {
+        double *P = A->P + i * ld;
+        if (i < M) memcpy(P, matrix + i * M, M * sizeof(double));
+        vec total = splat(0);
+        for (long j = 0; j < A->Mpad; j += LANES) {
+            store(A->U + i * ld + j, load(A->K + i * ld + j) + beta * load(P + j));
+            total += load(A->inverse + i * ld + j) * load(P + j);
+        }
+        for (int lane = 0; lane < LANES; lane++) trace += total[lane];
+    }
+    return trace;
+}
+
+// Returns nonzero if B is not positive definite
+TARGET static int NAME(one_group)(group *G, const shared *A, const double *matrix, const double *v, double *g,
+                                  double *b) {
+    const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad;
+    G->trace = NAME(gather)(A, matrix, G->beta);
+    G->open = G->psi0 - G->trace > 0;
+    if (NAME(factorise)(A->U, A->Mpad, ld, A->reciprocal)) return 1;
+    G->log_pivots = G->product = 0;
+    G->least = INFINITY;
+    for (long m = 0; m < M; m++) {
+        const double ratio = A->U[m * ld + m] / A->pivots[m];
+        G->log_pivots += log(ratio);
+        if (ratio < G->least) G->least = ratio;
+    }
+    for (long m = 0; m < M; m++) memcpy(A->H + m * Wpad, v + m * W, W * sizeof(double));
+    NAME(forward_solve)(A->U, A->Mpad, ld, A->reciprocal, A->H, Wpad);
+    for (long m = 0; m < M; m++)
+        for (long w = 0; w < W; w++) G->product += A->H[m * Wpad + w] * A->H[m * Wpad + w];
+    if (!g) return 0;
+    NAME(invert)(A->U, A->Mpad, ld, A->reciprocal, A->Y);
+    NAME(back_solve)(A->b, A->Mpad, ld, A->H, W, Wpad, A->Y);
+    for (long m = 0; m < M; m++)
+        for (long w = 0; w < W; w++) b[m * W + w] = A->b[w * ld + m];
+    NAME(gradients)(G, A);
+    mirror(A->g, M, ld, g);
+    return 0;
+}
+
+#undef load
+#undef store
+#undef vec
+#undef STRIP
+#undef STRIPS
+#undef LANES
+#undef NAME
+#undef TARGET
+
+#else
+
+#include "_vectors.h"
+
+enum { ROWS = 4 };
+typedef struct {
+    double psi0, beta, count;                                          // given
+    double log_pivots, least, trace, product, free, quadratic, open;   // computed
+} group;
+enum { GIVEN = 3, COMPUTED = 6 };
+typedef struct {
+    long M, Mpad, W, Wpad, ld;
+    double *K, *inverse;         // (Mpad, ld), of K_MM
+    double *P, *U, *Y, *g;       // (Mpad, ld), of a group
+    double *direct, *through;    // (Mpad, ld), sums over groups
+    double *H, *b;               // (Mpad, Wpad) and (Wpad, ld)
+    double *reciprocal, *pivots; // (Mpad,), of U, and those of K_MM themselves
+} shared;
+
+// The symmetric matrix, packed, of which only the lower triangle of the source is read
+static void mirror(const double *source, long M, long ld, double *target) {
+    for (long i = 0; i < M; i += ROWS)
+        for (long j = 0; j <= i; j += ROWS)
+            for (long r = i; r < min(i + ROWS, M); r++)
+                for (long s = j; s < min(j + ROWS, r + 1); s++) target[r * M + s] = target[s * M + r] = source[r * ld + s];
+}
+
+#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_avx2
+#define LANES 4
+#include "_terms.c"
+#define DISPATCH(function, ...)                                                                       \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
+                                                                     : function##_generic(__VA_ARGS__))
+#else
+#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
+#endif
+#define TARGET
+#define NAME(x) x##_generic
+#define LANES 2
+#include "_terms.c"
+
+// Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
+// psi2 (C,M,M); v (C,M,W). Writes results (C,6): half of log|B| - log|K|, the least ratio of their pivots, tr Kinv P,
+// tr v^T b, tr inverse P, tr S P; b (C,M,W); g (C,M,M); and the sums of these groups, direct and through (M,M). If g is
+// null, only the first four results are computed. Returns 1 if memory ran out, 2 if a B is not positive definite.
+int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
+                 const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
+                 double *b, double *g, double *direct, double *through) {
+    const long Mpad = rounded(M, ROWS), Wpad = rounded(W, ROWS), ld = Mpad % 8 ? Mpad : Mpad + ROWS;
+    const long square = Mpad * ld, size = 8 * square + Mpad * Wpad + Wpad * ld + 2 * Mpad;
+    double *work = allocate(sizeof(double) * size);
+    if (!work || c1 > C) {
+        free(work);
+        return 1;
+    }
+    memset(work, 0, sizeof(double) * size);
+    double *last = work + 8 * square;
+    shared A = {M, Mpad, W, Wpad, ld, work, work + square, work + 2 * square, work + 3 * square, work + 4 * square,
+                work + 5 * square, work + 6 * square, work + 7 * square, last, last + Mpad * Wpad,
+                last + Mpad * Wpad + Wpad * ld, last + Mpad * Wpad + Wpad * ld + Mpad};
+    for (long m = 0; m < Mpad; m++) {
+        A.K[m * ld + m] = A.pivots[m] = 1;
+        if (m >= M) continue;
+        memcpy(A.K + m * ld, K + m * M, M * sizeof(double));
+        memcpy(A.inverse + m * ld, inverse + m * M, M * sizeof(double));
+        A.pivots[m] = pivots[m];
+    }
+    int failed = 0;
+    for (long c = c0; c < c1 && !failed; c++) {
+        group G = {numbers[c * GIVEN], numbers[c * GIVEN + 1], numbers[c * GIVEN + 2]};
+        failed = DISPATCH(one_group, &G, &A, psi2 + c * M * M, v + c * M * W, g ? g + c * M * M : NULL,
+                          g ? b + c * M * W : NULL);
+        const double found[COMPUTED] = {G.log_pivots, G.least, G.trace, G.product, G.free, G.quadratic};
+        memcpy(results + c * COMPUTED, found, sizeof found);
+    }
+    if (g && !failed) {
+        mirror(A.direct, M, ld, direct);
+        mirror(A.through, M, ld, through);
+    }
+    free(work);
+    return failed ? 2 : 0;
+}
+
+#ifdef Py_LIMITED_API
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_terms", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__terms(void) { return PyModule_Create(&definition); }
+#endif
+
+#endif

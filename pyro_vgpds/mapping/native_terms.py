@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The terms of groups of outputs in the collapsed bound and their gradients, by an optional compiled function.
+
+Everything here is also computed by :func:`~pyro_vgpds.mapping.group_terms.cholesky_terms` with the operations of torch.
+For the matrices of each group, B = K_MM + βΨ2, its inverse and products with it, LAPACK is several times as slow at
+the usual sizes, because it is made for large matrices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.compiled import chunks, open_library, run
+
+__all__ = ["GroupGradients", "GroupParts", "group_parts", "is_compiled"]
+
+_MOST = 256  # inducing variables up to which the matrices of a group fit the cache
+
+
+class GroupGradients(NamedTuple):
+    """What the gradients of the terms of C groups are made of."""
+
+    free: Tensor  #: tr B⁻¹Ψ2, (C,)
+    quadratic: Tensor  #: tr bᵀΨ2b with b = B⁻¹v, (C,)
+    b: Tensor  #: (C, M, W)
+    psi2: Tensor  #: gradients in Ψ2, (C, M, M)
+    direct: Tensor  #: −Σ_c (β² b bᵀ + count B⁻¹), (M, M)
+    through: Tensor  #: Σ_c β count Ψ2 of groups whose slack is positive, (M, M)
+
+
+class GroupParts(NamedTuple):
+    """Terms of C groups."""
+
+    log_det: Tensor  #: log|B| − log|K_MM|, (C,)
+    least: Tensor  #: the least pivot of B relative to that of K_MM, (C,)
+    trace: Tensor  #: tr K_MM⁻¹Ψ2, (C,)
+    product: Tensor  #: tr vᵀB⁻¹v, (C,)
+    gradients: GroupGradients | None  #: None if they were not wanted
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    pointer, number = ctypes.c_void_p, ctypes.c_long
+    types = [number] * 3 + [pointer] * 6 + [number] * 2 + [pointer] * 5
+    return open_library(f"{__package__}._terms", terms_groups=types)
+
+
+def is_compiled(v: Tensor, psi2: Tensor) -> bool:
+    """Whether :func:`group_parts` can be used: compiled, float64 on a CPU, and of a size for which it is faster.
+
+    :param v: (C, M, W).
+    :param psi2: (C, M, M).
+    """
+    fits = 0 < v.shape[1] <= _MOST and v.numel() > 0
+    return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and _library() is not None
+
+
+def group_parts(
+    psi0: Tensor,
+    v: Tensor,
+    psi2: Tensor,
+    covariance: tuple[Tensor, Tensor, Tensor],
+    beta: Tensor,
+    count: Tensor,
+    gradients: bool,
+) -> GroupParts | None:
+    """The terms; None if a B is not positive definite.
+
+    :param covariance: K_MM, its inverse, and the diagonal of its Cholesky factor.
+    :param gradients: whether those are wanted. Others as in
+        :func:`~pyro_vgpds.mapping.group_terms.cholesky_terms`.
+    :raises MemoryError: if there is not enough memory.
+    """
+    size, points, width = v.shape
+    numbers = torch.stack((psi0, beta, count), 1)
+    inputs = [x.contiguous() for x in (*covariance, numbers, psi2, v)]
+    if any(x.dtype != torch.float64 or x.device.type != "cpu" for x in inputs):
+        raise ValueError("the compiled terms of groups take float64 CPU tensors")
+    work = size * points * points * (points / 2 + (1.5 if gradients else 0.5) * width)
+    ranges = chunks(size, 1, work)
+    results = psi2.new_empty(size, 6)
+    b, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
+    sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
+    function = _library().terms_groups  # type: ignore[union-attr]
+
+    def call(range_: tuple[int, int], own: Tensor | None) -> int:
+        pointers = [x.data_ptr() for x in inputs]
+        last = [0] * 4 if own is None else [x.data_ptr() for x in (b, g_psi2, own[0], own[1]) if x is not None]
+        return function(size, points, width, *pointers, *range_, results.data_ptr(), *last)
+
+    status = run(call, ranges, sums, work)
+    if 1 in status:
+        raise MemoryError("the compiled terms of groups ran out of memory")
+    if any(status):
+        return None
+    log_pivots, least, trace, product, free, quadratic = results.unbind(1)
+    known = None
+    if b is not None and g_psi2 is not None:
+        direct, through = functools.reduce(torch.Tensor.add_, [x for x in sums if x is not None])  # in their order
+        known = GroupGradients(free, quadratic, b, g_psi2, direct, through)
+    return GroupParts(2.0 * log_pivots, least, trace, product, known)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled loops over latent points and inducing inputs, against the operations of torch."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyro_vgpds.kernels import ARDRBF
+from pyro_vgpds.mapping import native, rbf_psi, rows
+
+pytestmark = pytest.mark.skipif(not rows.available(), reason="the compiled loops were not built")
+
+SIZES = [(1, 1, 1), (7, 3, 2), (32, 5, 1), (33, 4, 3), (70, 2, 5), (129, 9, 4)]
+
+
+def _inputs(N: int, M: int, Q: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(N)
+    shapes = [(N, Q), (N, Q), (M, Q), (Q,)]
+    mu, s, z, w = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    return mu, s.square() + 0.01, z, w.square() + 0.1
+
+
+def _naive(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    spread, wide = 1 + w * s, 1 + 2 * w * s
+    squares = (w / spread * (mu - z[:, None]).square()).sum(-1)  # (M, N)
+    return -0.5 * wide.log().sum(1), w / wide, scale * torch.exp(-0.5 * (spread.log().sum(1) + squares))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_terms_and_gradients_equal_those_of_the_formula(size, threads, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
+    monkeypatch.setattr("pyro_vgpds.compiled._count", lambda work: threads)
+    inputs = _inputs(*size)
+    found = rows.forward(*inputs, 1.7)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    log_scale = torch.tensor(1.7, dtype=torch.float64).log().requires_grad_()
+    a, rho, psi1 = expected = _naive(*leaves, log_scale.exp())
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-13, atol=1e-300)
+    g_a, g_rho, g_mu, g_psi1 = (torch.randn_like(x) for x in (a, rho, leaves[0], psi1))
+    total = (g_a * a).sum() + (g_rho * rho).sum() + (g_mu * leaves[0]).sum() + (g_psi1 * psi1).sum()
+    gradients = rows.backward(*inputs, found.psi1, g_psi1, (g_a, g_rho, g_mu))
+    for one, other in zip(gradients, torch.autograd.grad(total, [*leaves, log_scale]), strict=True):
+        assert torch.allclose(one, other.reshape(one.shape), rtol=1e-11, atol=1e-11 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e150, 1e300])
+def test_products_of_spreads_do_not_overflow(weight):
+    mu, s, z, _ = _inputs(9, 2, 6)
+    found = rows.forward(mu, s, z, torch.full((6,), weight, dtype=torch.float64), 1.0)
+    assert torch.allclose(found.a, -0.5 * (1 + 2 * weight * s).log().sum(1), rtol=1e-13)
+    assert bool((found.psi1 <= 1.0).all() and (found.psi1 >= 0.0).all())
+
+
+def test_values_that_are_not_finite_are_passed_on():
+    mu, s, z, w = _inputs(5, 2, 2)
+    mu[3, 1] = torch.nan
+    psi1 = rows.forward(mu, s, z, w, 1.0).psi1
+    assert bool(psi1[:, 3].isnan().all())
+    assert not bool(psi1[:, [0, 1, 2, 4]].isnan().any())
+
+
+@pytest.mark.parametrize("rows_of_a_block", [1, 7, 40])
+def test_blocks_of_rows_change_nothing(rows_of_a_block, monkeypatch):
+    mu, s, z, _ = _inputs(40, 6, 3)
+    y, found = torch.randn(40, 4, dtype=torch.float64), []
+    for block in (1 << 18, 6 * rows_of_a_block):
+        monkeypatch.setattr(rbf_psi, "_BLOCK", block)
+        kernel, leaves = ARDRBF(1.3, [0.5, 1.0, 2.0]).double(), [x.clone().requires_grad_() for x in (mu, s, z)]
+        first, second = kernel().psi1_y_psi2(*leaves, y, None)
+        gradients = torch.autograd.grad(first.square().sum() + second.sum(), [*leaves, *kernel.parameters()])
+        found.append([first, second, *gradients])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
+
+
+def test_wrong_inputs_are_errors():
+    mu, s, z, w = _inputs(5, 2, 3)
+    with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
+        rows.forward(mu, s[:4], z, w, 1.0)
+    with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
+        rows.forward(mu[:0], s[:0], z, w, 1.0)
+    with pytest.raises(ValueError, match="contiguous float64 CPU"):
+        rows.forward(mu, s.float(), z, w, 1.0)
+    psi1 = rows.forward(mu, s, z, w, 1.0).psi1
+    with pytest.raises(ValueError, match="contiguous float64 CPU"):
+        rows.backward(mu, s, z, w, psi1, psi1.mT.contiguous().mT, (mu[:, 0].contiguous(), mu, mu))
+
+
+@pytest.mark.skipif(not native.available(), reason="the compiled sums were not built")
+def test_an_exponential_has_all_its_digits():
+    exponents, zero = torch.linspace(-1.0, 1.0, 4001, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    found = torch.cat([native.forward(a.view(1), zero, zero, zero).view(1) for a in exponents])
+    assert float((found / exponents.exp() - 1.0).abs().max()) < 1e-15
