@@ -66,7 +66,7 @@ def one(folder):
 @pytest.fixture(scope="module")
 def two(folder, one):
     every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
-    every += "dates batches direct_batches batch_fits"
+    every += "dates batches direct_batches batch_fits single_sequences"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -92,7 +92,18 @@ def largest(found) -> float:
 
 @pytest.mark.parametrize(
     "check",
-    ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised", "batches", "direct_batches"],
+    [
+        "gradients",
+        "accumulated",
+        "natural",
+        "trained",
+        "starts",
+        "priors",
+        "amortised",
+        "batches",
+        "direct_batches",
+        "single_sequences",
+    ],
 )
 def test_two_processes_are_one(two, check):
     assert largest(two(check)) < SAME

@@ -43,6 +43,7 @@ from pyro_vgpds import (  # noqa: E402
     save,
 )  # fmt: skip
 from pyro_vgpds.data import FrameDataset  # noqa: E402
+from pyro_vgpds.inference import streaming  # noqa: E402
 from pyro_vgpds.inference.direct import is_plain  # noqa: E402
 
 FOLDER = Path(sys.argv[1])
@@ -372,6 +373,32 @@ def batch_fits(rank):
     resumed = again(6, resume=path).bound
     dataset = distributed.share(SequenceDataset(items))
     return [equal, [never, resumed, again(6, on=dataset).bound]]
+
+
+@check
+def single_sequences(rank):
+    """With one sequence in each process a batch has sequences; long ones are summed in batches of frames."""
+    whole = make_data((7, 4))
+    model, guide = make_model(whole, noise=0.3, jitter=1e-2)
+    data = distributed.shard(whole)
+    rows = slice(data.offset, data.offset + data.num_frames)
+    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach()[rows], lam=guide.lam.detach()[rows])
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    options = {"batch_size": 2, "epochs": 4, "learning_rate": 0.01}
+    with distributed.independent():
+        one = fit(model, guide, whole, **options)
+    wanted = [v.clone() for v in model.state_dict().values()]
+    model.load_state_dict(start)
+    streaming._FRAMES, usual = 3, streaming._FRAMES
+    try:
+        many = fit(model, part, data, **options)
+    finally:
+        streaming._FRAMES = usual
+    return [
+        abs(many.bound - one.bound) / abs(one.bound),
+        difference(list(model.state_dict().values()), wanted),
+        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
+    ]
 
 
 def pairs(data):
