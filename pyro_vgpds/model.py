@@ -52,7 +52,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
-from pyro_vgpds.team import announced
+from pyro_vgpds.team import announced, check_gaussian
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -381,10 +381,11 @@ class VGPDS(ParameterModule):
     def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
         """p(U) of the whitened inducing variables, on a batch.
 
-        :param batch: whose scale and rows a guide may need.
+        :param batch: whose scale, rows and processes a guide may need.
         :param kernel: the value of ``mapping``.
-        :raises ValueError: if the mapping is linear.
+        :raises ValueError: if the mapping is linear, or several processes have outputs that are not Gaussian.
         """
+        check_gaussian(self.output_likelihood, batch.team)
         if linear_form(kernel) is not None:
             raise ValueError(
                 "batches need a mapping that is not linear: a linear one has its weights as inducing variables. Train "
@@ -392,8 +393,9 @@ class VGPDS(ParameterModule):
             )
         noise = self.output_mean.new_ones(1) if self.output_likelihood is not None else self._noise()
         return InducingPrior(
-            kernel, self.inducing, noise, len(self.output_mean), jitter=self.jitter, scale=batch.scale, rows=batch.rows
-        )
+            kernel, self.inducing, noise, len(self.output_mean), jitter=self.jitter, scale=batch.scale,
+            rows=batch.rows, team=batch.team,
+        )  # fmt: skip
 
     def outputs_on(
         self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue

@@ -75,7 +75,8 @@ INNER = {
     "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
     "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
-    "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.check_indices",
+    "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.shared_by",
+    "SequenceDataset.check_indices",
     "SequenceDataset.named", "SequenceDataset.placeholder", "FrameDataset.parts", "AutoExplicit.batch_factors",
     "AutoExplicit.is_plain", "VGPDS.inducing_prior", "VGPDS.outputs_on",
     *(f"ByColumn.{name}" for name in (
@@ -411,6 +412,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "SequenceDataset.batches": lambda k: (
         lambda **options: list(vg.SequenceDataset(k.data).batches(**options)),
         {"batch_size": 1, "order": torch.tensor([1, 0])}),
+    "SequenceDataset.num_batches": lambda k: (vg.SequenceDataset(k.data).num_batches, {"batch_size": 1}),
     "FrameDataset": lambda k: (data.FrameDataset, {"source": vg.SequenceDataset(k.data).sequences([0])}),
     "FrameDataset.batch": lambda k: (
         data.FrameDataset(vg.SequenceDataset(k.data).sequences([0])).batch, {"indices": [1]},

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["Batch", "SomeSequences"]
 
@@ -31,12 +32,26 @@ class Batch:
     sequences: Sequences  #: those of the batch
     indices: Tensor  #: (B,), which of all sequences they are
     rows: Tensor  #: (n,), which of the frames of all sequences theirs are
-    num_sequences: int  #: the number of all sequences
+    num_sequences: int  #: the number of all sequences, in all processes
+    #: the processes whose sequences are one batch together
+    team: Team = field(default=ALONE, kw_only=True)
+    #: sequences and observed numbers of the batch in the other processes
+    others: tuple[int, int] = field(default=(0, 0), kw_only=True)
+
+    @property
+    def count(self) -> int:
+        """The number of sequences of the batch in all processes."""
+        return len(self.indices) + self.others[0]
+
+    @property
+    def num_observed(self) -> int:
+        """The observed numbers of the batch in all processes."""
+        return self.sequences.num_observed + self.others[1]
 
     @property
     def scale(self) -> float:
-        """The number of all sequences over that of the batch."""
-        return self.num_sequences / len(self.indices)
+        """The number of all sequences over that of the batch, in all processes."""
+        return self.num_sequences / self.count
 
     @property
     def paths(self) -> Sequences:
@@ -60,10 +75,15 @@ class Batch:
 
 
 class SomeSequences(Sequences):
-    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
+    """Some of the sequences of others; nothing is read or copied that the batch does not need.
+
+    :param data: all sequences.
+    :param indices: which of them.
+    """
 
     def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
         vars(self).update(vars(data))
+        self.team = ALONE  # the processes of a batch are those of the batch
         slices, own = data.times.slices(), self._arrays
         self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
         self._arrays = [own[i] for i in indices]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from pyro_vgpds.checks import check_count, check_device, check_dtype, is_whole
+from pyro_vgpds.checks import check_count, check_device, check_dtype
 from pyro_vgpds.data.batch import Batch, SomeSequences
+from pyro_vgpds.data.indices import read_indices, read_lengths, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_kind, check_list, check_texts
+from pyro_vgpds.kinds import check_texts
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset", "read_indices", "read_lengths", "read_order"]
+__all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
 
 
 class _Items(Protocol):
@@ -52,6 +55,13 @@ class SequenceDataset:
     [3, 4, 0, 1]
     >>> [len(batch.indices) for batch in many.batches(2)]
     [2, 1]
+
+    Several processes can each have a dataset of their own, see :func:`~pyro_vgpds.distributed.share`. Their batches are
+    one batch together, so all of them must ask for a batch at the same time.
+
+    :ivar team: the processes that have the sequences together.
+    :ivar total_sequences: the number of sequences in all of them.
+    :ivar total_frames: the number of frames in all of them.
     """
 
     def __init__(
@@ -94,6 +104,40 @@ class SequenceDataset:
                 f"{counted(len(self.lengths), 'number')} with minimum {min(self.lengths, default=0)}."
             )
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
+        self.team: Team = ALONE
+        self.total_sequences = self.fewest_sequences = self.num_sequences
+        self.total_frames = self.num_frames
+        if isinstance(source, Sequences) and source.team.size > 1:
+            self._set_team(source.team)
+
+    def _set_team(self, team: Team) -> None:
+        self.team = team
+        sizes = team.gather([self.num_sequences, self.num_frames])
+        self.total_sequences, self.total_frames = (sum(column) for column in zip(*sizes, strict=True))
+        self.fewest_sequences = min(count for count, _ in sizes)
+
+    def shared_by(self, team: Team) -> SequenceDataset:
+        """The same sequences, as the part of this process.
+
+        :param team: the processes, each of which calls this.
+        :raises ProcessError: if they have different outputs.
+        """
+        first, hint = self.sequences([0]), "Give every process sequences of the same outputs."
+        team.agree("the number of outputs", first.num_outputs, hint)
+        team.agree("columns of data", self.columns or first.columns, hint)
+        team.agree("dtype of data", str(self.dtype), hint)
+        new = copy.copy(self)
+        new._set_team(team)
+        return new
+
+    def of_this_process(self) -> SequenceDataset:
+        """The same sequences without those of other processes. If this process is the only one, nothing is changed."""
+        if self.team.size == 1:
+            return self
+        new = copy.copy(self)
+        new.team, new.total_frames = ALONE, self.num_frames
+        new.total_sequences = new.fewest_sequences = self.num_sequences
+        return new
 
     @property
     def num_sequences(self) -> int:
@@ -134,7 +178,8 @@ class SequenceDataset:
         """
         chosen = self.check_indices(range(self.num_sequences) if indices is None else indices)
         if isinstance(self.source, Sequences):
-            return self.source if chosen == list(range(self.num_sequences)) else SomeSequences(self.source, chosen)
+            everything = chosen == list(range(self.num_sequences)) and self.source.team.size == 1
+            return self.source if everything else SomeSequences(self.source, chosen)
         items = [self._item(i) for i in chosen]
         t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
@@ -161,12 +206,17 @@ class SequenceDataset:
         """
         data = self.sequences(indices)
         which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
-        return Batch(data, which, self.rows(indices), self.num_sequences)
+        found = Batch(data, which, self.rows(indices), self.total_sequences)
+        if self.team.size == 1:
+            return found
+        own = torch.tensor([found.count, found.num_observed])
+        sequences, observed = (self.team.total(own) - own).tolist()
+        return replace(found, team=self.team, others=(sequences, observed))
 
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
         """All sequences in batches of almost the same size, each sequence in one of them.
 
-        :param batch_size: the most sequences of a batch.
+        :param batch_size: the most sequences of a batch, in all processes together.
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
         check_count("batch_size", batch_size)
@@ -177,12 +227,24 @@ class SequenceDataset:
     def parts(self, order: Tensor, batch_size: int) -> tuple[Tensor, ...]:
         """The indices of the batches of an order of the sequences: as few as possible, of almost the same size.
 
-        :param order: (S,).
-        :param batch_size: the most sequences of a batch.
+        :param order: (S,), of the sequences of this process.
+        :param batch_size: the most sequences of a batch, in all processes together.
         :raises ValueError: if ``batch_size`` is not a positive number of sequences.
         """
+        return order.tensor_split(self.num_batches(batch_size))
+
+    def num_batches(self, batch_size: int) -> int:
+        """The number of batches of an epoch: each process has a sequence or more in each of them.
+
+        :param batch_size: the most sequences of a batch, in all processes together. If a process has fewer sequences
+            than there would be batches, they are larger.
+        :raises ValueError: if ``batch_size`` is not a positive number of sequences.
+
+        >>> many.num_batches(2)
+        2
+        """
         check_count("batch_size", batch_size)
-        return order.tensor_split(-(-self.num_sequences // batch_size))
+        return min(-(-self.total_sequences // batch_size), self.fewest_sequences)
 
     def named(self, indices: Sequence[int]) -> Sequences:
         """As :meth:`sequences`, with names: those that the data have, or else the indices.
@@ -213,53 +275,6 @@ class SequenceDataset:
         :raises ValueError: if one does not exist or repeats.
         """
         return read_indices(indices, self.num_sequences, "sequences", empty)
-
-
-def read_indices(indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False) -> list[int]:
-    """Indices as a list.
-
-    :param indices: different from each other.
-    :param count: the number of all.
-    :param kind: what they are, for an error.
-    :param empty: whether there may be none.
-    :raises ValueError: if one does not exist or repeats.
-    """
-    if not isinstance(indices, range):
-        check_list("indices", indices, f"a list of {kind}")
-    given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
-    given = given if isinstance(given, list) else [given]
-    wrong = [i for i in given if not is_whole(i) or not 0 <= i < count]
-    if (not given and not empty) or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
-        fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
-        raise ValueError(f"indices must be different {kind} from 0 to {count - 1}, but {fault}.")
-    return [int(i) for i in given]
-
-
-def read_order(order: Tensor | None, count: int, kind: str) -> Tensor:
-    """An order of all sequences or frames. Default: as they are.
-
-    :param order: a permutation, (count,).
-    :param count: the number of all.
-    :param kind: what they are, for an error.
-    :raises ValueError: if it does not have each of them once.
-    """
-    order = torch.arange(count) if order is None else order
-    check_kind("order", order, Tensor, f"a tensor of all {kind} in an order")
-    if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(count)):
-        raise ValueError(f"order must have each of the {count} {kind} once, but got {order!r:.80}.")
-    return order
-
-
-def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of frames.
-
-    :raises TypeError: if they are not a list of whole numbers.
-    """
-    check_list("lengths", lengths, "a list of numbers of frames")
-    given = [] if np.ndim(lengths) != 1 else list(lengths)
-    if not given or not all(is_whole(n) for n in given):
-        raise TypeError(f"lengths must be whole numbers of frames, one for each sequence, but got {lengths!r:.80}.")
-    return tuple(int(n) for n in given)
 
 
 #: what is trained on in batches

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count
-from pyro_vgpds.data.batches import Batch, SequenceDataset, read_indices, read_order
+from pyro_vgpds.data.batches import Batch, SequenceDataset
+from pyro_vgpds.data.indices import read_indices, read_order
 from pyro_vgpds.data.mapped import MappedSequences
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
@@ -66,7 +67,7 @@ class FrameDataset:
     :param source: one sequence: :class:`~pyro_vgpds.Sequences`, or a :class:`~pyro_vgpds.SequenceDataset` of one. The
         outputs of a :class:`~pyro_vgpds.data.MappedSequences` stay in their file.
     :raises TypeError: if ``source`` is something else.
-    :raises ValueError: if there are several sequences.
+    :raises ValueError: if there are several sequences, or several processes have them together.
 
     >>> from pyro_vgpds import Sequences
     >>> from pyro_vgpds.data import FrameDataset
@@ -78,6 +79,11 @@ class FrameDataset:
     def __init__(self, source: Sequences | SequenceDataset) -> None:
         if not isinstance(source, (Sequences, SequenceDataset)):
             raise TypeError(f"source must be Sequences or a SequenceDataset, but got {type(source).__name__}.")
+        if source.team.size > 1:
+            raise ValueError(
+                f"source must be in one process, but is shared by {source.team.size}. Give the sequence that "
+                "distributed.shard or share was called with, or use batches of sequences."
+            )
         many = source if isinstance(source, SequenceDataset) else SequenceDataset(source)
         if many.num_sequences != 1:
             raise ValueError(f"batches of frames need one sequence, but there are {many.num_sequences}.")

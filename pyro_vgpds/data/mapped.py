@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from pyro_vgpds.checks import check_number, is_real
-from pyro_vgpds.data.batches import read_lengths
+from pyro_vgpds.data.indices import read_lengths
 from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 

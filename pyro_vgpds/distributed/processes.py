@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import overload
 
 import torch
 import torch.distributed as dist
 
 from pyro_vgpds.checks import check_number
+from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
@@ -23,6 +25,7 @@ __all__ = ["join", "release_group", "shard", "share"]
 
 # Its functions have the group of all processes as a default argument. Imported by torch later, it would keep the group.
 _KEEPS_GROUP = "torch.distributed.nn.functional"
+_SHARED = "data is shared with the other processes already."
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -119,13 +122,22 @@ def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
         return own if team.size == 1 else share_of(own, team)
 
 
-def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences:
+@overload
+def share(data: SequenceDataset, group: dist.ProcessGroup | None = None) -> SequenceDataset: ...
+@overload
+def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences: ...
+
+
+def share(
+    data: Sequences | SequenceDataset | None, group: dist.ProcessGroup | None = None
+) -> Sequences | SequenceDataset:
     """Sequences of this process, to be trained on together with those of the others.
 
     :param data: the sequences that this process has, and no other; None if it has no data, which is an error in all
-        processes.
+        processes. A :class:`~pyro_vgpds.SequenceDataset` for training in batches.
     :param group: a group of ``torch.distributed``. Default: all processes.
-    :returns: a :class:`~pyro_vgpds.distributed.Shard`; ``data`` itself if there is one process.
+    :returns: a :class:`~pyro_vgpds.distributed.Shard`, or a dataset that knows the other processes; ``data`` itself if
+        there is one process.
     :raises ProcessError: in all processes, if one of them has no data, or other outputs than this one.
 
     >>> from pyro_vgpds import distributed
@@ -140,6 +152,13 @@ def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Seq
                 f"each process needs one or more sequences, but process {empty[0]} of {team.size} has no data. Use "
                 "fewer processes, or distribute the sequences in another way."
             )
+        kinds = team.gather(isinstance(data, SequenceDataset))
+        if any(kind != kinds[0] for kind in kinds):
+            raise ProcessError("data must be Sequences in all processes, or a SequenceDataset in all of them.")
+        if isinstance(data, SequenceDataset):
+            if data.team.size > 1:
+                raise ValueError(_SHARED)
+            return data if team.size == 1 else data.shared_by(team)
         own = _checked(data)
         return own if team.size == 1 else Shard(own, team)
 
@@ -147,7 +166,7 @@ def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Seq
 def _checked(data: Sequences | None) -> Sequences:
     check_data(data)
     if isinstance(data, Shard):
-        raise ValueError("data is shared with the other processes already.")
+        raise ValueError(_SHARED)
     assert data is not None
     return data
 

@@ -147,5 +147,6 @@ def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
     assert batch.sequences.y is not None
     expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
-    loss: Tensor = batch.path_scale * kl_divergence(q, path) + u.kl_to_prior() - batch.scale * expected
+    divergence = u.kl_to_prior() / batch.team.size  # of which each process has a part, as of the expectation
+    loss: Tensor = batch.path_scale * kl_divergence(q, path) + divergence - batch.scale * expected
     return loss

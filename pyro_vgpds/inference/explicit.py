@@ -29,6 +29,7 @@ from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import one_at_a_time
+from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
 
@@ -58,7 +59,8 @@ class AutoExplicit(OpperArchambeauGuide):
     :param free: make q(X) and q(U) Pyro parameters.
     :param options: options of Pyro's ``AutoNormalMessenger``, for latent hyperparameters.
     :raises TypeError: if ``model`` is not a VGPDS.
-    :raises ValueError: if its initial latent points are those of other data and there is no ``start``.
+    :raises ValueError: if its initial latent points are those of other data and there is no ``start``, or several
+        processes have outputs that are not Gaussian together.
 
     :ivar factors: the state of the Gaussian factors of outputs that are not Gaussian, (2, N, F), NaN for frames that
         were not visited yet; F = 0 for Gaussian outputs.
@@ -95,8 +97,10 @@ class AutoExplicit(OpperArchambeauGuide):
         check_path("store", store, optional=True)
         if free and store is not None:
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
+        own = as_dataset(data)
+        check_gaussian(inner.output_likelihood, own.team)
         super().__init__(model, **options)
-        self.data, self.is_free = as_dataset(data), free
+        self.data, self.is_free = own, free
         self._found: tuple[Streamed, list[tuple[int, int]]] | None = None  # of the last pass over all sequences
         first = first_sites(inner, self.data, start)
         functions, gaussian = len(inner.output_mean), inner.output_likelihood is None
@@ -132,6 +136,7 @@ class AutoExplicit(OpperArchambeauGuide):
         """
         check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
         own = as_dataset(data)
+        check_gaussian(getattr(model_of(guide), "output_likelihood", None), own.team)
         q = read_point(guide.model, guide, own.sequences()).q
         assert isinstance(q, OpperArchambeau)
         new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
@@ -165,19 +170,19 @@ class AutoExplicit(OpperArchambeauGuide):
         first.collect()
         x = read_point(model, guide, sample).q.mean
         new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
-        new.dual = first.dual.scaled(new.data.num_sequences / sample.num_sequences)
+        new.dual = first.dual.scaled(new.data.total_sequences / first.data.total_sequences)
         share_hyperparameters(guide, new)
         return new
 
     def collapsed(self) -> AutoOpperArchambeau:
         """A guide of the collapsed model with the same q(X) and the same distributions of hyperparameters.
 
-        All sequences are read into memory. A model with a likelihood gets the factors of their outputs.
+        All sequences of this process are read into memory. A model with a likelihood gets the factors of their outputs.
 
         >>> own.collapsed().posterior(data)
         OpperArchambeau(frames=48, latent_dim=3, structure='dense')
         """
-        model, whole = self.collapsed_model, self.data.batch(range(self.data.num_sequences))
+        model, whole = self.collapsed_model, self.data.of_this_process().batch(range(self.data.num_sequences))
         with torch.no_grad():
             q = self.make_posterior(at_medians(self, whole)[1])
         if self.factors.shape[-1]:
@@ -200,8 +205,9 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> abs(AutoExplicit.from_collapsed(guide, data).collect() - post.bound) < 1e-5 * abs(post.bound)
         True
         """
-        streamed = stream(self, self.data, batch_size)
-        self.dual, bound = streamed.optimum()
+        with self.data.team.together():
+            streamed = stream(self, self.data, batch_size)
+            self.dual, bound = streamed.optimum()
         streamed = streamed.estimated(self, self.data, batch_size)
         self._found = streamed, versions(self)
         return bound + streamed.estimate
@@ -227,13 +233,18 @@ class AutoExplicit(OpperArchambeauGuide):
             nothing was observed.
         :returns: a guide with their q(X) and the sums over all others, and the sequences, in the given order. Names are
             those that the data have, or else the indices.
-        :raises ValueError: if an index does not exist, or the guide is free.
+        :raises ValueError: if an index does not exist, the guide is free, or several processes have the sequences.
 
         >>> some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part([1]))
         >>> off = some.forecast([2.6], "1").mean - post.forecast([2.6], 1).mean
         >>> bool(off.abs().max() < 1e-4)
         True
         """
+        if self.data.team.size > 1:
+            raise ValueError(
+                f"part needs all sequences in one process, but data is shared by {self.data.team.size}. Predict with "
+                "the guide and data that distributed.gather(guide.collapsed(), data) returns."
+            )
         if self.is_free:
             raise ValueError("part needs the sums over all frames, which give the optimal q(U), but the guide is free.")
         chosen = self.data.check_indices(sequences, empty=True)
@@ -241,6 +252,17 @@ class AutoExplicit(OpperArchambeauGuide):
             self.collect()
             assert self._found is not None
         return partial_guide(self, self.data, self._found[0], chosen, self.lam.detach().mean(0))
+
+    @property
+    def frame_parameters(self) -> list[Tensor]:
+        """η, λ and the state of the factors of outputs, which several processes that train together do not share.
+
+        >>> from pyro_vgpds import AutoExplicit
+        >>> [tuple(value.shape) for value in AutoExplicit(model, data).frame_parameters]
+        [(48, 3), (48, 3), (2, 48, 0)]
+        """
+        suffix = "_unconstrained" if self.is_free else ""
+        return [*(getattr(self, f"{name}{suffix}") for name in ("eta", "lam")), self.factors]
 
     @property
     def collapsed_model(self) -> PyroModule:

@@ -41,6 +41,11 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
     """:func:`gather` without checks of the arguments."""
     if not isinstance(data, Shard):
         return guide, data
+    if hasattr(guide, "collapsed"):
+        raise TypeError(
+            "the parts of an AutoExplicit cannot be gathered. Give guide.collapsed(), whose sites are those of the "
+            "sequences of this process."
+        )
     with data.team.together():
         sites = None
         if isinstance(guide, AutoOpperArchambeau):

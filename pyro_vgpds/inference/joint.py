@@ -22,6 +22,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.team import ALONE, ProcessError, Team
 
@@ -72,7 +73,9 @@ def independent() -> Iterator[None]:
 
 def team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
     """The processes that have the data together which a model is called with."""
-    return next((x.team for x in (*args, *kwargs.values()) if isinstance(x, Sequences)), ALONE)
+    return next(
+        (x.team for x in (*args, *kwargs.values()) if isinstance(x, (Sequences, Batch, SequenceDataset))), ALONE
+    )
 
 
 def refuse_wrapped() -> None:
@@ -187,8 +190,8 @@ def shared_tensors(model: object, guide: object) -> Iterator[tuple[str, Tensor]]
 def _begin(team: Team, guide: object) -> None:
     if not hasattr(guide, "frame_parameters"):
         raise TypeError(
-            "training by several processes needs an AutoOpperArchambeau or AmortizedOpperArchambeau, which know the "
-            f"parameters of each frame, but got {type(guide).__name__}."
+            "training by several processes needs an AutoOpperArchambeau, AmortizedOpperArchambeau or AutoExplicit, "
+            f"which know the parameters of each frame, but got {type(guide).__name__}."
         )
     if getattr(guide, "has_random_parameters", False):  # the same draws in all processes
         torch.set_rng_state(team.broadcast(torch.get_rng_state()))

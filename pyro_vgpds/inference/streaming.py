@@ -21,7 +21,7 @@ from pyro_vgpds.mapping.explicit import ExplicitGP, optimum
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs, ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import scaled_sites
-from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums, removed_sums
+from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums, removed_sums, sum_frames
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
 
@@ -92,15 +92,17 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
     """The sums over frames. One batch is in memory at a time; of a single sequence, a batch of its frames.
 
     :param guide: of the model on batches.
-    :param data: the sequences; or one batch of them.
+    :param data: the sequences; or one batch of them. Several processes that have them together all call this; each
+        reads its own.
     :param batch_size: sequences that are in memory at a time.
     :raises NumericalError: if rounding error dominates.
     """
     total: FrameSums | None = None
     limits: SiteLimits | None = None
     divergence = 0.0
-    with torch.no_grad():
-        for batch in _batches(data, batch_size):
+    team, own = data.team, data if isinstance(data, Batch) else data.of_this_process()
+    with torch.no_grad(), team.together():
+        for batch in _batches(own, batch_size):
             inducing, prior, outputs = at_medians(guide, batch)
             q = guide.make_posterior(prior)
             if batch.places is None or total is None:  # batches of frames have the same latent path
@@ -113,10 +115,11 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
             else:
                 expected, sites = _factors(guide, batch, inducing, prior, outputs)
                 sums, gp = expected.sums(sites), outputs.gp
-                own = site_limits(*scaled_sites(sites, gp.output_mean, gp.output_scale))
-                limits = own if limits is None else limits.joined(own)
+                found = site_limits(*scaled_sites(sites, gp.output_mean, gp.output_scale))
+                limits = found if limits is None else limits.joined(found)
             total = sums if total is None else added_sums(total, sums)
-    assert total is not None
+        assert total is not None
+        total, divergence = sum_frames(total, team), float(team.total(torch.tensor([divergence]).double()))
     return Streamed(total, divergence, inducing, limits)
 
 

@@ -26,7 +26,7 @@ from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.mapping.sums import FrameSums, frame_sums
+from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density", "optimum"]
@@ -150,8 +150,10 @@ class ExpectedGP(Expandable):
         if value.requires_grad:
             raise NotImplementedError("ExplicitGP has no gradient in y under Collapsed_ELBO: its data are constants.")
         gp, prior = self.likelihood.gp, self.likelihood.prior
-        sums = frame_sums(gp, self.x_mean, self.x_variance, prior.factor, gp.groups(value, columns=True))
-        return expected_log_density(sums, gp.noise, self.inducing.given(sums))
+        own = frame_sums(gp, self.x_mean, self.x_variance, prior.factor, gp.groups(value, columns=True))
+        sums = sum_frames(own, prior.team)
+        density = expected_log_density(sums, gp.noise, self.inducing.given(sums))
+        return density if prior.team.size == 1 else density / prior.team.size
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("ExpectedGP is for the bound; sample the model itself.")

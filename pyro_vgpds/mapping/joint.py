@@ -6,6 +6,9 @@ processes are all that must be exchanged: C (1 + M (M + 1) / 2) + M R numbers, f
 then computes the same :math:`\hat F`, and takes 1/K of it as its part of the loss. The gradient of that part in the
 sums, times K, is the gradient of :math:`\hat F` in the statistics of its own frames: nothing has to be exchanged in the
 backward pass.
+
+The sums of a batch (:mod:`~pyro_vgpds.mapping.sums`) are summed in the same way, G (1 + M (M + 1) / 2) + M D numbers
+and a few, for G groups of outputs that were observed together in the batches of all processes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.team import Team
 from pyro_vgpds.types import Context
 
-__all__ = ["sum_psi"]
+__all__ = ["sum_parts", "sum_psi"]
 
 
 def sum_psi(psi: Psi, team: Team) -> Psi:
@@ -27,7 +30,18 @@ def sum_psi(psi: Psi, team: Team) -> Psi:
     :param psi: the statistics of the frames of this process.
     :param team: the processes.
     """
-    return psi if team.size == 1 else Psi(*_Sum.apply(psi.psi0, psi.psi1_y, psi.psi2, team))
+    return psi if team.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, team))
+
+
+def sum_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over the processes, in one operation, with gradients as those of :func:`sum_psi`.
+
+    :param values: of any shape.
+    :param columns: of any shape.
+    :param matrices: symmetric, (..., M, M), of which half is sent.
+    :param team: the processes.
+    """
+    return _Sum.apply(values, columns, matrices, team)
 
 
 class _SumContext(Context):
@@ -35,19 +49,21 @@ class _SumContext(Context):
 
 
 class _Sum(torch.autograd.Function):
+    """Sums over the processes of values of groups, columns, and symmetric matrices."""
+
     @staticmethod
     def forward(
-        ctx: _SumContext, psi0: Tensor, psi1_y: Tensor, psi2: Tensor, team: Team
+        ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, team: Team
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.size = team.size
-        m = psi2.shape[-1]
-        rows, columns = torch.triu_indices(m, m, device=psi2.device)
-        half = psi2[..., rows, columns]  # it is symmetric
-        flat = team.total(torch.cat([psi0.flatten(), psi1_y.flatten(), half.flatten()]))
-        sums = flat.split([psi0.numel(), psi1_y.numel(), half.numel()])
-        full = torch.empty_like(psi2)
-        full[..., rows, columns] = full[..., columns, rows] = sums[2].view_as(half)
-        return sums[0].view_as(psi0).clone(), sums[1].view_as(psi1_y).clone(), full
+        m = matrices.shape[-1]
+        row, column = torch.triu_indices(m, m, device=matrices.device)
+        half = matrices[..., row, column]
+        flat = team.total(torch.cat([values.flatten(), columns.flatten(), half.flatten()]))
+        sums = flat.split([values.numel(), columns.numel(), half.numel()])
+        full = torch.empty_like(matrices)
+        full[..., row, column] = full[..., column, row] = sums[2].view_as(half)
+        return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), full
 
     @staticmethod
     @once_differentiable

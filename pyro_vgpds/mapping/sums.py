@@ -12,12 +12,14 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import check_slack
 from pyro_vgpds.mapping.group_terms import whiten
+from pyro_vgpds.mapping.joint import sum_parts
 from pyro_vgpds.mapping.psi import expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.team import Team
 
 __all__ = [
     "FrameSums", "added_groups", "added_sums", "common_groups", "frame_sums", "removed_sums", "rescaled_sums",
-    "take_groups",
+    "sum_frames", "take_groups",
 ]  # fmt: skip
 
 
@@ -137,3 +139,21 @@ def rescaled_sums(sums: FrameSums, old: Tensor, new: Tensor) -> FrameSums:
     ratio = old / new
     log_scale = sums.log_scale - (sums.rows * ratio.log()).sum()
     return sums._replace(v=sums.v * ratio, square=sums.square * ratio.square(), log_scale=log_scale)
+
+
+def sum_frames(sums: FrameSums, team: Team) -> FrameSums:
+    """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
+
+    :param sums: of the frames of this process.
+    :param team: the processes.
+    """
+    if team.size == 1:
+        return sums
+    every = team.rows(sums.of_output.unsqueeze(0))  # (K, D)
+    different, of_output = every.unique(dim=1, return_inverse=True)  # (K, G): outputs that are alike in all processes
+    own = different[team.rank]
+    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), team)
+    with torch.no_grad():
+        parts = [sums.rows, sums.square, sums.log_scale.unsqueeze(-1)]
+        rows, square, log_scale = team.total(torch.cat([part.to(a) for part in parts])).split([len(p) for p in parts])
+    return FrameSums(a, v, slack, of_output, rows, square, log_scale.squeeze(-1))

@@ -33,6 +33,8 @@ from pyro_vgpds.types import PathLike
 
 __all__ = ["fit"]
 
+_ALIKE = "Call fit in the same way in all processes."
+
 
 @one_at_a_time
 @announced
@@ -97,8 +99,8 @@ def fit(
     :param tolerance: early stopping: relative change of the bound below which ten consecutive steps end training. So do
         50 steps in which the bound rises by less than that on average. 0 disables both. With ``batch_size``: the same
         for the averages of three consecutive epochs.
-    :param batch_size: sequences of a batch, or frames if there is a single sequence. Default: all of them, with the
-        collapsed bound.
+    :param batch_size: sequences of a batch, in all processes together, or frames if there is a single sequence.
+        Default: all of them, with the collapsed bound.
     :param epochs: number of passes over the sequences, with ``batch_size`` and without ``num_steps``. Default: 20.
     :param schedule: of the learning rate with ``batch_size``: ``"cosine"`` falls to 2 % of it over all steps,
         ``"constant"`` stays.
@@ -135,9 +137,13 @@ def fit(
     options = BatchOptions(batch_size, epochs, schedule, inducing_rate)
     _check_checkpoint(checkpoint, checkpoint_steps, checkpoint_seconds)
     if options.check(num_steps, method, num_restarts, processes):
-        checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds)
-        watch = Watch("batches", progress, callback, checkpoints)
         plan = options.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
+        team = plan.data.team
+        team.agree("whether there is a checkpoint", checkpoint is not None, _ALIKE)
+        checkpoints = None
+        if checkpoint is not None:
+            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, team=team)
+        watch = Watch("batches", progress if team.rank == 0 else False, callback, checkpoints)
         return plan.train(watch, resume)
     num_steps = 60 if num_steps is None else num_steps
     _check(model, guide, data, num_restarts)
@@ -215,7 +221,7 @@ def _check_together(
     checkpoint: PathLike | None,
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
-    team, hint = data.team, "Call fit in the same way in all processes."
+    team, hint = data.team, _ALIKE
     team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
     team.agree("num_restarts and processes", list(runs), hint)
     team.agree("whether there is a checkpoint", checkpoint is not None, hint)

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.frame_batches import FrameDataset
-from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
+from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
+from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
-from pyro_vgpds.training.checkpoints import read_snapshot
+from pyro_vgpds.training.checkpoints import read_own_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.training.run import Run, Watch
@@ -78,20 +79,20 @@ class BatchOptions:
         """
         assert self.batch_size is not None
         _check_guide(model, guide)
-        if isinstance(data, Sequences) and data.team.size > 1:
-            raise ValueError(
-                f"batch_size needs one process, but data is shared by {data.team.size}. Train on all sequences in each "
-                "step with several processes, or in batches with one."
-            )
         dataset = as_dataset(data)
-        units = dataset.num_units if dataset.num_sequences > 1 else dataset.num_frames
-        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units)
+        check_gaussian(getattr(model_of(guide), "output_likelihood", None), dataset.team)
+        several, frames = dataset.total_sequences > 1, dataset.num_frames
+        units, most = (dataset.total_sequences, dataset.fewest_sequences) if several else (frames, frames)
+        batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units, most)
         if num_steps is None:
             epochs = _EPOCHS if self.epochs is None else self.epochs
             check_count("epochs", epochs)
             num_steps = epochs * batches.num_batches
         rate, natural_rate, warmup, tolerance = numbers
         settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
+        hint = "Call fit in the same way in all processes."
+        every = [num_steps, *settings.stored(), *batches.stored(num_steps)]
+        dataset.team.agree("the settings of fit", every, hint)
         return BatchFit(guide, dataset, settings, batches)
 
 
@@ -110,12 +111,13 @@ class BatchFit:
         :param resume: a checkpoint to continue from.
         :raises ValueError: if it is of another run.
         """
-        snapshot, settings = None if resume is None else read_snapshot(resume), self.settings
+        snapshot, settings = None if resume is None else read_own_snapshot(resume, self.data.team), self.settings
         if snapshot is not None:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):
             explicit = self._explicit()
-            several = self.data.num_sequences > 1
+            check_same(self.data.team, model_of(explicit), explicit)
+            several = self.data.total_sequences > 1
             problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:
                 result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)

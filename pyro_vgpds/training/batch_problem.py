@@ -15,7 +15,6 @@ from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
-from pyro_vgpds.team import ALONE
 from pyro_vgpds.training.problem import Values, copies, noise_parameters, put_back
 from pyro_vgpds.training.settings import ResumeError
 
@@ -30,7 +29,6 @@ class BatchProblem:
     """
 
     outputs = None  # the factors of outputs that are not Gaussian
-    team = ALONE  # batches are trained on in one process
 
     def __init__(self, guide: AutoExplicit, data: SequenceDataset | FrameDataset) -> None:
         self.guide, self.model, self.data = guide, guide.collapsed_model, data
@@ -38,7 +36,8 @@ class BatchProblem:
         self.parameters = [p for p in (*self.model.parameters(), *guide.parameters()) if p.requires_grad]
         self.late = noise_parameters(self.model)
         self.best, self.best_bound = Values((), ()), -math.inf
-        self.frame_tensors: list[int] = []  # a checkpoint is not divided between processes
+        self.team = guide.data.team
+        self.frame_tensors: list[int] = []  # each process stores all of its own
         self._elbo = Collapsed_ELBO()
 
     def __enter__(self) -> BatchProblem:
@@ -94,10 +93,10 @@ class BatchProblem:
         self.natural.inducing_rate = rate
         bound = -float(self._elbo.loss_and_grads(self.model, self.guide, batch))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if not math.isfinite(bound) or not all(
+        finite = math.isfinite(bound) and all(
             bool(torch.isfinite(g).all()) for g in (*gradients, *self.natural.derivatives())
-        ):
-            raise NumericalError("the bound or one of its gradients is not finite.")
+        )
+        self.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         return bound
 
 

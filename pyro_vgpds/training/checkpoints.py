@@ -13,12 +13,12 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_not_negative
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.team import ALONE
-from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
-from pyro_vgpds.training.settings import METHODS
+from pyro_vgpds.team import ALONE, Team
+from pyro_vgpds.training.parts import check_parts, part_file, part_name, remove_old_parts, split_rows, unpack_parts
+from pyro_vgpds.training.settings import METHODS, ResumeError
 from pyro_vgpds.types import PathLike
 
-__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
+__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_own_snapshot", "read_snapshot", "write_checkpoint"]
 
 
 class Snapshot(TypedDict):
@@ -40,10 +40,14 @@ class Checkpoints:
 
     :param data: the sequences of this process. Several processes each write a part, see
         :mod:`pyro_vgpds.training.parts`. Default: one process writes everything.
+    :param team: the processes of a run in batches, without ``data``. Each has a snapshot of its own.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
-    def __init__(self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | None = None) -> None:
+    def __init__(
+        self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | None = None,
+        team: Team = ALONE,
+    ) -> None:  # fmt: skip
         if steps is not None:
             check_count("checkpoint_steps", steps)
         if seconds is not None:
@@ -53,7 +57,8 @@ class Checkpoints:
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
-        self.team, self.frames = (ALONE, 0) if data is None else (data.team, data.num_frames)
+        self.team = team if data is None else data.team
+        self.frames = None if data is None else data.num_frames
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -79,7 +84,7 @@ class Checkpoints:
 
     def _write_together(self, step: int, snapshot: Snapshot) -> None:
         team, path = self.team, self.path
-        rest, rows = split_rows(dict(snapshot))
+        rest, rows = ({**snapshot, "state": []}, snapshot) if self.frames is None else split_rows(dict(snapshot))
         names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.frames)
         with team.together():
             write_checkpoint(path.absolute().parent / names[team.rank], rows)
@@ -110,12 +115,36 @@ def read_checkpoint(path: PathLike) -> Any:
         raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
 
 
-def read_snapshot(path: PathLike, data: Sequences | None = None) -> Snapshot:
+def read_snapshot(path: PathLike, data: Sequences) -> Snapshot:
     """The snapshot of a run, with the rows of the frames of this process.
 
-    :param data: the sequences of this process. Default: a run in batches, whose checkpoint is one file.
+    :param data: the sequences of this process.
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
+    return cast(Snapshot, unpack_parts(Path(path), _checked(path), data, read_checkpoint))
+
+
+def read_own_snapshot(path: PathLike, team: Team = ALONE) -> Snapshot:
+    """The snapshot of a run in batches.
+
+    :param team: the processes, each of which has a snapshot of its own, with the order of its own sequences.
+    :raises FileFormatError: as :func:`read_snapshot`.
+    :raises ResumeError: if there were another number of processes.
+    """
+    content = _checked(path)
+    names = content.get("parts", [])
+    if len(names) != (0 if team.size == 1 else team.size):
+        raise ResumeError(
+            f"Cannot resume: the checkpoint {path} is of {max(1, len(names))} process{'es' * (len(names) > 1)}, but "
+            f"there are {team.size}. A run in batches continues with the same number of processes."
+        )
+    if team.size == 1:
+        return cast(Snapshot, content)
+    file = part_file(Path(path), names[team.rank])
+    return cast(Snapshot, _checked(file))
+
+
+def _checked(path: PathLike) -> dict[str, Any]:
     content = read_checkpoint(path)
     missing = sorted(_PARTS.keys() - (content if isinstance(content, dict) else {}))
     if missing:
@@ -125,11 +154,7 @@ def read_snapshot(path: PathLike, data: Sequences | None = None) -> Snapshot:
             raise FileFormatError(f"{path} is not a checkpoint of fit: it has another {name}, {content[name]!r:.80}.")
     if not _are_places(content.get("frame_tensors", []), len(content["state"])):
         raise FileFormatError(f"{path} is not a checkpoint of fit: it has another frame_tensors.")
-    if data is None:
-        if "parts" in content:
-            raise FileFormatError(f"{path} is a checkpoint of several processes, not of a run in batches.")
-        return cast(Snapshot, content)
-    return cast(Snapshot, unpack_parts(Path(path), content, data, read_checkpoint))
+    return cast("dict[str, Any]", content)
 
 
 def _are_places(value: object, count: int) -> bool:

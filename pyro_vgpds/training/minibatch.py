@@ -44,7 +44,8 @@ class BatchSettings:
     batch_size: int
     schedule: str
     inducing_rate: float | None
-    num_units: int  #: sequences, or frames of a single one
+    num_units: int  #: sequences in all processes, or frames of a single one
+    most_batches: int  #: of an epoch: each process has a sequence or more in each of them
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
@@ -55,7 +56,7 @@ class BatchSettings:
     @property
     def num_batches(self) -> int:
         """The number of batches of an epoch."""
-        return -(-self.num_units // self.batch_size)
+        return min(-(-self.num_units // self.batch_size), self.most_batches)
 
     def rate(self, count: int, step: int, num_steps: int) -> float:
         """ρ of q(U) of a step: the first ones average what they see.
@@ -126,7 +127,7 @@ class BatchSteps:
 
         :raises NumericalError: if the bound is not finite there.
         """
-        state = BatchState(torch.randperm(self.batches.num_units))
+        state = BatchState(torch.randperm(self.problem.data.num_units))
         try:
             return replace(state, bound=self._evaluate(state)[1])
         except NumericalError as error:
@@ -180,7 +181,7 @@ class BatchSteps:
             if state.undo is None:
                 raise
             return self._undone(state, state.undo)
-        level = bound / (batch.scale * max(1, batch.sequences.num_observed))
+        level = bound / (batch.scale * max(1, batch.num_observed))
         if level < state.level - _BAD_DROP and state.undo is not None and state.length > _LEAST_AFTER_DROP:
             return self._undone(state, state.undo)
         if state.visited < settings.num_warmup:
@@ -200,15 +201,15 @@ class BatchSteps:
         self.adam.step(state.length * self.batches.pace(state.visited, settings.num_steps))
         new = replace(
             state, visited=state.visited + 1, bound=bound, length=min(1.0, 1.2 * state.length), undo=undo,
-            sum=state.sum + bound * len(batch.indices) / batch.num_sequences,
+            sum=state.sum + bound * batch.count / batch.num_sequences,
             level=level if state.level == -math.inf else _MEMORY * state.level + (1.0 - _MEMORY) * level,
         )  # fmt: skip
         return self._next_epoch(new) if new.visited % self.batches.num_batches == 0 else new
 
     def _next_epoch(self, state: BatchState) -> BatchState:
-        size = max(abs(state.sum), float(self.problem.data.num_frames))
+        size = max(abs(state.sum), float(self.problem.guide.data.total_frames))
         quiet = state.quiet + 1 if abs(state.sum - state.mean) <= self._small * size else 0
-        order = torch.randperm(self.batches.num_units)
+        order = torch.randperm(self.problem.data.num_units)
         return replace(state, order=order, sum=0.0, mean=state.sum, quiet=quiet)
 
     def bounds(self, state: BatchState) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.team import ProcessError
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["check_parts", "part_name", "remove_old_parts", "split_rows", "unpack_parts"]
+__all__ = ["check_parts", "part_file", "part_name", "remove_old_parts", "split_rows", "unpack_parts"]
 
 Reader: TypeAlias = Callable[[Path], Any]
 _LISTS = ("state", "best")  # of a snapshot, whose tensors may have a row for each frame
@@ -40,6 +40,20 @@ def split_rows(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[
 def part_name(path: Path, step: int, rank: int) -> str:
     """The name of the file of one process."""
     return f"{path.name}.part{rank}.{step}"
+
+
+def part_file(path: Path, name: object) -> Path:
+    """The file of a part.
+
+    :param path: the checkpoint.
+    :param name: the name in it.
+    :raises FileFormatError: if it does not exist.
+    """
+    plain = isinstance(name, str) and Path(name).name == name
+    file = path.absolute().parent / str(name)
+    if not plain or not file.is_file():
+        raise FileFormatError(f"{path} needs its part {file}, which does not exist.")
+    return file
 
 
 def remove_old_parts(path: Path, kept: list[str]) -> None:
@@ -119,9 +133,7 @@ def _are_parts(names: object, frames: object) -> bool:
 
 
 def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, list[Tensor]]:
-    file = path.absolute().parent / name
-    if not file.is_file():
-        raise FileFormatError(f"{path} needs its part {file}, which does not exist.")
+    file = part_file(path, name)
     part = read(file)
     good = isinstance(part, dict) and part.keys() == set(_LISTS)
     if not good or any(not isinstance(x, Tensor) or len(x) != count for rows in part.values() for x in rows):

@@ -65,7 +65,8 @@ def one(folder):
 
 @pytest.fixture(scope="module")
 def two(folder, one):
-    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors dates"
+    every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
+    every += "dates batches direct_batches batch_fits single_sequences"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -78,7 +79,7 @@ def three(folder, two):
     for file in folder.iterdir():
         if file.name.startswith("of "):
             (other / file.name).write_bytes(file.read_bytes())
-    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints")
+    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints", "batches")
     return lambda check: [json.loads((other / f"{check} {rank}.json").read_text()) for rank in range(3)], kept
 
 
@@ -89,14 +90,41 @@ def largest(found) -> float:
     return max(map(largest, found)) if isinstance(found, list) else found
 
 
-@pytest.mark.parametrize("check", ["gradients", "accumulated", "natural", "trained", "starts", "priors", "amortised"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        "gradients",
+        "accumulated",
+        "natural",
+        "trained",
+        "starts",
+        "priors",
+        "amortised",
+        "batches",
+        "direct_batches",
+        "single_sequences",
+    ],
+)
 def test_two_processes_are_one(two, check):
     assert largest(two(check)) < SAME
 
 
-@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts"])
+@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts", "batches"])
 def test_three_processes_are_one(three, check):
     assert largest(three[0](check)) < SAME
+
+
+def test_fit_in_batches(folder, two):
+    first, second = two("batch_fits")
+    assert first[1] == second[1]
+    never, resumed, read = first[1]
+    assert largest([first[0], second[0]]) < SAME
+    assert resumed == never  # the same bits
+    assert read == pytest.approx(never, rel=1e-10)  # from a dataset of each process
+    data = make_data(LENGTHS)
+    path = folder / "batches of 2"
+    with pytest.raises(ValueError, match="is of 2 processes, but there are 1"):
+        fit(*make_model(data), data, batch_size=3, resume=path)
 
 
 def test_numerical_error_of_one_undoes_the_step_of_all(two):
@@ -163,6 +191,20 @@ ERRORS = {
     "twice": "ValueError: data is shared with the other processes already",
     "type": r"TypeError: data must be Sequences\(t, y\), but got list",
     "settings": "ProcessError: the settings of fit must be the same in all processes",
+    "batch settings": "ProcessError: the settings of fit must be the same in all processes",
+    "batch checkpoint": "ResumeError: Cannot resume: the checkpoint .* is of 1 process, but there are 2",
+    "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
+    "part": r"ValueError: part needs all sequences in one process, but data is shared by 2.*gather\(guide.collapsed",
+    "frames": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
+    "frames of a dataset": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
+    **{
+        f"poisson {name}": r"ValueError: data is shared by 2 processes, but a model with the likelihood Poisson\(.*\) "
+        "needs data in one: .* Give all sequences to one process"
+        for name in ("guide", "batch", "fit", "collapsed")
+    },
+    "datasets": "ProcessError: data must be Sequences in all processes, or a SequenceDataset in all of them",
+    "other datasets": "ProcessError: the number of outputs must be the same in all processes, but process 0 has 5",
+    "dataset twice": "ValueError: data is shared with the other processes already",
     "parameters": "ProcessError: model.noise_unconstrained must be the same in all processes, but differ.*same seed",
     "lbfgs": "ValueError: method='lbfgs' needs data in one process",
     "restarts": "ValueError: data of several processes need processes=1",

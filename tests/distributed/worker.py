@@ -7,12 +7,14 @@ import json
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import Adam
 
@@ -26,17 +28,23 @@ from problems import make_data, make_model  # noqa: E402
 from pyro_vgpds import (  # noqa: E402
     VGPDS,
     AmortizedOpperArchambeau,
+    AutoExplicit,
     AutoOpperArchambeau,
     Collapsed_ELBO,
+    MinibatchNaturalGradient,
     NaturalGradient,
     NumericalError,
     Posterior,
+    SequenceDataset,
     Sequences,
     auto,
     distributed,
     fit,
     save,
 )  # fmt: skip
+from pyro_vgpds.data import FrameDataset  # noqa: E402
+from pyro_vgpds.inference import streaming  # noqa: E402
+from pyro_vgpds.inference.direct import is_plain  # noqa: E402
 
 FOLDER = Path(sys.argv[1])
 LENGTHS = (7, 4, 1, 9, 6)
@@ -278,6 +286,126 @@ def checkpoints(rank):
 
 
 @check
+def batches(rank):
+    """Batches of the sequences of each process, which together are one batch: five steps, and a pass over all."""
+    found = {}
+    for name, options in FEW.items():
+        model, guide, whole, part, data, rows = problem(**options)
+        start = {k: v.clone() for k, v in model.state_dict().items()}
+        first = distributed.shard(whole)
+        own = len(first.lengths)
+        before = sum(data.team.gather(own)[:rank])
+        mine = [[0], [own - 1], list(range(own)), [0], [own - 1]]  # of each process
+        every = [sorted(i for some in data.team.gather([before + i for i in step]) for i in some) for step in mine]
+        reached = []
+        for sites, on, steps in ((guide, whole, every), (part, data, mine)):
+            pyro.clear_param_store()
+            model.load_state_dict(start)
+            with distributed.independent():
+                explicit = AutoExplicit.from_collapsed(sites, on)
+                svi = SVI(model, explicit, Adam({"lr": 0.01}), Collapsed_ELBO())
+                losses = []
+                with MinibatchNaturalGradient(explicit, inducing_rate=0.4) as natural:
+                    for step in steps:
+                        batch = explicit.data.batch(step)
+                        losses.append(svi.step(batch))
+                        natural.step(0.6)
+                losses += [Collapsed_ELBO().loss(model, explicit, batch), explicit.collect(batch_size=2)]
+            numbers = [v.clone() for v in model.state_dict().values()]
+            a = explicit.dual.a[explicit.dual.of_output]
+            reached.append(([torch.tensor(losses), *numbers, explicit.dual.v, a], [explicit.eta, explicit.lam]))
+        (one, one_sites), (many, many_sites) = reached
+        found[name] = [difference(many, one), difference(many_sites, [x[rows] for x in one_sites])]
+    return found
+
+
+@check
+def direct_batches(rank):
+    """Bound and gradients of a batch without a trace, compared with those by a trace."""
+    found = {}
+    for name, options in FEW.items():
+        model, _, _, part, data, _ = problem(**options)
+        explicit = AutoExplicit.from_collapsed(part, data)
+        batch, parameters, reached = explicit.data.batch([0]), list(model.parameters()), []
+        with MinibatchNaturalGradient(explicit, inducing_rate=0.4) as natural:
+            for step in range(4):
+                with poutine.block() if step % 2 == 0 else nullcontext():  # a handler, with which there is a trace
+                    assert is_plain(model, explicit, batch) == (step % 2 == 1)
+                    for parameter in parameters:
+                        parameter.grad = None
+                    more = Collapsed_ELBO().loss(model, explicit, batch)
+                    loss = Collapsed_ELBO().loss_and_grads(model, explicit, batch)
+                gradients = [*(p.grad.clone() for p in parameters), *natural.derivatives()]
+                reached.append([torch.tensor([loss, more]), *gradients])
+                if step == 1:
+                    natural.step(0.6)
+        found[name] = [difference(reached[1], reached[0]), difference(reached[3], reached[2])]
+    return found
+
+
+@check
+def batch_fits(rank):
+    """With all sequences in a batch, fit is that of one process; a run that continues is one that never stopped."""
+    model, guide, whole, part, data, rows = problem()
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    sites = [value.clone() for value in sites_of(part)]
+    options = {"batch_size": len(LENGTHS), "epochs": 6, "learning_rate": 0.01}
+    with distributed.independent():
+        one = fit(model, guide, whole, **options)
+    wanted = [v.clone() for v in model.state_dict().values()]
+    model.load_state_dict(start)
+    many = fit(model, part, data, **options)
+    equal = [
+        abs(many.bound - one.bound) / abs(one.bound),
+        difference(list(model.state_dict().values()), wanted),
+        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
+    ]
+
+    def again(num_steps, on=data, **more):
+        pyro.set_rng_seed(7 + rank)
+        model.load_state_dict(start)
+        part.set(*sites)
+        return fit(model, part, on, batch_size=3, num_steps=num_steps, schedule="constant", warmup=0, **more)
+
+    path, items = FOLDER / f"batches of {data.team.size}", [(t.numpy(), y.numpy()) for t, y in pairs(data)]
+    never = again(6).bound
+    again(3, checkpoint=path, checkpoint_steps=2)
+    resumed = again(6, resume=path).bound
+    dataset = distributed.share(SequenceDataset(items))
+    return [equal, [never, resumed, again(6, on=dataset).bound]]
+
+
+@check
+def single_sequences(rank):
+    """With one sequence in each process a batch has sequences; long ones are summed in batches of frames."""
+    whole = make_data((7, 4))
+    model, guide = make_model(whole, noise=0.3, jitter=1e-2)
+    data = distributed.shard(whole)
+    rows = slice(data.offset, data.offset + data.num_frames)
+    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach()[rows], lam=guide.lam.detach()[rows])
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    options = {"batch_size": 2, "epochs": 4, "learning_rate": 0.01}
+    with distributed.independent():
+        one = fit(model, guide, whole, **options)
+    wanted = [v.clone() for v in model.state_dict().values()]
+    model.load_state_dict(start)
+    streaming._FRAMES, usual = 3, streaming._FRAMES
+    try:
+        many = fit(model, part, data, **options)
+    finally:
+        streaming._FRAMES = usual
+    return [
+        abs(many.bound - one.bound) / abs(one.bound),
+        difference(list(model.state_dict().values()), wanted),
+        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
+    ]
+
+
+def pairs(data):
+    return zip(data.times.t.split(data.lengths), data.read().split(data.lengths), strict=True)
+
+
+@check
 def dates(rank):
     """Times count from the earliest date of all processes."""
     days = np.datetime64("2024-01-01") + np.arange(3) + rank
@@ -330,6 +458,24 @@ def errors(rank):
         y[0][0] = 2.0
         VGPDS.from_data(distributed.shard(Sequences([np.arange(n) for n in LENGTHS], y)), likelihood="poisson")
 
+    def poisson():
+        y = np.random.default_rng(rank).poisson(3.0, (12, 2)).astype(float)
+        own = Sequences([np.arange(6)] * 2, [y[:6], y[6:]])
+        model = VGPDS.from_data(own, latent_dim=1, num_inducing=3, likelihood="poisson")
+        return model, distributed.share(SequenceDataset(own))
+
+    def poisson_batch():
+        model, many = poisson()
+        model(many.batch([0]))
+
+    def poisson_fit():
+        model, many = poisson()
+        fit(model, AutoOpperArchambeau(model), many, batch_size=2)
+
+    def poisson_collapsed():
+        model, many = poisson()
+        AutoExplicit.from_collapsed(AutoOpperArchambeau(model), many)
+
     def drawn():
         pyro.clear_param_store()
         Trace_ELBO().loss(model, part, shared)
@@ -354,6 +500,19 @@ def errors(rank):
         "twice": lambda: distributed.shard(shared),
         "type": lambda: distributed.share([1.0]),
         "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
+        "batch settings": lambda: fit(model, part, shared, batch_size=3 + rank),
+        "batch checkpoint": lambda: fit(model, part, shared, batch_size=3, resume=FOLDER / "of 1"),
+        "explicit": lambda: distributed.gather(AutoExplicit(model, shared, start=tuple(sites_of(part))), shared),
+        "part": lambda: AutoExplicit(model, shared, start=tuple(sites_of(part))).part([0]),
+        "frames": lambda: FrameDataset(shared),
+        "frames of a dataset": lambda: FrameDataset(distributed.share(SequenceDataset(few))),
+        "poisson guide": lambda: AutoExplicit(*poisson()),
+        "poisson batch": poisson_batch,
+        "poisson fit": poisson_fit,
+        "poisson collapsed": poisson_collapsed,
+        "datasets": lambda: distributed.share(SequenceDataset(few) if rank else few),
+        "other datasets": lambda: distributed.share(SequenceDataset(other)),
+        "dataset twice": lambda: distributed.share(distributed.share(SequenceDataset(data))),
         "parameters": lambda: fit(seeds, hand, shared, num_steps=5),
         "lbfgs": lambda: fit(model, part, shared, method="lbfgs"),
         "restarts": lambda: fit(model, part, shared, num_restarts=2, processes=2),
