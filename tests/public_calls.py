@@ -638,6 +638,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "LikelihoodParameters.add_parameter": lambda k: (likelihoods.Gaussian().add_parameter, {
         "name": "own", "value": None, "default": 2.0, "constraint": torch.distributions.constraints.positive,
         "per_output": False}),
+    "LikelihoodParameters.choose": lambda k: (likelihoods.Gaussian().choose, {"name": "scale", "value": 2.0}),
     "LikelihoodParameters.fix": lambda k: (lambda names: likelihoods.Gaussian().fix(names), {"names": "scale"}),
     "parse_likelihood": lambda k: (likelihoods.parse_likelihood, {"likelihood": "poisson"}),
     "register_likelihood": lambda k: (likelihoods.register_likelihood, {"likelihood": None, "name": "own"}),

@@ -63,6 +63,7 @@ class LikelihoodParameters(ParameterModule):
 
         :param name: the parameter. If it was given, nothing changes.
         :param value: as in :meth:`add_parameter`, or a ``PyroParam`` with a constraint of its own.
+        :raises ValueError: if there is no such parameter, or the value does not satisfy its constraint.
 
         >>> from pyro_vgpds.likelihoods import StudentT
         >>> likelihood = StudentT(scale=0.5)
@@ -70,6 +71,7 @@ class LikelihoodParameters(ParameterModule):
         >>> likelihood
         StudentT(scale=0.5, df=10)
         """
+        self._check_name(name)
         if name in self.unset:
             fixed = self.is_fixed(name)
             self.assign(name, value)
@@ -97,16 +99,19 @@ class LikelihoodParameters(ParameterModule):
         StudentT(scale=0.1, df=4 (fixed))
         """
         for name in names or self._names:
-            if not isinstance(name, str) or name not in self._names:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
-                )
+            self._check_name(name)
             if self.prior(name) is not None:
                 raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number first.")
             value = getattr(self, name).detach().clone()
             delattr(self, name)
             self.register_buffer(name, value)
         return self
+
+    def _check_name(self, name: str) -> None:
+        if not isinstance(name, str) or name not in self._names:
+            raise ValueError(
+                f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._pyro_context.active:  # reading it alone is harmless, and PyroModule would refuse it afterwards
