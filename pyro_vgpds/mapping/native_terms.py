@@ -57,7 +57,8 @@ def is_compiled(v: Tensor, psi2: Tensor) -> bool:
     :param v: (C, M, W).
     :param psi2: (C, M, M).
     """
-    fits = 0 < v.shape[1] <= _MOST and v.numel() > 0 and not torch.jit.is_tracing()
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    fits = 0 < v.shape[1] <= _MOST and v.numel() > 0 and not traced
     return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and _library() is not None
 
 
