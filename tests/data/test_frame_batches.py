@@ -9,11 +9,10 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from batch_problems import assert_near, batch_terms, trained
 
 from pyro_vgpds import (
-    VGPDS,
     AutoExplicit,
-    AutoOpperArchambeau,
     Collapsed_ELBO,
     MinibatchNaturalGradient,
     NaturalGradient,
@@ -24,7 +23,6 @@ from pyro_vgpds import (
 )
 from pyro_vgpds.data import FrameDataset, MappedSequences
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
 
 
 def problem(num_frames=30, likelihood=None, structure="markov"):
@@ -34,18 +32,7 @@ def problem(num_frames=30, likelihood=None, structure="markov"):
         y = (y > y.mean(0)).to(y)
     y[4:9, 1], y[20] = torch.nan, torch.nan
     data = Sequences(data.times.t, y)
-    model = VGPDS.from_data(
-        data, 2, 6, temporal=Matern32() + White(0.1) + Bias(0.1), mapping=ARDRBF() + White(1e-2) + Bias(0.1),
-        structure=structure, likelihood=likelihood,
-    )  # fmt: skip
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=4, tolerance=0.0)
-    return model, guide, data
-
-
-def assert_near(found, wanted, tolerance):
-    for a, b in zip(found, wanted, strict=True):
-        assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max().clamp_min(1e-3))
+    return trained(data, structure=structure, likelihood=likelihood)
 
 
 @pytest.mark.parametrize("likelihood", [None, "bernoulli"])
@@ -74,14 +61,7 @@ def test_averages_over_batches_are_those_of_all_frames():
     explicit.collect()
 
     def evaluate(rows):
-        model.zero_grad()
-        batch = frames.batch(rows)
-        loss = torch.tensor(Collapsed_ELBO().loss_and_grads(model, explicit, batch))
-        gradients = [p.grad.clone() for p in model.parameters()]
-        with MinibatchNaturalGradient(explicit, 1.0) as natural:
-            Collapsed_ELBO().loss(model, explicit, batch)
-            dual = natural.u.dual
-        return [loss, *gradients, dual.a[dual.of_output], dual.v]
+        return batch_terms(model, explicit, frames.batch(rows))
 
     order = torch.randperm(30)
     parts = [evaluate(torch.cat(both)) for both in itertools.combinations(order.split(6), 2)]

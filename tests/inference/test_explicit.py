@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from batch_problems import assert_near, batch_terms, several_sequences, trained
 from pyro.infer import SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
@@ -23,12 +24,11 @@ from pyro_vgpds import (
     NaturalGradient,
     Posterior,
     SequenceDataset,
-    Sequences,
     Subsampled,
     fit,
 )
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
+from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.mapping import Dual, ExplicitGP, InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.sums import added_sums, frame_sums
 
@@ -37,23 +37,7 @@ COUNT = 5
 
 def problem(gaps=True, per_output=True, structure=None):
     """Sequences with gaps of all kinds, and a model with a well-conditioned K_MM."""
-    data = make_sequences(num_sequences=COUNT, num_outputs=4, length=(9, 14)).sequences()
-    if gaps:
-        y = [part.clone() for part in data.read().split(data.lengths)]
-        y[0][2:6, 1], y[3][:, 2], y[1][4] = torch.nan, torch.nan, torch.nan
-        data = Sequences(list(data.times.t.split(data.lengths)), y)
-    model = VGPDS.from_data(
-        data, 2, 6, temporal=Matern32() + White(0.1) + Bias(0.1), mapping=ARDRBF() + White(1e-2) + Bias(0.1),
-        noise_per_output=per_output, structure=structure,
-    )  # fmt: skip
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=4, tolerance=0.0)
-    return model, guide, data
-
-
-def assert_near(found, wanted, tolerance):
-    for a, b in zip(found, wanted, strict=True):
-        assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max().clamp_min(1e-3))
+    return trained(several_sequences(COUNT, gaps), noise_per_output=per_output, structure=structure)
 
 
 @pytest.mark.parametrize("gaps", [False, True])
@@ -87,14 +71,7 @@ def test_averages_over_all_batches_are_those_of_all_sequences():
     explicit.collect()
 
     def evaluate(indices):
-        model.zero_grad()
-        batch = many.batch(indices)
-        loss = torch.tensor(Collapsed_ELBO().loss_and_grads(model, explicit, batch))
-        gradients = [p.grad.clone() for p in model.parameters()]
-        with MinibatchNaturalGradient(explicit, 1.0) as natural:
-            Collapsed_ELBO().loss(model, explicit, batch)
-            dual = natural.u.dual
-        return [loss, *gradients, dual.a[dual.of_output], dual.v]
+        return batch_terms(model, explicit, many.batch(indices))
 
     parts = [evaluate(indices) for indices in itertools.combinations(range(COUNT), 2)]
     assert_near([torch.stack(part).mean(0) for part in zip(*parts, strict=True)], evaluate(range(COUNT)), 1e-10)

@@ -10,13 +10,12 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from batch_problems import assert_near, trained
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.optim import Adam
 
 from pyro_vgpds import (
-    VGPDS,
     AutoExplicit,
-    AutoOpperArchambeau,
     Collapsed_ELBO,
     MinibatchNaturalGradient,
     NaturalGradient,
@@ -29,7 +28,6 @@ from pyro_vgpds import (
     save_posterior,
 )
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 
@@ -55,18 +53,7 @@ def problem(name, num_steps=4):
         y = torch.poisson(2.0 * (0.7 * f).exp())
     y[2:5, 1] = torch.nan
     data = Sequences(list(base.times.t.split(base.lengths)), list(y.split(base.lengths)))
-    model = VGPDS.from_data(
-        data, 2, 6, temporal=Matern32() + White(0.1) + Bias(0.1), mapping=ARDRBF() + White(1e-2) + Bias(0.1),
-        likelihood=likelihood,
-    )  # fmt: skip
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=num_steps, tolerance=0.0)
-    return model, guide, data
-
-
-def assert_near(found, wanted, tolerance):
-    for a, b in zip(found, wanted, strict=True):
-        assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max().clamp_min(1e-3))
+    return trained(data, num_steps, likelihood=likelihood)
 
 
 @pytest.mark.parametrize("name", [*EXACT, "poisson"])

@@ -9,6 +9,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from batch_problems import several_sequences, trained
 
 from pyro_vgpds import (
     VGPDS,
@@ -16,7 +17,6 @@ from pyro_vgpds import (
     AutoOpperArchambeau,
     Posterior,
     SequenceDataset,
-    Sequences,
     Solver,
     fit,
     load,
@@ -25,9 +25,8 @@ from pyro_vgpds import (
     save_posterior,
 )
 from pyro_vgpds.data import MappedSequences
-from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.inference.partial import PartialGuide
-from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
+from pyro_vgpds.kernels import Bias, White
 from pyro_vgpds.mapping.remembered import joined_groups, remembered_psi
 from pyro_vgpds.mapping.sums import added_sums, frame_sums, removed_sums, rescaled_sums
 
@@ -35,18 +34,7 @@ COUNT = 4
 
 
 def problem(gaps=True, per_output=True):
-    data = make_sequences(num_sequences=COUNT, num_outputs=4, length=(9, 14)).sequences()
-    if gaps:
-        y = [part.clone() for part in data.read().split(data.lengths)]
-        y[0][2:6, 1], y[3][:, 2], y[1][4] = torch.nan, torch.nan, torch.nan
-        data = Sequences(list(data.times.t.split(data.lengths)), y)
-    model = VGPDS.from_data(
-        data, 2, 6, temporal=Matern32() + White(0.1) + Bias(0.1), mapping=ARDRBF() + White(1e-2) + Bias(0.1),
-        noise_per_output=per_output,
-    )  # fmt: skip
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=4, tolerance=0.0)
-    return model, guide, data
+    return trained(several_sequences(COUNT, gaps), noise_per_output=per_output)
 
 
 def partly(data, hidden=2):
