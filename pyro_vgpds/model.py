@@ -221,11 +221,11 @@ class VGPDS(ParameterModule):
             Default: 40, or less for few outputs or frames.
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames. A linear mapping
             (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
-        :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For several sequences the
-            lengthscale is fixed, at most at one period. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence
-            has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
-            parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
+        :param temporal: k_x. Default: ``Matern32() * Cosine() + White(1e-2) + Bias(0.1)``. For a single sequence with a
+            clear cycle, ``Matern32()`` is added and there are three cosines, with the period of the cycle, a half and a
+            third of it. A single sequence has no ``Cosine()`` if oscillations do not predict one half of it from the
+            other. Each latent dimension has parameters of its own. Variances that are redundant with the weights of the
+            mapping are fixed.
             With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from

@@ -15,7 +15,8 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
 from pyro_vgpds.kinds import check_kind
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.arguments import read_new_data
 from pyro_vgpds.prediction.starts import nearest_frames

@@ -129,21 +129,6 @@ def start_kernels(
         _slow_down(temporal, times, moving, static_dim)
     elif default_temporal:
         temporal.per_dimension(moving)
-    if default_temporal and (start.team.size > 1 or len(start.times.lengths) > 1):
-        _fade(temporal)
-
-
-def _fade(kernel: Kernel) -> None:
-    """Fix the lengthscales of oscillations, at most at one period.
-
-    Training on a few sequences would make them longer, and a new sequence does not follow the exact rhythm of others.
-    """
-    period = next((leaf.period.detach() for leaf in kernel.leaves() if isinstance(leaf, Cosine)), None)
-    if period is None:
-        return
-    for leaf in kernel.leaves():
-        if isinstance(leaf, Matern32):
-            leaf.set("lengthscale", torch.minimum(leaf.lengthscale.detach(), period)).fix("lengthscale")
 
 
 def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""q(U), and the outputs at new latent points under it.
+r"""q(U), and moments of the outputs at uncertain latent points under it.
 
 With L Lᵀ = K_MM and u_d = L v_d, the optimal q(U) of the collapsed bound is, for an output of a group with
 A = L⁻¹ Ψ2 L⁻ᵀ = U diag(e) Uᵀ and noise 1/β,
@@ -12,7 +12,6 @@ In the basis U every output of the group is diagonal, whether outputs share a no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,14 +20,11 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, added_groups
-from pyro_vgpds.types import Shape
 
-__all__ = ["FrameStatistics", "InducingPosterior", "OutputMoments", "OutputWeights", "PosteriorGP"]
+__all__ = ["Excess", "FrameStatistics", "InducingPosterior", "OutputMoments", "OutputWeights"]
 
 _CACHED = 1 << 24  # numbers of v̄ (M, D) up to which it is cached and not computed again block by block
 _BLOCK = 1 << 21  # largest array of frames by outputs, or of M by outputs
@@ -42,10 +38,24 @@ class FrameStatistics(NamedTuple):
     psi0: Tensor
     k: Tensor
     a: Tensor
+    excess: Tensor | None = None  #: GᵀΔG (T, M, M) of latent points with covariances diag(s) + Δ
 
     def spread(self) -> Tensor:
         """The effect of the latent points' uncertainty, L⁻¹(Ψ2 − ψ1 ψ1ᵀ)L⁻ᵀ, (T, M, M)."""
-        return self.a - self.k.unsqueeze(-1) * self.k.unsqueeze(-2)
+        own = self.a - self.k.unsqueeze(-1) * self.k.unsqueeze(-2)
+        return own if self.excess is None else own + self.excess
+
+
+class Excess(NamedTuple):
+    """Δ of the covariances diag(s) + Δ of some latent points: what independent latent dimensions do not have."""
+
+    frames: Tensor  #: which points, (P,), increasing
+    covariance: Tensor  #: Δ, (P, Q, Q)
+
+    def within(self, rows: slice) -> Excess:
+        """That of the points ``rows``, counted from the first of them."""
+        here = (self.frames >= rows.start) & (self.frames < rows.stop)
+        return Excess(self.frames[here] - rows.start, self.covariance[here])
 
 
 class OutputWeights(NamedTuple):
@@ -92,6 +102,7 @@ class InducingPosterior:
         self.scaled_noise, self.noise = likelihood.noise, likelihood.noise_variance
         self.factor = self.basis.factor()
         groups = likelihood.groups_of(data)
+        self._observed = groups.mask, groups.of_column
         mask = groups.mask if weight is None else weight.unsqueeze(0) if groups.mask is None else groups.mask * weight
         a = whiten(self.factor, self.basis.psi2(mean, variance, mask))
         self.of_column, a = added_groups(groups.of_column, a, remembered)
@@ -101,6 +112,20 @@ class InducingPosterior:
         small = self.basis.size * self.num_outputs <= _CACHED
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
+    def frames_of(self, output: int) -> Tensor:
+        """1 for frames of the data in which an output was observed, else 0, (N,)."""
+        mask, group = self._observed[0], int(self._observed[1][output])
+        if group < 0:
+            return self._k.new_zeros(len(self._k))
+        return self._k.new_ones(len(self._k)) if mask is None else mask[group]
+
+    def partial_frames(self) -> Tensor:
+        """The frames of the data in which some output was not observed, (P,)."""
+        mask, group = self._observed
+        if bool((group < 0).any()):
+            return torch.arange(len(self._k), device=group.device)
+        return torch.zeros_like(group[:0]) if mask is None else (mask.amin(0) == 0.0).nonzero().squeeze(-1)
+
     def noise_of(self, index: Tensor) -> Tensor:
         """Noise variances of some outputs in the data's units, (d,)."""
         return self._scaled_noise_of(index) * self.output_scale[index].square()
@@ -108,14 +133,18 @@ class InducingPosterior:
     def _scaled_noise_of(self, index: Tensor) -> Tensor:
         return self.scaled_noise[index] if len(self.scaled_noise) > 1 else self.scaled_noise.expand(len(index))
 
-    def columns(self) -> Iterator[OutputWeights]:
-        """q(V) of all outputs, a block of outputs of one group at a time."""
+    def columns(self, lagged: bool = False) -> Iterator[OutputWeights]:
+        """q(V) of all outputs, a block of outputs of one group at a time.
+
+        :param lagged: also of the lagged copies, which follow the data's own outputs.
+        """
+        start, stop = 0, self.data.num_outputs if lagged else self.num_outputs
         if self._cached is not None:
             yield from self._cached
-            return
+            start = self.num_outputs
         step = max(1, _BLOCK // max(self.basis.size, self.data.num_frames))
-        for start in range(0, self.num_outputs, step):
-            yield from self._make_columns(start, min(start + step, self.num_outputs))
+        for first in range(start, stop, step):
+            yield from self._make_columns(first, min(first + step, stop))
 
     def _make_columns(self, start: int, stop: int) -> Iterator[OutputWeights]:
         y = self._likelihood.targets(self.data, start, stop)
@@ -152,8 +181,13 @@ class InducingPosterior:
         root = root @ self.directions[group] / (1.0 + beta * self.eigenvalues[group]).sqrt()
         return root @ root.mT
 
-    def frames(self, mean: Tensor, variance: Tensor) -> Iterator[tuple[slice, FrameStatistics]]:
-        """Expectations for latent points N(mean_n, diag variance_n), (T, Q), some frames at a time."""
+    def frames(
+        self, mean: Tensor, variance: Tensor, excess: Excess | None = None
+    ) -> Iterator[tuple[slice, FrameStatistics]]:
+        """Expectations for latent points N(mean_n, diag variance_n), (T, Q), some frames at a time.
+
+        :param excess: what the covariances of some points have besides ``variance``. Its effect is linearised.
+        """
         step = max(1, _FRAMES // self.basis.size**2)
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
@@ -163,7 +197,24 @@ class InducingPosterior:
                 psi0.append(self.basis.kernel.psi0(mu, s, mask))
                 psi2.append(self.basis.psi2(mu, s, mask))
             k = self.whitened(mean[rows], variance[rows])
-            yield rows, FrameStatistics(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)))
+            more = None if excess is None else self._through(mean[rows], variance[rows], excess.within(rows))
+            yield rows, FrameStatistics(torch.cat(psi0), k, whiten(self.factor, torch.cat(psi2)), more)
+
+    def _through(self, mean: Tensor, variance: Tensor, excess: Excess) -> Tensor | None:
+        """GᵀΔG of some frames, (T, M, M), zero for those without an excess; None if no frame has one."""
+        if not len(excess.frames):
+            return None
+        slopes = self.slopes(mean[excess.frames], variance[excess.frames])
+        total = mean.new_zeros(len(mean), self.basis.size, self.basis.size)
+        return total.index_copy_(0, excess.frames, slopes.mT @ excess.covariance @ slopes)
+
+    def slopes(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """G, the derivatives of L⁻¹Ψ1ᵀ in the means of latent points, (T, Q, M): ∂E f_d/∂μ = G v̄_d."""
+        with torch.enable_grad():
+            mean = mean.detach().clone().requires_grad_()
+            k = self.whitened(mean, variance.detach())
+            parts = [torch.autograd.grad(column.sum(), mean, retain_graph=True)[0] for column in k.unbind(-1)]
+        return torch.stack(parts, -1)
 
     def whitened(self, mean: Tensor, variance: Tensor) -> Tensor:
         """L⁻¹Ψ1ᵀ of latent points as (T, M), by which E f_d = k v̄_d."""
@@ -205,95 +256,3 @@ class InducingPosterior:
             own[:, block.outputs] = block.variance
         full.diagonal(dim1=-2, dim2=-1).copy_(own)
         return full
-
-
-class PosteriorGP(Expandable):
-    """p(y given x, the training data): the outputs of new latent points under q(U), event shape (T, D).
-
-    Frames of one draw are coherent: they come from one draw of the function.
-
-    :param x: latent points (..., T, Q).
-    :param inducing: an :class:`InducingPosterior`.
-    :param include_noise: add the noise; without it the draws are of the function.
-    """
-
-    def __init__(self, x: Tensor, inducing: InducingPosterior, include_noise: bool = True) -> None:
-        self.x, self.inducing, self.include_noise = x, inducing, include_noise
-        super().__init__(x.shape[:-2], torch.Size((x.shape[-2], inducing.num_outputs)), validate_args=False)
-
-    def _whitened(self, x: Tensor) -> Tensor:
-        """L⁻¹K_M* as (..., T, M)."""
-        return solve_triangular(self.inducing.factor, self.inducing.basis.cov(x).mT, upper=False).mT
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, (..., T, D) each."""
-        u, k = self.inducing, self._whitened(self.x)
-        mean, variance = (self.x.new_empty(self._extended_shape()) for _ in range(2))
-        rest = (u.basis.kernel.cov_diag(self.x) - k.square().sum(-1)).clamp_min(0.0).unsqueeze(-1)
-        for part in u.columns():
-            mean[..., part.outputs] = k @ part.mean + u.output_mean[part.outputs]
-            own = ((k @ part.basis).square() @ part.shrink + rest) * part.scale.square()
-            variance[..., part.outputs] = own + u.noise_of(part.outputs) if self.include_noise else own
-        return mean, variance
-
-    @property
-    def mean(self) -> Tensor:
-        return self.moments()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        return self.moments()[1]
-
-    def sample(self, sample_shape: Shape = ()) -> Tensor:
-        with torch.no_grad():
-            y = self.x.new_empty(self._extended_shape(sample_shape))
-            x = self.x.expand(y.shape[:-2] + self.x.shape[-2:]).reshape((-1, *self.x.shape[-2:]))
-            size = x.shape[-2] * max(x.shape[-2], self.inducing.basis.size, min(y.shape[-1], _BLOCK))
-            step = max(1, _BLOCK // size)
-            for points, out in zip(x.split(step), y.view((-1, *self.event_shape)).split(step), strict=True):
-                self._draw(points, out)
-        return y
-
-    def _draw(self, x: Tensor, out: Tensor) -> None:
-        """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
-        u, k = self.inducing, self._whitened(x)
-        root = None if u.basis.is_exact else self._rest(x, k)
-        for part in u.columns():
-            spread = part.scale * part.shrink.sqrt()
-            v = part.mean + part.basis @ (spread * x.new_empty(len(x), *spread.shape).normal_())
-            f = k @ v
-            if root is not None:
-                f.addcmul_(root @ x.new_empty(*x.shape[:2], len(part.outputs)).normal_(), part.scale)
-            if self.include_noise:
-                f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
-            out[..., part.outputs] = f + u.output_mean[part.outputs]
-
-    def _rest(self, x: Tensor, k: Tensor) -> Tensor:
-        """The Cholesky factor of the covariance of f at x given the inducing variables."""
-        prior = self.inducing.basis.kernel.cov(x, x)
-        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
-        jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
-        return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The density of whole sequences given x: a T × T covariance for each output."""
-        if not self.include_noise:
-            raise NotImplementedError("PosteriorGP has no density without noise. Use include_noise=True.")
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError("PosteriorGP.log_prob needs finite values; Posterior.log_density takes NaN.")
-        u, k = self.inducing, self._whitened(self.x)
-        rest = u.basis.kernel.cov(self.x, self.x) - k @ k.mT
-        total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
-        for part in u.columns():
-            noise, rotated = part.noise, k @ part.basis
-            total = total - value.shape[-2] * part.scale.log().sum()
-            residual = (value[..., part.outputs] - u.output_mean[part.outputs] - k @ part.mean) / part.scale
-            same = 1 if len(u.scaled_noise) > 1 else len(part.outputs)  # outputs that share a covariance
-            for start in range(0, len(part.outputs), same):
-                covariance = rest + (rotated * part.shrink[:, start]) @ rotated.mT
-                factor = cholesky(add_diagonal(covariance, noise[start]), "the covariance of an output at new points")
-                white = solve_triangular(factor, residual[..., start : start + same], upper=False)
-                logdet = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-                constant = value.shape[-2] * math.log(2.0 * math.pi)
-                total = total - 0.5 * (white.square().sum((-2, -1)) + white.shape[-1] * (logdet + constant))
-        return total

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import is_whole
+from pyro_vgpds.checks import check_noise, is_whole, positive
 from pyro_vgpds.data.parts import check_zone
 from pyro_vgpds.data.reading import is_list, read_outputs, read_times, to_tensor
 from pyro_vgpds.data.sequences import Sequences
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "ONLY", "OneSequence", "SequenceLike", "describe_parts", "read_new_data", "read_new_times", "resolve_sequence",
-    "resolve_sequences",
+    "ONLY", "OneSequence", "SequenceLike", "describe_parts", "read_new_data", "read_new_times", "read_scale",
+    "read_variance", "resolve_sequence", "resolve_sequences",
 ]  # fmt: skip
 
 ONLY = Default("the only sequence")
@@ -148,3 +148,29 @@ def _align(y: ArrayLike, data: Sequences, name: str) -> ArrayLike:
     if unknown:
         raise ValueError(f"{name} must have columns of the training data, but it has {unknown[0]!r}.")
     return frame.reindex(columns=columns)
+
+
+def read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:
+    """(1,) or (D,), with lags also of the lagged copies."""
+    if noise_variance is None:
+        return None
+    given = positive("noise_variance", noise_variance)
+    if given.shape != (data.num_outputs,):
+        given = check_noise(given, data.num_base_outputs, "noise_variance")
+    return _repeat(given.to(data.times.t).reshape(-1), data)
+
+
+def read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
+    """(D,), with lags also of the lagged copies."""
+    if output_scale is None:
+        return None
+    scale = positive("output_scale", output_scale).to(data.times.t)
+    if len(scale.shape) != 1 or len(scale) not in (data.num_base_outputs, data.num_outputs):
+        raise ValueError(f"output_scale must be ({data.num_base_outputs},), but its shape is {tuple(scale.shape)}.")
+    return _repeat(scale, data)
+
+
+def _repeat(value: Tensor, data: Sequences) -> Tensor:
+    """Numbers of the data's own outputs also for their lagged copies."""
+    own = data.num_base_outputs
+    return value.repeat(data.num_outputs // own) if len(value) == own else value

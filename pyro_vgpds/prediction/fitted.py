@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +14,6 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_vgpds.checks import check_noise, positive
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -27,14 +27,16 @@ from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.prediction.arguments import read_scale, read_variance
 from pyro_vgpds.prediction.copying import DetachedCopies, autoguides
+from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.pyro_state import one_at_a_time
-from pyro_vgpds.temporal.gaussian import PathPosterior
+from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
@@ -101,7 +103,7 @@ class FittedModel:
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, PseudoGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
-            noise, scale, remembered = _read_variance(noise_variance, data), _read_scale(output_scale, data), None
+            noise, scale, remembered = read_variance(noise_variance, data), read_scale(output_scale, data), None
             states = _state(model), _state(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
             if (known := remembered_by(guide)) is not None:
@@ -150,6 +152,22 @@ class FittedModel:
         """
         return self.training.q
 
+    @functools.cached_property
+    def correlations(self) -> Correlations | None:
+        """Those of the latent dimensions in training frames with missing outputs."""
+        rows = torch.arange(self.data.num_frames, device=self.data.device)
+        return self.correlations_of(self.q, self.inducing, rows)
+
+    def correlations_of(self, q: PathPosterior | None, *frames: Any) -> Correlations | None:
+        """Those of :func:`~pyro_vgpds.prediction.correlations.correlations_of`; None also if outputs are not
+        Gaussian, or q has no sites.
+        """
+        form = q.with_sites() if isinstance(q, GaussianPosterior) else q
+        if self.likelihood is not None or form is None:
+            return None
+        with torch.no_grad():
+            return correlations_of(form, *frames)
+
     @property
     def data(self) -> Sequences:
         """The training sequences."""
@@ -197,24 +215,26 @@ class FittedModel:
 
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
-        residuals: Residuals | None = None, **options: Any,
+        residuals: Residuals | None = None, correlations: Correlations | None = None, **options: Any,
     ) -> Prediction:  # fmt: skip
         """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
         outputs = self._likelihood_at(t)
         if outputs is None:
-            return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
+            return Prediction(
+                t, path, inducing, full_cov=full_cov, residuals=residuals, correlations=correlations, **options
+            )
         if full_cov:
             raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
         return OutputPrediction(t, path, inducing, outputs, **options)
 
     def predict_from(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, residuals: Residuals | None = None,
-        **options: Any,
+        correlations: Correlations | None = None, **options: Any,
     ) -> Reconstruction:  # fmt: skip
         """The same for partly observed outputs."""
         outputs = self._likelihood_at(t)
         if outputs is None:
-            return Reconstruction(t, path, inducing, residuals=residuals, **options)
+            return Reconstruction(t, path, inducing, residuals=residuals, correlations=correlations, **options)
         return OutputReconstruction(t, path, inducing, outputs, **options)
 
     @property
@@ -256,32 +276,6 @@ def _check_plain(mapping: PseudoGP, **options: object) -> None:
             raise ValueError(
                 f"{name} needs Gaussian outputs, but the likelihood is {mapping.outputs.likelihood}; got {value!r:.80}."
             )
-
-
-def _read_variance(noise_variance: ArrayLike | float | None, data: Sequences) -> Tensor | None:
-    """(1,) or (D,), with lags also of the lagged copies."""
-    if noise_variance is None:
-        return None
-    given = positive("noise_variance", noise_variance)
-    if given.shape != (data.num_outputs,):
-        given = check_noise(given, data.num_base_outputs, "noise_variance")
-    return _repeat(given.to(data.times.t).reshape(-1), data)
-
-
-def _read_scale(output_scale: ArrayLike | None, data: Sequences) -> Tensor | None:
-    """(D,), with lags also of the lagged copies."""
-    if output_scale is None:
-        return None
-    scale = positive("output_scale", output_scale).to(data.times.t)
-    if len(scale.shape) != 1 or len(scale) not in (data.num_base_outputs, data.num_outputs):
-        raise ValueError(f"output_scale must be ({data.num_base_outputs},), but its shape is {tuple(scale.shape)}.")
-    return _repeat(scale, data)
-
-
-def _repeat(value: Tensor, data: Sequences) -> Tensor:
-    """Numbers of the data's own outputs also for their lagged copies."""
-    own = data.num_base_outputs
-    return value.repeat(data.num_outputs // own) if len(value) == own else value
 
 
 def _state(module: object) -> dict[str, Tensor]:

@@ -16,7 +16,8 @@ from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction

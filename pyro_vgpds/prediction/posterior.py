@@ -19,7 +19,8 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.kinds import check_flags
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import (
     ONLY,
     OneSequence,
@@ -35,8 +36,9 @@ from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.extending import extend
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
@@ -285,7 +287,7 @@ class Posterior(FittedModel):
         carried = self.residuals(self.inducing, t, every)
         return self.predict(
             t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried,
-            parts=Parts.of(self.data),
+            correlations=self.correlations, parts=Parts.of(self.data),
         )  # fmt: skip
 
     @thread_limited
@@ -365,6 +367,7 @@ class Posterior(FittedModel):
             moments = joint.moments(solution)
             frames = *moments, joint.combined, joint.weight, self.training.sums
             inducing = InducingPosterior(joint.mapping(solution), *frames)
+            q = joint.q(solution) if isinstance(joint.shift, float) else None  # sites of x itself
             result = self.predict_from(
                 new.times.t,
                 joint.path(solution),
@@ -372,6 +375,7 @@ class Posterior(FittedModel):
                 include_noise=include_noise,
                 observed=new.read(0, self.num_outputs) if fill else None,
                 residuals=self.residuals(inducing, new.times.t, pair_frames(self.data, new, belongs)),
+                correlations=self.correlations_of(q, inducing, joint.rows, joint.new_places),
                 parts=describe_parts(self.data, new, belongs),
             )
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps

@@ -14,48 +14,18 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability, plain
-from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import cholesky
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
+from pyro_vgpds.prediction.correlations import Correlations
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Latent", "Prediction", "Reconstruction"]
-
-
-class Latent:
-    """The latent path at the times of a prediction, Gaussian.
-
-    :param path: its distribution, event shape (T, Q).
-    :ivar mean: (T, Q).
-    :ivar variance: (T, Q).
-
-    >>> latent = post.forecast([2.6, 2.7], sequence=0).latent
-    >>> latent
-    Latent(2 times, 3 dimensions)
-    >>> latent.covariance.shape
-    torch.Size([3, 2, 2])
-    """
-
-    def __init__(self, path: TorchDistribution) -> None:
-        self.path = path
-        self.mean: Tensor = path.mean
-        self.variance: Tensor = path.variance
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance over the times, (Q, T, T). Large: computed on access."""
-        return self.path.covariance_matrix
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.mean, self.variance))
-
-    def __repr__(self) -> str:
-        frames, latent = self.mean.shape
-        return f"Latent({counted(frames, 'time')}, {counted(latent, 'dimension')})"
+__all__ = ["Prediction", "Reconstruction"]
 
 
 class Prediction(Outputs):
@@ -72,6 +42,7 @@ class Prediction(Outputs):
     :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere.
     :param full_cov: compute the covariance (T, D, D) now, and use it in ``log_prob``.
     :param residuals: residuals carried to these times. Default: the noise is white.
+    :param correlations: of the latent dimensions, whose effect is linearised. Default: they are independent.
     :param parts: the sequences that the frames belong to. Default: one.
     :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
     :ivar path: its distribution.
@@ -93,11 +64,13 @@ class Prediction(Outputs):
         observed: Tensor | None = None,
         full_cov: bool = False,
         residuals: Residuals | None = None,
+        correlations: Correlations | None = None,
         parts: Parts | None = None,
     ) -> None:
         super().__init__(t, inducing.data, include_noise, parts)
-        self.full_cov, self.latent = full_cov, Latent(path)
-        self.path, self.inducing, self.observed, self._residuals = path, inducing, observed, residuals
+        self.full_cov, self.latent = full_cov, Latent(path, correlations)
+        self.path, self.inducing, self.observed = path, inducing, observed
+        self._residuals, self._correlations = residuals, correlations
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -155,7 +128,7 @@ class Prediction(Outputs):
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Rows, indices of outputs (d,), and mean and variance (rows, d), block by block."""
         with torch.no_grad():
-            for rows, frames in self.inducing.frames(*self.latent):
+            for rows, frames in self._frames():
                 for index, v, mean, variance in self.inducing.moments(frames):
                     if self.include_noise:
                         shift, noise = self._noise(index, v)
@@ -165,6 +138,10 @@ class Prediction(Outputs):
                         known = torch.isfinite(seen)
                         mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
                     yield rows, index, mean, variance
+
+    def _frames(self) -> Iterator[tuple[slice, FrameStatistics]]:
+        excess = None if self._correlations is None else self._correlations.excess
+        return self.inducing.frames(self.path.mean, self.path.variance, excess)
 
     def _noise(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the noise of some outputs, (T, d) each. White noise has mean zero."""
@@ -184,7 +161,7 @@ class Prediction(Outputs):
     @thread_limited
     def _make_covariance(self) -> Tensor:
         with torch.no_grad():
-            parts = [self.inducing.covariances(f) for _, f in self.inducing.frames(*self.latent)]
+            parts = [self.inducing.covariances(f) for _, f in self._frames()]
             full = torch.cat(parts)
             if self.include_noise:
                 for part in self.inducing.columns():
@@ -228,6 +205,8 @@ class Prediction(Outputs):
             y = PosteriorGP(x, self.inducing, self.include_noise and carried is None).sample()
             if carried is not None:
                 y += carried.sample(num_samples)
+            if self._correlations is not None:
+                y += self._correlations.sample(self.inducing, num_samples)
             if self.observed is not None:
                 y = torch.where(torch.isfinite(self.observed), self.observed, y)
         return y.to(self.t.dtype)

@@ -190,8 +190,9 @@ class Joint:
         eta[self.rows], lam[self.rows] = solution.eta + solution.lam * self.shift, solution.lam
         return eta[self.num_old :], lam[self.num_old :]
 
-    def _q(self, eta: Tensor, lam: Tensor) -> OpperArchambeau:
-        return OpperArchambeau.from_natural(self.prior, eta, lam)
+    def q(self, solution: Solution) -> OpperArchambeau:
+        """The posterior of the active frames, minus the mean of their prior."""
+        return OpperArchambeau.from_natural(self.prior, solution.eta, solution.lam)
 
     def mapping(self, solution: Solution) -> SparseGP:
         """p(y given x) of all frames."""
@@ -203,7 +204,7 @@ class Joint:
         :param state: of the factors of the new outputs, if they are not Gaussian.
         :raises NumericalError: if one of them is not finite.
         """
-        q = self._q(eta, lam)
+        q = OpperArchambeau.from_natural(self.prior, eta, lam)
         mean = (self.shift + q.mean).requires_grad_()
         variance = q.variance.clone().requires_grad_()
         with torch.enable_grad():
@@ -272,7 +273,7 @@ class Joint:
 
     def path(self, solution: Solution) -> TorchDistribution:
         """q(X*) of the new frames."""
-        q = self._q(solution.eta, solution.lam)
+        q = self.q(solution)
         if isinstance(self.shift, Tensor):
             return GaussianPath(self.shift + q.mean, q.variance, lambda: q.covariance_matrix)
         return q.frames(self.new_places)
@@ -286,7 +287,7 @@ class Joint:
 
     def moments(self, solution: Solution) -> tuple[Tensor, Tensor]:
         """Means and variances of q(X, X*) for training and new frames, (N + T, Q)."""
-        q, old = self._q(solution.eta, solution.lam), self.training.q
+        q, old = self.q(solution), self.training.q
         mean = torch.cat([old.mean, old.mean.new_zeros(self.combined.num_frames - self.num_old, old.mean.shape[1])])
         variance = torch.zeros_like(mean)
         variance[: self.num_old] = old.variance

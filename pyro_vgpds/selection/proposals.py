@@ -14,7 +14,6 @@ __all__ = ["check_candidates", "propose_baselines", "propose_models"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
-_RHYTHM = "matern32(variance=1 fixed)*cosine(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
@@ -30,9 +29,7 @@ def propose_models(data: Sequences, task: str) -> list[Configuration]:
     latent = max(1, min(_LINEAR, d, n // 3))
     several = data.num_sequences > 1
     linear = _PLAIN if several and task != "forecast" else None
-    nonlinear = None
-    if several:  # a new sequence may have another rhythm, but known ones keep theirs
-        nonlinear = _PLAIN if task == "reconstruct" else _RHYTHM
+    nonlinear = _PLAIN if several and task == "reconstruct" else None  # a new sequence may have another rhythm
     found = [
         Configuration("linear mapping", "linear", linear, latent),
         Configuration("nonlinear mapping", temporal=nonlinear),

@@ -160,6 +160,10 @@ class GaussianPosterior(Expandable):
             lam = 1.0 / torch.maximum(self._variance, _LEAST_SHARE * wide) - 1.0 / wide
         return mean_bar, torch.maximum(lam, 1e-6 / wide)
 
+    def with_sites(self) -> OpperArchambeau | None:
+        """The :class:`~pyro_vgpds.OpperArchambeau` of :meth:`sites`; None if frames are independent or points."""
+        return None if self._covariance is None else OpperArchambeau(self.prior, *self.sites())
+
     def kl(self, sequences: Iterable[int] | None = None) -> Tensor:
         """KL(q, p) of some training sequences. For frames that are points it is minus the log-density of the prior.
 

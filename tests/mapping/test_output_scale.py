@@ -15,7 +15,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver,
 from pyro_vgpds.baselines import MapGPLVM
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, White
-from pyro_vgpds.mapping.inducing import PosteriorGP
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 
 UNITS = torch.tensor([1e-3, 0.5, 1.0, 20.0, 3e4])
 

@@ -18,7 +18,8 @@ from pyro.optim import Adam
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, PosteriorMixture, Sequences, load, save
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Linear, Matern12, Matern32, Matern52, Periodic, White
 from pyro_vgpds.mapping import inducing as predictive
-from pyro_vgpds.mapping.inducing import InducingPosterior, PosteriorGP
+from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 
 DRAWS = 200_000
 T_NEW = torch.tensor([1.3, -0.4, 0.2, 5.0])

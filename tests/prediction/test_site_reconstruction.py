@@ -62,7 +62,7 @@ def plain_bound(post: Posterior, joint: SiteJoint, solution, trust: float) -> tu
         y, own = mapping.y[rows], Sites(*(part[rows] for part in mapping.sites))
         more = correction(given, q[0][rows], q[1][rows], y, own, mapping.outputs)[0]
         value = value + (trust if rows.start else 1.0) * more
-    q = joint._q(solution.eta, solution.lam)
+    q = joint.q(solution)
     return float(value) - float(kl_divergence(q, joint.prior)) - joint.kl_rest, sites, latent
 
 

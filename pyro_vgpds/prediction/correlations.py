@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Correlations of the latent dimensions within frames of which some outputs are missing.
+
+q(X) has independent latent dimensions. Its variance of a dimension is that with all other dimensions known. As long as
+all outputs are observed this is nearly the marginal variance, because the outputs tell the dimensions apart, as
+principal components do. A part of the outputs does not: then dimensions are uncertain together, and q is too certain.
+
+With the slopes :math:`J_{nd} = \partial E f_d / \partial \mu_n`, what the observed outputs O_n of a frame tell about
+x_n has the precision :math:`Λ_n = \sum_{d \in O_n} β_d J_{nd} J_{nd}^\top`, of which q has the diagonal, its sites λ.
+Here its correlations are added, :math:`A_n = λ_n^{1/2}\, \mathrm{corr}(Λ_n)\, λ_n^{1/2}`. With the covariance S of q,
+which is independent over dimensions, the covariance over frames and dimensions is
+
+.. math:: C = (S^{-1} + A - \mathrm{diag}\, λ)^{-1} = (I + S (A - \mathrm{diag}\, λ))^{-1} S,
+
+exact for a linear mapping with known weights. It is computed for some frames at a time, with the frames before and
+after them. The means of q do not change: those of a factorised approximation of a Gaussian are exact. Outputs get the
+variance :math:`J_{nd}^\top Δ_n J_{nd}` in addition, with the positive part Δ_n of C_nn − diag s_n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_vgpds.data.times import Times
+from pyro_vgpds.linalg import matvec
+from pyro_vgpds.mapping.inducing import Excess, InducingPosterior
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+
+__all__ = ["Correlations", "correlations_of", "covariances"]
+
+_SIZE = 1000  # frames by dimensions whose covariance is computed at a time
+
+
+class Correlations(NamedTuple):
+    """What a path of T frames with independent latent dimensions does not have: Δ, and its draws."""
+
+    excess: Excess  #: Δ of the frames with missing outputs
+    path: TorchDistribution  #: the path, (T, Q), which tells how frames are correlated
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonals of Δ, (T, Q)."""
+        total = torch.zeros_like(self.path.variance)
+        return total.index_copy_(0, self.excess.frames, self.excess.covariance.diagonal(dim1=-2, dim2=-1))
+
+    def sample(self, inducing: InducingPosterior, num_samples: int) -> Tensor:
+        """Draws of what Δ adds to the outputs, (num_samples, T, D), coherent in time.
+
+        :param inducing: q(U), at whose mean the mapping is linearised.
+        :param num_samples: number of draws.
+        """
+        (frames, covariance), path = self.excess, self.path
+        unit = (path.sample((num_samples,)) - path.mean) / path.variance.sqrt()
+        e, u = torch.linalg.eigh(covariance)
+        root = (u * e.clamp_min(0.0).sqrt().unsqueeze(-2)) @ u.mT
+        moved = matvec(root, unit[:, frames]).unsqueeze(-2) @ inducing.slopes(path.mean[frames], path.variance[frames])
+        draws = moved.new_zeros(num_samples, len(path.mean), inducing.num_outputs)
+        for part in inducing.columns():
+            draws[:, frames.unsqueeze(-1), part.outputs] = moved.squeeze(-2) @ part.mean
+        return draws
+
+
+def correlations_of(
+    q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor, places: Tensor | None = None
+) -> Correlations | None:
+    """The correlations of latent dimensions in some frames; None if all outputs were observed there.
+
+    :param q: of T frames.
+    :param inducing: q(U).
+    :param rows: the rows of the T frames in the data of ``inducing``.
+    :param places: which of the T frames, in any order. Default: all.
+    """
+    places = torch.arange(len(rows), device=rows.device) if places is None else places
+    partial = torch.isin(rows, inducing.partial_frames())
+    frames = partial[places].nonzero().squeeze(-1)
+    if not len(frames):
+        return None
+    index = torch.full_like(rows, -1)
+    index[places] = torch.arange(len(places), device=rows.device)
+    excess = q.variance.new_zeros(len(places), *2 * q.event_shape[-1:])
+    for found, covariance in covariances(q, inducing, rows, partial):
+        wanted = index[found] >= 0
+        e, u = torch.linalg.eigh(covariance[wanted] - torch.diag_embed(q.variance[found[wanted]]))
+        excess[index[found[wanted]]] = (u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT
+    return Correlations(Excess(frames, excess[frames]), q.frames(places))
+
+
+def covariances(
+    q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor, partial: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """C_nn of frames with missing outputs, some at a time: their indices (P,), and (P, Q, Q).
+
+    :param q: of T frames.
+    :param inducing: q(U).
+    :param rows: the rows of the T frames in the data of ``inducing``.
+    :param partial: (T,), whether an output is missing.
+    """
+    length = max(4, _SIZE // q.event_shape[-1])
+    for sequence in q.prior.times.slices():
+        frames = sequence.start + partial[sequence].nonzero().squeeze(-1)
+        for start in range(0, len(frames), length // 2):
+            first = max(0, start - length // 4)
+            window = frames[first : start + length // 2 + length // 4]
+            local, begin = _near(q, window, sequence, length)
+            told = _told(inducing, q.mean[window], q.variance[window], rows[window], q.lam[window])
+            covariance = _joined(local.covariance_of(window - begin), told, q.lam[window])
+            inner = slice(start - first, start - first + length // 2)
+            yield window[inner], covariance[inner]
+
+
+def _near(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> tuple[OpperArchambeau, int]:
+    """Q of the frames of a window and of those near it, with the same sites, and the first of them."""
+    begin = max(sequence.start, int(window[0]) - margin)
+    near = slice(begin, min(sequence.stop, int(window[-1]) + 1 + margin))
+    if near == slice(0, len(q.lam)):
+        return q, 0
+    times = Times(q.prior.times.t[near], [near.stop - near.start])
+    prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
+    return OpperArchambeau(prior, torch.zeros_like(q.lam[near]), q.lam[near]), begin
+
+
+def _told(inducing: InducingPosterior, mean: Tensor, variance: Tensor, rows: Tensor, lam: Tensor) -> Tensor:
+    """A of frames, (P, Q, Q)."""
+    slopes = inducing.slopes(mean, variance)
+    total = torch.zeros(len(mean), *2 * mean.shape[1:], dtype=mean.dtype, device=mean.device)
+    for part in inducing.columns(lagged=True):
+        root = part.mean / (part.noise.sqrt() * part.scale)
+        if root.shape[1] > root.shape[0]:  # v β vᵀ is all that counts of the outputs of a group
+            root = torch.linalg.qr(root.mT, mode="r").R.mT
+        j = slopes @ root
+        seen = inducing.frames_of(int(part.outputs[0]))[rows]  # all outputs of a part are of one group
+        total += seen[:, None, None] * (j @ j.mT)
+    scale = (lam / total.diagonal(dim1=-2, dim2=-1)).sqrt().nan_to_num(0.0, posinf=0.0)
+    return scale.unsqueeze(-1) * total * scale.unsqueeze(-2)
+
+
+def _joined(s: Tensor, told: Tensor, lam: Tensor) -> Tensor:
+    """The diagonal blocks of C, (P, Q, Q), of S (Q, P, P) and A (P, Q, Q)."""
+    q, p = s.shape[:2]
+    more = told - torch.diag_embed(told.diagonal(dim1=-2, dim2=-1))
+    matrix = torch.einsum("qnm,mqr->nqmr", s, more).reshape(p * q, p * q)  # S (A − diag λ)
+    matrix.diagonal().add_(1.0)
+    own = s.new_zeros(p, q, p, q)
+    own[:, torch.arange(q), :, torch.arange(q)] = s
+    full = torch.linalg.solve(matrix, own.reshape(p * q, p * q)).reshape(p, q, p, q)
+    each = torch.arange(p)
+    block = full[each, :, each]
+    return 0.5 * (block + block.mT)
