@@ -34,6 +34,7 @@ from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 __all__ = ["Correlations", "correlations_of", "covariances"]
 
 _SIZE = 1000  # frames by dimensions whose covariance is computed at a time
+_LONGEST = 40  # frames of which it is computed at a time
 
 
 class Correlations(NamedTuple):
@@ -100,14 +101,16 @@ def covariances(
     :param rows: the rows of the T frames in the data of ``inducing``.
     :param partial: (T,), whether an output is missing.
     """
-    length = max(4, _SIZE // q.event_shape[-1])
+    length = min(_LONGEST, max(4, _SIZE // q.event_shape[-1]))
+    roots = [(seen[rows], root) for seen, root in _roots(inducing)]
     for sequence in q.prior.times.slices():
         frames = sequence.start + partial[sequence].nonzero().squeeze(-1)
         for start in range(0, len(frames), length // 2):
             first = max(0, start - length // 4)
             window = frames[first : start + length // 2 + length // 4]
             local, begin = _near(q, window, sequence, length)
-            told = _told(inducing, q.mean[window], q.variance[window], rows[window], q.lam[window])
+            slopes = inducing.slopes(q.mean[window], q.variance[window])
+            told = _told(slopes, [(seen[window], root) for seen, root in roots], q.lam[window])
             covariance = _joined(local.covariance_of(window - begin), told, q.lam[window])
             inner = slice(start - first, start - first + length // 2)
             yield window[inner], covariance[inner]
@@ -124,16 +127,20 @@ def _near(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> t
     return OpperArchambeau(prior, torch.zeros_like(q.lam[near]), q.lam[near]), begin
 
 
-def _told(inducing: InducingPosterior, mean: Tensor, variance: Tensor, rows: Tensor, lam: Tensor) -> Tensor:
-    """A of frames, (P, Q, Q)."""
-    slopes = inducing.slopes(mean, variance)
-    total = torch.zeros(len(mean), *2 * mean.shape[1:], dtype=mean.dtype, device=mean.device)
+def _roots(inducing: InducingPosterior) -> Iterator[tuple[Tensor, Tensor]]:
+    """For groups of outputs, whether they were observed in each frame of the data (N,), and a root of Σ β v̄ v̄ᵀ."""
     for part in inducing.columns(lagged=True):
         root = part.mean / (part.noise.sqrt() * part.scale)
-        if root.shape[1] > root.shape[0]:  # v β vᵀ is all that counts of the outputs of a group
+        if root.shape[1] > root.shape[0]:
             root = torch.linalg.qr(root.mT, mode="r").R.mT
+        yield inducing.frames_of(int(part.outputs[0])), root  # all outputs of a part are of one group
+
+
+def _told(slopes: Tensor, roots: list[tuple[Tensor, Tensor]], lam: Tensor) -> Tensor:
+    """A of frames, (P, Q, Q), of their slopes (P, Q, M), what :func:`_roots` tells about them, and their sites."""
+    total = slopes.new_zeros(len(lam), *2 * lam.shape[1:])
+    for seen, root in roots:
         j = slopes @ root
-        seen = inducing.frames_of(int(part.outputs[0]))[rows]  # all outputs of a part are of one group
         total += seen[:, None, None] * (j @ j.mT)
     scale = (lam / total.diagonal(dim1=-2, dim2=-1)).sqrt().nan_to_num(0.0, posinf=0.0)
     return scale.unsqueeze(-1) * total * scale.unsqueeze(-2)
