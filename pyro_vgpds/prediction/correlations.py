@@ -25,9 +25,10 @@ from typing import NamedTuple
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.linalg import matvec
+from pyro_vgpds.linalg import cholesky, matvec
 from pyro_vgpds.mapping.inducing import Excess, InducingPosterior
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -111,9 +112,8 @@ def covariances(
             local, begin = _near(q, window, sequence, length)
             slopes = inducing.slopes(q.mean[window], q.variance[window])
             told = _told(slopes, [(seen[window], root) for seen, root in roots], q.lam[window])
-            covariance = _joined(local.covariance_of(window - begin), told, q.lam[window])
             inner = slice(start - first, start - first + length // 2)
-            yield window[inner], covariance[inner]
+            yield window[inner], _joined(local.covariance_of(window - begin), told, inner)
 
 
 def _near(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> tuple[OpperArchambeau, int]:
@@ -146,15 +146,20 @@ def _told(slopes: Tensor, roots: list[tuple[Tensor, Tensor]], lam: Tensor) -> Te
     return scale.unsqueeze(-1) * total * scale.unsqueeze(-2)
 
 
-def _joined(s: Tensor, told: Tensor, lam: Tensor) -> Tensor:
-    """The diagonal blocks of C, (P, Q, Q), of S (Q, P, P) and A (P, Q, Q)."""
+def _joined(s: Tensor, told: Tensor, inner: slice) -> Tensor:
+    """C_nn of the ``inner`` frames of a window, (p, Q, Q), of S (Q, P, P) and A (P, Q, Q).
+
+    With S = L Lᵀ for each dimension, C = L (I + Lᵀ (A − diag λ) L)⁻¹ Lᵀ, in which the matrix in brackets is positive.
+    """
     q, p = s.shape[:2]
+    root = cholesky(s, "the covariance of a latent dimension", None)
     more = told - torch.diag_embed(told.diagonal(dim1=-2, dim2=-1))
-    matrix = torch.einsum("qnm,mqr->nqmr", s, more).reshape(p * q, p * q)  # S (A − diag λ)
+    matrix = torch.einsum("qna,nqr,rnb->qarb", root, more, root).reshape(q * p, q * p)
     matrix.diagonal().add_(1.0)
-    own = s.new_zeros(p, q, p, q)
-    own[:, torch.arange(q), :, torch.arange(q)] = s
-    full = torch.linalg.solve(matrix, own.reshape(p * q, p * q)).reshape(p, q, p, q)
-    each = torch.arange(p)
-    block = full[each, :, each]
-    return 0.5 * (block + block.mT)
+    right = s.new_zeros(q, p, q, len(range(p)[inner]))
+    right[torch.arange(q), :, torch.arange(q)] = root[:, inner].mT
+    white = solve_triangular(
+        cholesky(matrix, "the precision of latent dimensions"), right.flatten(2).flatten(0, 1), upper=False
+    )
+    white = white.unflatten(-1, (q, -1)).movedim(-1, 0)  # (p, Q P, Q)
+    return white.mT @ white
