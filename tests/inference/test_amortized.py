@@ -182,7 +182,7 @@ def test_predictions_without_an_optimisation():
     with torch.no_grad():
         q = guide.posterior(new)
     torch.testing.assert_close(quick.latent.mean, q.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(quick.latent.variance, q.variance, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(quick.path.variance, q.variance, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(post.project(t, y, encode=True).mean, quick.latent.mean)
     assert quick.num_steps == 0
     assert post.reconstruct(t, y).bound > quick.bound
