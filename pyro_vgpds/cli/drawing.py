@@ -137,7 +137,7 @@ def _name_sequence(trained: ModelFile, which: int, ax: Axes) -> None:
 
 def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    times = trained.ahead(sequence, args)
     predicted = trained.posterior.forecast(times, sequence)
     history = None if sequence is None else (trained.times(sequence), trained.outputs(sequence))
     chosen = _outputs(trained, args)

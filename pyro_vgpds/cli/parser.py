@@ -211,7 +211,7 @@ _COMMANDS = (
         predicting.run_forecast,
         _forecast,
         "Predict outputs at new times.",
-        """forecast walk.safetensors --until 12
+        """forecast walk.safetensors --horizon 24 -o ahead.csv
         forecast prices.safetensors --until 2024-06-30 --step 1d -o june.csv
         forecast gaits.safetensors --times 10:12:0.1 --sequence run -o run.npz
         forecast clip.safetensors --until 150 -o ahead.gif""",

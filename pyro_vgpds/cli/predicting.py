@@ -36,7 +36,7 @@ _WIDEST = 1000  # outputs that are printed to the standard output
 def run_forecast(args: argparse.Namespace) -> int:
     trained = _open(args)
     sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    times = trained.ahead(sequence, args)
     _say_task(args, trained, "forecast")
     label = NEW if sequence is None else trained.names[sequence]
     with _busy(args, "forecasting ..."):
@@ -49,7 +49,7 @@ def run_forecast(args: argparse.Namespace) -> int:
 def run_generate(args: argparse.Namespace) -> int:
     trained = _open(args)
     sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    times = trained.ahead(sequence, args)
     pyro.set_rng_seed(args.seed)
     with _busy(args, "generating ..."):
         draws = trained.posterior.generate(times, args.samples, sequence, **_noise(args, trained))

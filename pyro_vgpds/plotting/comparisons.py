@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldOutPanel", "choose_colors", "draw_ahead", "draw_coverage", "draw_errors", "draw_panel"]
 
-_MOST = 5.0  # bars are cut at this multiple of the smallest error, or at the median if that is larger
+_MOST = 5.0  # bars are cut at this multiple of the smallest error, or at the median or _LONGEST if that is larger
+_LONGEST = 1.5  # the error of predicting the mean is 1: bars up to it are whole
 _SIDE = (0.0, -0.45, 0.45, 0.8)  # frames by which markers of candidates are moved
 _KINDS = {"ensemble": LEARNED, "model": CYCLE[5], "baseline": CYCLE[4]}
 
@@ -34,7 +35,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     from matplotlib.patches import Patch
 
     values, at = np.array(errors), np.arange(len(errors))
-    limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values))))
+    limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values)), _LONGEST))
     ax.barh(at, np.minimum(values, limit), color=[_KINDS[kind] for kind in kinds], height=0.7)
     for y, value in enumerate(values.tolist()):
         text = f" {value:.3g}" if value <= limit else f" {value:.3g} (bar is cut)"
@@ -135,6 +136,8 @@ def draw_panel(ax: Axes, panel: HeldOutPanel, colors: Mapping[str, str], level: 
     _fit_range(ax, panel)
     ax.set_ylabel(panel.name)
     time_axis(ax, panel.t, label=False)
+    if len(panel.t) > 1:  # panels of the same times have the same axis, even if the first values of one are missing
+        ax.set_xlim(panel.t[0] - step, panel.t[-1] + step)
     ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
     tidy(ax)
 

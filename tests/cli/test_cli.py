@@ -191,8 +191,11 @@ def test_forecast_to_the_standard_output(plain, capsys):
     header, *rows = csv.reader(capsys.readouterr().out.splitlines())
     assert header == ["time", "y0", "y1", "y2"]
     assert [row[0] for row in rows] == ["9", "9.5", "10", "10.5", "11"]
-    assert main(["forecast", plain.model, "--until", "10.6"]) == 0
-    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "10", "10.5"]
+    for ahead in (["--until", "10.6"], ["--horizon", "2"]):
+        assert main(["forecast", plain.model, *ahead]) == 0
+        assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "10", "10.5"]
+    assert main(["forecast", plain.model, "--horizon", "2", "--step", "3"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "12.5", "15.5"]
 
 
 def test_forecast_as_npz(plain, folder):
@@ -348,8 +351,9 @@ def test_generate_from_the_end_of_a_sequence(plain, capsys):
     assert main(["generate", plain.model, "--sequence", "0", "--until", "10.6", "--no-noise"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[1] for line in lines] == ["time", "10", "10.5"]
-    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts at the first one's start
-    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
+    for ahead in (["--until", "1"], ["--horizon", "3"]):  # a new sequence starts at the first one's start
+        assert main(["generate", plain.model, *ahead]) == 0
+        assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
 
 
 # info and plot

@@ -218,6 +218,8 @@ def test_text_is_not_a_date():
         Sequences.from_frame(frame, time="when")
     with pytest.raises(TypeError, match=r"the index is text such as '2024-05-06'.* parse_dates=True"):
         Sequences.from_frame(frame.set_index("when"))
+    with pytest.raises(TypeError, match=r"pandas.read_csv\(..., parse_dates=\['when'\], dayfirst=True\)"):
+        Sequences.from_frame(frame.assign(when="06.05.2024"), time="when")
     frame["when"] = pandas.to_datetime(frame["when"])
     assert Sequences.from_frame(frame, time="when").time_origin == np.datetime64("2024-05-06")
 
