@@ -32,6 +32,7 @@ from pyro_vgpds.plotting import (
     plot_relevance,
     plot_training,
 )  # fmt: skip
+from pyro_vgpds.plotting.style import labelled, legend_above
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
@@ -169,7 +170,8 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _share_labels(axes: Sequence[Axes]) -> None:
-    """Keep one legend, one title and one label of the times."""
+    """Draw one legend with the labels of all axes, one title and one label of the times."""
+    legend_above(axes[0], labelled(*axes))
     for ax in axes[:-1]:
         ax.set_xlabel("")
     for ax in axes[1:]:

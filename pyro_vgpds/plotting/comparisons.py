@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import CYCLE, LEARNED, MUTED, TRUTH, tidy, time_axis, tint
+from pyro_vgpds.plotting.style import (
+    CYCLE,
+    LEARNED,
+    MUTED,
+    TRUTH,
+    grid_lines,
+    labelled,
+    legend_above,
+    tidy,
+    time_axis,
+    tint,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,10 +57,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     ax.set_xlabel("root mean squared error, in standard deviations of the outputs")
     ax.tick_params(axis="y", length=0)
     shown = [kind for kind in _KINDS if kind in kinds]
-    ax.legend(
-        handles=[Patch(color=_KINDS[kind], label=kind) for kind in shown], frameon=False, fontsize="small",
-        ncols=len(shown), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.0,
-    )  # fmt: skip
+    legend_above(ax, {kind: Patch(color=_KINDS[kind]) for kind in shown})
     tidy(ax)
 
 
@@ -138,7 +146,7 @@ def draw_panel(ax: Axes, panel: HeldOutPanel, colors: Mapping[str, str], level: 
     time_axis(ax, panel.t, label=False)
     if len(panel.t) > 1:  # panels of the same times have the same axis, even if the first values of one are missing
         ax.set_xlim(panel.t[0] - step, panel.t[-1] + step)
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    grid_lines(ax)
     tidy(ax)
 
 
@@ -151,12 +159,8 @@ def _fit_range(ax: Axes, panel: HeldOutPanel) -> None:
 
 
 def _finish(ax: Axes, backwards: bool = False) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    step = -1 if backwards else 1
-    ax.legend(
-        handles[::step], labels[::step], frameon=False, fontsize="small", ncols=3, loc="lower left",
-        bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    entries = list(labelled(ax).items())
+    legend_above(ax, dict(reversed(entries) if backwards else entries), columns=3)
+    grid_lines(ax)
     ax.set_axisbelow(True)
     tidy(ax)

@@ -15,7 +15,18 @@ from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.stamps import read_dates
 from pyro_vgpds.kinds import check_list, check_parts
 from pyro_vgpds.plotting.discrete import Drawing
-from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, array, new_axes, tidy, time_axis
+from pyro_vgpds.plotting.style import (
+    BASELINE,
+    HIDDEN,
+    LEARNED,
+    array,
+    grid_lines,
+    labelled,
+    legend_above,
+    new_axes,
+    tidy,
+    time_axis,
+)
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -118,8 +129,8 @@ def plot_reconstruction(
     :param ax: axes to draw on. Default: those of a new figure.
     :param truth: (T, D), drawn as dots. Default: not drawn.
     :param baseline: (T, D), another prediction, drawn as a dashed line. Default: not drawn.
-    :param seen: (T, D), the input of the model, NaN where hidden. If it is the same object as ``truth``, the dots are
-        labelled "data". Default: nothing is shaded.
+    :param seen: (T, D), the input of the model, NaN where hidden. If it is the same object as ``truth``, the labels are
+        "data" and "missing" instead of "truth" and "hidden". Default: nothing is shaded.
     :param level: probability of the band.
     :returns: the axes.
     :raises ValueError: if the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
@@ -143,7 +154,7 @@ def plot_reconstruction(
     ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     runs = _runs(t)
     if seen is not None:
-        _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
+        _shade(ax, t, np.isnan(array(seen)[:, column]), runs, "missing" if truth is seen else "hidden")
     times, mean, lower, upper = _with_breaks(t, mean, *draw.ends(level), runs=runs)
     draw.band(ax, times, lower, upper, level)
     if truth is not None:
@@ -228,9 +239,8 @@ def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) ->
     ]
 
 
-def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:
+def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray], label: str | None) -> None:
     """Shade the hidden frames of each line, up to the midpoints to the neighbouring frames."""
-    label: str | None = "hidden"
     for rows in runs:
         own = t[rows]
         edges = np.flatnonzero(np.diff(np.concatenate([[False], hidden[rows], [False]]).astype(int)))
@@ -243,9 +253,5 @@ def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) 
 def _finish(ax: Axes, name: str, t: np.ndarray) -> None:
     ax.set_ylabel(name)
     time_axis(ax, t)
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles, labels, frameon=False, fontsize="small", ncols=len(labels), loc="lower left", bbox_to_anchor=(0, 1),
-        borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    legend_above(ax, labelled(ax))
+    grid_lines(ax)
