@@ -222,8 +222,3 @@ class ParameterModule(PyroModule):
     def _has(self, name: str) -> bool:
         """Whether there is a parameter of this name."""
         return name in self._buffers or name in self._pyro_params or name in self._pyro_samples
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the module is already part of a model, whose names its parameters carry."""
-        return bool(self._pyro_name)

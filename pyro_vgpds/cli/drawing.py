@@ -41,6 +41,7 @@ __all__ = ["FIGURES", "run_plot"]
 
 _OF_ONE = ("overview", "relevance", "latent", "plane")  # figures that show one model
 _SUFFIXES = (".png", ".pdf", ".svg")
+_HISTORY, _LEAST_HISTORY = 8, 100  # frames before a forecast that are drawn, for each of its frames, and at least
 
 
 def run_plot(args: argparse.Namespace) -> int:
@@ -140,7 +141,10 @@ def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     sequence = trained.sequence(args.sequence)
     times = trained.ahead(sequence, args)
     predicted = trained.posterior.forecast(times, sequence)
-    history = None if sequence is None else (trained.times(sequence), trained.outputs(sequence))
+    history = None
+    if sequence is not None:
+        shown = max(_HISTORY * len(times), _LEAST_HISTORY)
+        history = trained.times(sequence)[-shown:], trained.outputs(sequence)[-shown:]
     chosen = _outputs(trained, args)
     figure, axes = _panels(len(chosen))
     for ax, output in zip(axes, chosen, strict=True):

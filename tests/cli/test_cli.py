@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
-from pyro_vgpds.cli import main
+from pyro_vgpds.cli import drawing, main
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.datasets import load_video, make_pendulum_video
@@ -416,6 +416,17 @@ def test_plot_names_the_sequence_and_the_data(walks, tmp_path):
     text = (tmp_path / "fit.svg").read_text()
     assert ">data<" in text
     assert ">truth<" not in text
+
+
+def test_forecast_figures_show_the_end_of_a_long_history(plain, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(drawing, "_LEAST_HISTORY", 3)
+    monkeypatch.setattr(drawing, "plot_forecast", lambda *_, history: shown.append(history))
+    command = ["plot", plain.model, "--what", "forecast", "-q", "--force", "-o", str(tmp_path / "a.svg")]
+    for horizon, frames in (("1", 8), ("2", 16), ("5", 20)):  # of 20
+        assert main([*command, "--horizon", horizon]) == 0
+        t, y = shown[-1]
+        assert (len(t), len(y), t[-1]) == (frames, frames, 9.5)
 
 
 def test_models_saved_from_python(folder, plain, capsys):
