@@ -151,7 +151,7 @@ class ParameterModule(PyroModule):
             return super().__call__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        # Pyro's statement of a module's parameter does not tell its constraint, which render_model then cannot show
+        # Pyro's statement of a module's parameter does not contain its constraint, which render_model then cannot show
         own = self.__dict__.get("_pyro_params", {})
         if name not in own:
             return super().__getattr__(name)

@@ -44,7 +44,7 @@ def check_output(
         raise UsageError(f"{argument}: {path} is an input file. Choose another name.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} already exists. {instead}")
-    try:  # permissions do not tell everything: of root, of read-only file systems
+    try:  # permissions are not enough: root has all, and a file system may be read-only
         target = destination(path).absolute()
         if not target.parent.is_dir():
             raise CommandError(f"{argument}: folder {target.parent} does not exist.")

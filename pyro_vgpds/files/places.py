@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files appear complete or not at all: they are written under a temporary name and moved to their place.
 
-A temporary name tells which process of which machine writes it. A process that was killed leaves its file behind, and
-the next one that writes into the same folder removes it. Files of processes that may be alive are never removed: of
+A temporary name contains the process and the machine that write it. A process that was killed leaves its file behind,
+and the next one that writes into the same folder removes it. Files of processes that may be alive are never removed: of
 another machine, or from before a restart of this one, only those that nobody has written to for a week.
 """
 

@@ -200,7 +200,7 @@ def _pair(prediction: Any, pair: Any, column: int, name: str) -> tuple[np.ndarra
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
-    """Times of the prediction's kind: where it has dates, numbers are seconds from the date that its own count from."""
+    """Times of the prediction's kind: if it has dates, numbers are seconds from the date that its own count from."""
     stamps = read_dates(t, name)
     times, own = array(t) if stamps is None else stamps[0], array(prediction.t)
     dates = own if own.dtype.kind == "M" else getattr(prediction, "dates", None)

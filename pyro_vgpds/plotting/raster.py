@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heat maps of many outputs over time, such as the spikes of neurons, beside their predictions."""
+"""Heat maps of many outputs over time, such as the spikes of neurons, next to their predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plot_raster(
     outputs: Sequence[int | str] | None = None,
     largest: float | None = None,
 ) -> list[Axes]:
-    """Plot outputs as a heat map, outputs by time, and their prediction beside it on the same scale.
+    """Plot outputs as a heat map, outputs by time, and their prediction next to it on the same scale.
 
     A single sequence has its own time axis. Several are drawn one after the other in the order of the data, with a gap
     between them. Missing entries have a colour of their own.
@@ -208,7 +208,7 @@ def _name_sequences(ax: Axes, sequences: Sequences, starts: Sequence[float]) -> 
 
 
 def _name_outputs(ax: Axes, names: list[str], named: bool) -> None:
-    """Names of the outputs beside them; of many, some."""
+    """Names of the outputs; of many outputs, only some."""
     every = 1 if len(names) <= _NAMED else -(-len(names) // _SOME)
     ax.set_yticks(range(0, len(names), every), names[::every], fontsize="small")
     if every == 1:
