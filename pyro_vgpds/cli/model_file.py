@@ -82,8 +82,7 @@ class ModelFile:
 
     @property
     def columns(self) -> list[str] | None:
-        """Names of the outputs, if the data have names."""
-        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
+        return self.data.base_columns
 
     @property
     def names(self) -> list[str]:
