@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LatentPaths", "plot_latent", "plot_plane"]
 
-_NAMED = 6  # maximal number of sequences in a legend
+_NAMED = 6  # maximum number of sequences in a legend
 
 
 class LatentPaths(Protocol):

@@ -116,7 +116,7 @@ def test_names_are_checked():
         with pytest.raises(ValueError, match="names must be 2 different names, one for each sequence of t, but got"):
             Sequences(t, y, names=names)
     for names in ("ab", [1, 2]):
-        with pytest.raises(TypeError, match="names must be a list of texts"):
+        with pytest.raises(TypeError, match="names must be a list of strings"):
             Sequences(t, y, names=names)
 
 
