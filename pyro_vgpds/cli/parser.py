@@ -84,7 +84,10 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 def _forecast(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=0.95)
     add_options(parser, _SINGLE)
-    add_when(parser, "training sequence to forecast, by name or number, or new. Default: the only one")
+    add_when(
+        parser,
+        "training sequence to forecast, by name or number, or new. Default: the only one, or each with --horizon",
+    )
     add_machine(parser)
 
 

@@ -198,6 +198,19 @@ def test_forecast_to_the_standard_output(plain, capsys):
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "12.5", "15.5"]
 
 
+def test_forecast_of_each_sequence(walks, folder):
+    names, out = ["run", "walk"], folder / "each.csv"
+    assert main(["forecast", walks.model, "--horizon", "3", "-o", str(out), "-q"]) == 0
+    header, *rows = csv.reader(out.read_text().splitlines())
+    assert sorted({row[0] for row in rows}) == names
+    for name in names:
+        one = folder / f"{name}.csv"
+        assert main(["forecast", walks.model, "--horizon", "3", "--sequence", name, "-o", str(one), "-q"]) == 0
+        alone = list(csv.reader(one.read_text().splitlines()))
+        assert alone == [header, *(row for row in rows if row[0] == name)]
+        assert len(alone) == 4
+
+
 def test_forecast_as_npz(plain, folder):
     out = folder / "ahead.npz"
     assert main(["forecast", plain.model, "--times", "10,12.5", "--sequence", "0", "-o", str(out), "-q"]) == 0
