@@ -86,7 +86,7 @@ def _forecast(parser: argparse.ArgumentParser) -> None:
     add_options(parser, _SINGLE)
     add_when(
         parser,
-        "training sequence to forecast, by name or number, or new. Default: the only one, or each with --horizon",
+        "training sequence to forecast, by name or number, or new. Default: the only one; with --horizon, all",
     )
     add_machine(parser)
 

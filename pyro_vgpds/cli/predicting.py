@@ -44,9 +44,7 @@ def run_forecast(args: argparse.Namespace) -> int:
     with _busy(args, "forecasting ..."):
         options = _noise(args, trained)
         found = [trained.posterior.forecast(t, s, **options) for t, s in zip(times, chosen, strict=True)]
-        _write_forecasts(
-            args, trained, np.concatenate(times), found, labels if trained.data.num_sequences > 1 else None
-        )
+        _write_forecasts(args, trained, np.concatenate(times), found, labels)
     _report(args, len(labels), trained.num_outputs)
     return OK
 
@@ -195,7 +193,7 @@ def _write(args: argparse.Namespace, trained: ModelFile, result: Outputs, sequen
 
 
 def _write_forecasts(
-    args: argparse.Namespace, trained: ModelFile, t: np.ndarray, found: Sequence[Outputs], labels: list[str] | None
+    args: argparse.Namespace, trained: ModelFile, t: np.ndarray, found: Sequence[Outputs], labels: list[str]
 ) -> None:
     """Write the forecasts of one or several sequences, one after the other."""
     mean = np.concatenate([one.mean.cpu().numpy() for one in found])
@@ -212,7 +210,7 @@ def _write_forecasts(
         stddev=stddev,
         interval=interval,
         columns=trained.columns,
-        sequence=labels,
+        sequence=labels if trained.data.num_sequences > 1 else None,
         frame_shape=trained.metadata.shape,
         fps=args.fps or trained.metadata.fps,
         zone=trained.data.time_zone,
