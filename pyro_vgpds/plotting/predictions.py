@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_probability, is_whole
+from pyro_vgpds.checks import as_numbers, check_probability
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.stamps import read_dates
 from pyro_vgpds.kinds import check_list, check_parts
@@ -20,6 +20,7 @@ from pyro_vgpds.plotting.style import (
     HIDDEN,
     LEARNED,
     array,
+    find_output,
     grid_lines,
     labelled,
     legend_above,
@@ -172,14 +173,8 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
     check_parts("prediction", prediction, "a Prediction, or an object with t and mean", "t", "mean")
     if len(getattr(prediction.mean, "shape", ())) != 2:
         raise TypeError(f"prediction must be a Prediction, or have a mean (T, D), but got {prediction!r:.80}.")
-    columns, count = getattr(prediction, "columns", None), prediction.mean.shape[1]
-    if isinstance(output, str):
-        if columns is None or output not in columns:
-            raise ValueError(f"output must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
-        return columns.index(output), output
-    if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"output must be from 0 to {count - 1}, but got {output!r:.80}.")
-    number = int(output) % count
+    columns = getattr(prediction, "columns", None)
+    number = find_output("output", output, columns, prediction.mean.shape[1])
     return number, columns[number] if columns else f"output {number}"
 
 

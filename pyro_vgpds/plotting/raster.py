@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_number, is_whole
+from pyro_vgpds.checks import as_numbers, check_number
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_list
-from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, read_axes, time_axis
+from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, find_output, read_axes, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -95,18 +95,9 @@ def _outputs(
     sequences: Sequences | None, count: int, outputs: Sequence[int | str] | None
 ) -> tuple[list[int], list[str]]:
     """Indices and names of the chosen outputs."""
-    columns = None if sequences is None or sequences.columns is None else sequences.columns[:count]
+    columns = None if sequences is None else sequences.base_columns
     check_list("outputs", outputs, "a list of indices or names", optional=True)
-    chosen: list[int] = []
-    for one in range(count) if outputs is None else outputs:
-        if isinstance(one, str):
-            if columns is None or one not in columns:
-                raise ValueError(f"outputs must be of {columns or f'0 to {count - 1}'}, but got {one!r}.")
-            chosen.append(columns.index(one))
-        elif not is_whole(one) or not -count <= one < count:
-            raise ValueError(f"outputs must be from 0 to {count - 1}, but got {one!r:.80}.")
-        else:
-            chosen.append(int(one) % count)
+    chosen = [find_output("outputs", one, columns, count) for one in (range(count) if outputs is None else outputs)]
     if not chosen:
         raise ValueError("outputs must have at least one output, but got none.")
     return chosen, [columns[i] if columns else str(i) for i in chosen]

@@ -29,6 +29,7 @@ __all__ = [
     "check_labels",
     "choose_frames",
     "color",
+    "find_output",
     "grid_lines",
     "labelled",
     "legend_above",
@@ -82,6 +83,22 @@ def read_axes(axes: object) -> list[Axes]:
         return [ax for part in axes for ax in read_axes(part)]
     check_axes("axes", axes)
     return [cast("Axes", axes)]
+
+
+def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
+    """The index of an output that is given by name or index.
+
+    :param argument: name of the argument.
+    :param columns: names of the ``count`` outputs, if they have names.
+    :raises ValueError: if there is no such output.
+    """
+    if isinstance(output, str):
+        if columns is None or output not in columns:
+            raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
+        return columns.index(output)
+    if not is_whole(output) or not -count <= output < count:
+        raise ValueError(f"{argument} must be from 0 to {count - 1}, but got {output!r:.80}.")
+    return int(output) % count
 
 
 def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:
