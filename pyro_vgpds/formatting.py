@@ -46,7 +46,7 @@ def describe_prior(prior: object) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether the standard error is a terminal: False also if there is none, or it was closed.
+    """Whether the standard error is a terminal: False also if it is missing or closed.
 
     >>> from pyro_vgpds.formatting import on_terminal
     >>> on_terminal()

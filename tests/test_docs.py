@@ -117,6 +117,8 @@ PHRASES = (
     r"\bleft out\b",  # default, omitted
     r"\blikewise\b",  # as well, also
     r"\bof now\b",  # current
+    r"\bof one's own\b",  # custom, your own
+    r"\bfor ever\b",  # without end
     r"\bof (?:its|their) own accord\b",  # automatically
     r"\bso many\b",  # the given number of
     r"\bthere (?:is|are) none\b",  # is missing
