@@ -175,6 +175,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 def _share_labels(axes: Sequence[Axes]) -> None:
     """Draw one legend with the labels of all axes, one title and one label of the times."""
+    _figure(axes[0]).align_ylabels(axes)
     legend_above(axes[0], labelled(*axes))
     for ax in axes[:-1]:
         ax.set_xlabel("")
