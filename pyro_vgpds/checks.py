@@ -197,7 +197,7 @@ def check_tensor(name: str, value: object, dims: int = 0, optional: bool = False
     """Raise an error if ``value`` is not a tensor of real numbers, or has too few dimensions.
 
     :param dims: the least number of dimensions.
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if value is None and optional:
         return

@@ -46,7 +46,7 @@ def describe_prior(prior: object) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether messages are shown to somebody: False also if the process has no standard error, or it was closed.
+    """Whether the standard error is a terminal: False also if it is missing or closed.
 
     >>> from pyro_vgpds.formatting import on_terminal
     >>> on_terminal()
@@ -56,7 +56,7 @@ def on_terminal() -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number, such as 1e-3 or nan.
+    """Whether a string is a number, such as 1e-3 or nan.
 
     >>> from pyro_vgpds.formatting import is_number
     >>> is_number("1e-3"), is_number("24h")

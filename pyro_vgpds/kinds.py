@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the kinds of arguments: flags, texts, files, functions and objects of a class.
+"""Checks of the kinds of arguments: flags, strings, files, functions and objects of a class.
 
 :mod:`pyro_vgpds.checks` has those of numbers.
 """
@@ -30,7 +30,7 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: 
     """Raise a TypeError if ``value`` is not an instance of a class.
 
     :param wanted: what it must be, for the error.
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if not isinstance(value, kind) and not (optional and value is None):
         raise TypeError(f"{name} must be {wanted}{' or None' if optional else ''}, but got {value!r:.80}.")
@@ -62,22 +62,22 @@ def check_flags(**flags: object) -> None:
 def check_callable(name: str, value: object, wanted: str = "a function", optional: bool = False) -> None:
     """Raise a TypeError if ``value`` cannot be called.
 
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{name} must be {wanted}{' or None' if optional else ''}, but got {value!r:.80}.")
 
 
 def check_path(name: str, value: object, optional: bool = False) -> None:
-    """Raise an error if ``value`` is not the name of a file: a TypeError, or a ValueError for an empty text.
+    """Raise an error if ``value`` is not the name of a file: a TypeError, or a ValueError for an empty string.
 
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if value is None and optional:
         return
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be the name of a file, a text or Path, but got {value!r:.80}.")
+        raise TypeError(f"{name} must be the name of a file, a string or Path, but got {value!r:.80}.")
     if not text or "\0" in text:
         raise ValueError(f"{name} must be the name of a file, but got {text!r:.80}.")
 
@@ -85,7 +85,7 @@ def check_path(name: str, value: object, optional: bool = False) -> None:
 def check_list(name: str, value: object, wanted: str = "a list", optional: bool = False) -> None:
     """Raise a TypeError if ``value`` is not a list; also a tuple, an array, or a series or index of pandas is one.
 
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if value is None and optional:
         return
@@ -110,13 +110,13 @@ def check_mapping(name: str, value: object, wanted: str, kind: type | tuple[type
 
 
 def check_texts(name: str, value: object, optional: bool = False) -> None:
-    """Raise a TypeError if ``value`` is not a list of texts.
+    """Raise a TypeError if ``value`` is not a list of strings.
 
-    :param optional: whether None is right, too.
+    :param optional: whether None is allowed as well.
     """
     if value is None and optional:
         return
-    check_list(name, value, "a list of texts")
+    check_list(name, value, "a list of strings")
     wrong = [one for one in value if not isinstance(one, str)]  # type: ignore[attr-defined]
     if wrong:
-        raise TypeError(f"{name} must be a list of texts, but one of them is {wrong[0]!r:.80}.")
+        raise TypeError(f"{name} must be a list of strings, but one of them is {wrong[0]!r:.80}.")

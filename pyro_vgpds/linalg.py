@@ -146,8 +146,9 @@ def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:
 def positive_part(matrix: Tensor) -> Tensor:
     """``matrix`` (..., n, n), a covariance, without negative eigenvalues that rounding errors made.
 
-    A difference of large matrices, such as the posterior covariance under a prior of great variance, has rounding
-    errors that are large beside it. ``matrix`` itself if the jitter of :func:`default_jitter` exceeds its errors.
+    A difference of large matrices, such as the posterior covariance under a prior of large variance, has rounding
+    errors that are large compared with it. It is ``matrix`` itself if the jitter of :func:`default_jitter` exceeds its
+    errors.
     """
     _, info = torch.linalg.cholesky_ex(jittered(matrix))
     if not bool(info.any()) or not bool(torch.isfinite(matrix).all()):

@@ -238,7 +238,7 @@ class VGPDS(ParameterModule):
         :param noise_per_output: one noise variance for each output; the cost of a step then grows with D. If False, one
             for all, as in the paper.
         :param scale_outputs: divide the outputs by their standard deviations within the model, which then counts all of
-            them alike. Predictions and the bound stay in the data's units. If False, a warning tells if their standard
+            them alike. Predictions and the bound stay in the data's units. If False, a warning says if their standard
             deviations differ by more than a factor of 1000.
         :param jitter: as for :class:`VGPDS`.
         :param structure: as for :class:`VGPDS`.

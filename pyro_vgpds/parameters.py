@@ -118,7 +118,7 @@ class ParameterModule(PyroModule):
         >>> kernel.variance.tolist()
         [2.0, 1.0]
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         if not name.isidentifier():
             raise ValueError(f"name must be the name of an attribute, but got {name!r:.80}.")
         if is_prior(value):
@@ -141,7 +141,7 @@ class ParameterModule(PyroModule):
         >>> kernel.constraint("period")
         GreaterThan(lower_bound=0.0)
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         if name in self._pyro_params:  # a PyroParam may have come with its own
             return self._pyro_params[name][0]
         return self._declared.get(name, constraints.positive)
@@ -151,7 +151,7 @@ class ParameterModule(PyroModule):
             return super().__call__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        # Pyro's statement of a module's parameter does not tell its constraint, which render_model then cannot show
+        # Pyro's statement of a module's parameter does not contain its constraint, which render_model then cannot show
         own = self.__dict__.get("_pyro_params", {})
         if name not in own:
             return super().__getattr__(name)
@@ -173,7 +173,7 @@ class ParameterModule(PyroModule):
         >>> kernel.is_learned("variance"), kernel.is_learned("lengthscale"), kernel.is_learned("period")
         (True, False, False)
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         return name in self._pyro_params
 
     def is_fixed(self, name: str) -> bool:
@@ -184,7 +184,7 @@ class ParameterModule(PyroModule):
         >>> kernel.is_fixed("variance"), kernel.is_fixed("period")
         (False, True)
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         return name in self._buffers
 
     def prior(self, name: str) -> Prior | None:
@@ -197,7 +197,7 @@ class ParameterModule(PyroModule):
         >>> kernel.prior("period") is None
         True
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         return self._pyro_samples.get(name)  # type: ignore[return-value]  # Pyro annotates it as PyroSample
 
     def event_dim(self, name: str) -> int:
@@ -210,7 +210,7 @@ class ParameterModule(PyroModule):
         >>> kernel.event_dim("variance"), kernel.event_dim("lengthscale"), kernel.event_dim("period")
         (1, 0, 0)
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         if not self._has(name):
             raise ValueError(f"name must be a parameter of {type(self).__name__}, but got {name!r:.80}.")
         prior = self.prior(name)
@@ -222,8 +222,3 @@ class ParameterModule(PyroModule):
     def _has(self, name: str) -> bool:
         """Whether there is a parameter of this name."""
         return name in self._buffers or name in self._pyro_params or name in self._pyro_samples
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the module is already part of a model, whose names its parameters carry."""
-        return bool(self._pyro_name)

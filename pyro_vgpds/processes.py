@@ -18,7 +18,7 @@ _ACTIVE = 259  # STILL_ACTIVE
 def is_running(pid: int) -> bool:
     """Whether a process of this machine is running, also one of another user.
 
-    ``os.kill(pid, 0)`` tells it on POSIX systems. On Windows, it would end the process.
+    On POSIX systems, ``os.kill(pid, 0)`` checks this. On Windows, it would end the process.
 
     :param pid: process id. No process has a number that is not positive or that the system cannot represent.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes that train one model together, and the few collective operations that this needs.
 
-Each operation begins with a round in which every process tells whether it is well. A process that failed takes part in
-that round only, whichever operation the others are in, and then all of them raise an error: nobody waits for a process
-that has left, and steps that one process has to undo are undone by all.
+Each operation begins with a round in which every process reports whether it has failed. A process that failed takes
+part in that round only, whichever operation the others are in, and then all of them raise an error: no process waits
+for one that has ended, and steps that one process has to undo are undone by all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced", "check_g
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FINE, _NUMERICAL, _FAILED = 0, 1, 2  # what a process tells the others
+_FINE, _NUMERICAL, _FAILED = 0, 1, 2  # what a process reports to the others
 _LOST = (
     "process {rank} of {size} lost the connection to the others: one of them ended, or did not answer in time. Its own "
-    "message tells why. Start all processes again, from the last checkpoint with fit(..., resume=...)."
+    "message says why. Start all processes again, from the last checkpoint with fit(..., resume=...)."
 )
 
 

@@ -27,7 +27,7 @@ Shape: TypeAlias = "torch.Size | list[int] | tuple[int, ...]"
 
 
 class Context(Protocol):
-    """What torch gives to the forward and backward pass of a function of one's own."""
+    """What torch gives to the forward and backward pass of a custom function."""
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]

@@ -86,7 +86,7 @@ def test_code_blocks(page, capsys, as_a_reader):
         assert namespace["draws"]["y"].shape == (3, 100, 20)
     if page == "README.md":
         t, outputs = namespace["t"], np.arange(20)
-        ahead = np.sin(2 * np.linspace(10, 13, 31)[:, None] + outputs) ** 3
+        ahead = np.sin(2 * np.linspace(10.1, 11, 10)[:, None] + outputs) ** 3
         assert np.abs(namespace["ahead"].mean.numpy() - ahead).mean() < 0.1
         gap = np.sin(2 * t[30:40, None] + outputs[:5]) ** 3
         assert np.abs(namespace["filled"].mean.numpy()[30:40, :5] - gap).mean() < 0.1
@@ -117,6 +117,8 @@ PHRASES = (
     r"\bleft out\b",  # default, omitted
     r"\blikewise\b",  # as well, also
     r"\bof now\b",  # current
+    r"\bof one's own\b",  # custom, your own
+    r"\bfor ever\b",  # without end
     r"\bof (?:its|their) own accord\b",  # automatically
     r"\bso many\b",  # the given number of
     r"\bthere (?:is|are) none\b",  # is missing

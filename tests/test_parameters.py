@@ -157,13 +157,6 @@ def test_a_value_that_is_refused_changes_nothing():
     assert kernel.variance.item() == 2.0
 
 
-def test_whether_a_kernel_is_part_of_a_model():
-    kernel = RBF()
-    assert not kernel.is_attached
-    make_model(0.1, kernel)
-    assert kernel.is_attached
-
-
 def test_options_are_not_parameters():
     assert MarkovRBF(order=4).option_names == ("order",)
     assert "order" not in MarkovRBF().parameter_names

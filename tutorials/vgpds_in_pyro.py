@@ -359,7 +359,7 @@ assert all(math.isclose(loss, reference, rel_tol=1e-6) for loss in losses.values
 # They agree, and they are deterministic: no sample of $X$ is used. The library's `Collapsed_ELBO` does not even draw a
 # sample; its messenger uses the mean of $q(X)$ instead.
 #
-# Pyro reads the graph of a model from a run of it. `get_model_relations` tells which site depends on which sites and
+# Pyro reads the graph of a model from a run of it. `get_model_relations` shows which site depends on which sites and
 # parameters, and the constraints of the parameters. If the program `dot` and the extra `graph` of this library are
 # installed, `pyro.render_model(model, (data,), render_params=True, render_distributions=True)` draws the graph. Here we
 # draw it with matplotlib, which needs neither.

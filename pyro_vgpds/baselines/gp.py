@@ -19,7 +19,7 @@ from pyro_vgpds.types import DataLike
 __all__ = ["gp_interpolation"]
 
 _LENGTHSCALES = 24  # from half the typical step to twice the longest span
-_COARSE = 3  # every third of them is tried for all outputs, the others only beside the best of these
+_COARSE = 3  # every third of them is tried for all outputs, the others only next to the best of these
 _RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # noise variance / signal variance
 _BLOCK = 4096  # outputs per block
 _NUMBERS = 1 << 21  # size of the arrays of one batch of patterns
@@ -40,7 +40,7 @@ def gp_interpolation(
     marginal likelihood is maximal at the variance σ² = Σ p²/(λ + ρ) / n, with the value
     −½ (n log σ² + Σ log(λ + ρ)) + constant. So one eigendecomposition for each ℓ serves all ρ and all outputs that were
     observed at the same times. ℓ and ρ are the best of a 24 x 25 grid with factors of about 1.5 and 2 between points; ℓ
-    is searched on every third point first, then beside the best of these.
+    is searched on every third point first, then next to the best of these.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.

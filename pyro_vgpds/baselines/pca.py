@@ -17,8 +17,8 @@ from pyro_vgpds.types import DataLike
 __all__ = ["pairs", "pca", "ppca"]
 
 _HELD_OUT = 0.1  # fraction of the observed entries that is held out to choose the number of components
-_COLUMNS = 500  # maximal number of columns used for this choice
-_MOST = 40  # maximal number of components that are tried
+_COLUMNS = 500  # maximum number of columns used for this choice
+_MOST = 40  # maximum number of components that are tried
 _ITERATIONS, _TOLERANCE = 30, 1e-3  # limits of the fits that only compare numbers of components
 _RIDGE = 1e-6  # ridge on the loadings, for columns observed in fewer frames than there are components
 
@@ -37,7 +37,7 @@ def pca(
     :param y: outputs (N, D) with NaN, or a list of them.
     :param num_components: number of components. Default: the number that best predicts a tenth of the observed
         entries, held out at random with a fixed seed.
-    :param num_iterations: maximal number of iterations.
+    :param num_iterations: maximum number of iterations.
     :param tolerance: stop if the filled values change by less than this, relative to the standard deviation of y.
     :returns: float64 (N, D) without NaN, or a list of them.
     :raises ValueError: as ``Sequences``; if a column was never observed, or ``num_components`` is not between 1 and the

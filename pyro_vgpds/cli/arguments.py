@@ -22,7 +22,8 @@ def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None =
     group.add_argument(
         "--time",
         metavar="NAME",
-        help="column of the times. Default: a column called time, t, date, datetime or timestamp, else the first",
+        help="column of the times. Default: a column called time, t, date, datetime or timestamp, else the first one "
+        "with dates, else the first",
     )
     group.add_argument("--no-time", action="store_true", help="the file has no times: number the rows 0, 1, 2, ...")
     group.add_argument(
@@ -83,14 +84,15 @@ def add_when(parser: argparse.ArgumentParser, sequence: str, default: str | None
     :param default: its default.
     """
     group = parser.add_argument_group("times of the prediction")
-    group.add_argument("--until", metavar="TIME", help="last time or date; the times start at the sequence's end")
+    group.add_argument("--horizon", type=count, metavar="N", help="number of frames; they start at the sequence's end")
+    group.add_argument("--until", metavar="TIME", help="instead of --horizon: last time or date")
     group.add_argument(
         "--step",
         metavar="STEP",
-        help="with --until: time between frames, such as 0.5, or for dates 1d, 2h, 30min. "
+        help="with --horizon or --until: time between frames, such as 0.5, or for dates 1d, 2h, 30min. "
         "Default: the median step of the sequence",
     )
-    group.add_argument("--times", metavar="TIMES", help="instead of --until: 1,2,3.5, or dates, or START:STOP:STEP")
+    group.add_argument("--times", metavar="TIMES", help="instead of both: 1,2,3.5, or dates, or START:STOP:STEP")
     group.add_argument("--sequence", metavar="NAME", default=default, help=sequence)
 
 

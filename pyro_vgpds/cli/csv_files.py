@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import has_zone, parse_times
+from pyro_vgpds.cli.dates import has_zone, is_date, parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
 from pyro_vgpds.data.stamps import OutOfRangeError
@@ -28,10 +28,15 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     """:raises CommandError: that names the file, the line and the column."""
     header, rows, lines = _read_rows(path)
     sequence = _find(header, layout.sequence, ("sequence",), "--sequence-column", path)
-    time = None if layout.no_time else _find(header, layout.time, _TIME_NAMES, "--time", path)
-    if time is None and not layout.no_time:
-        time = 1 if sequence == 0 and len(header) > 1 else 0  # the first other column
+    time = None if layout.no_time else _find_time(header, rows[0], layout.time, sequence, path)
     outputs = [i for i in range(len(header)) if i not in (time, sequence)]
+    if not header[0]:  # an index without a name, written by pandas: the times, or row numbers
+        if time == 0:
+            header[0] = "time"
+        elif all(row[0] == str(i) for i, row in enumerate(rows)):
+            outputs.remove(0)
+        else:
+            raise CommandError(f"{path}: column 1 has no name.")
     if not outputs:
         raise CommandError(
             f"{path} has no column of outputs besides time and sequence; its columns are {listed(header)}."
@@ -90,7 +95,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
         rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
-    if header[0] and all(_is_value(cell) for cell in header):
+    if header[0] and all(_is_number(cell) or is_date(cell) for cell in header):
         header = [f"y{i}" for i in range(len(header))]
     else:
         rows, lines = rows[1:], lines[1:]
@@ -99,28 +104,13 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
             raise CommandError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)} columns.")
-    if not header[0] and "time" not in header:
-        header[0] = "time"  # an index without a name, written by pandas
     seen: set[str] = set()
     for i, name in enumerate(header):
-        if not name or name in seen:
+        if (not name and i > 0) or name in seen:
             fault = f"the same name as another, {name!r}" if name else "no name"
             raise CommandError(f"{path}: column {i + 1} has {fault}.")
         seen.add(name)
     return header, rows, lines
-
-
-def _is_value(cell: str) -> bool:
-    """Whether a cell is data, not a name."""
-    if cell.lower() in _MISSING:
-        return True
-    try:
-        parse_times([cell])
-    except OutOfRangeError:
-        return True
-    except ValueError:
-        return False
-    return True
 
 
 def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argument: str, path: Path) -> int | None:
@@ -130,6 +120,13 @@ def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argumen
         return header.index(wanted)
     lower = [name.lower() for name in header]
     return next((lower.index(name) for name in usual if name in lower), None)
+
+
+def _find_time(header: list[str], first: list[str], wanted: str | None, sequence: int | None, path: Path) -> int:
+    """The column of this name, of a usual name, with a date in the ``first`` row, or the first one."""
+    found = _find(header, wanted, _TIME_NAMES, "--time", path)
+    others = [i for i in range(len(header)) if i != sequence] or [0]
+    return next((i for i in others if is_date(first[i])), others[0]) if found is None else found
 
 
 def _is_number(cell: str) -> bool:
@@ -144,7 +141,8 @@ def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) ->
         except ValueError:
             raise CommandError(
                 f"{path}, line {lines[i]}, column {name!r}: {cell!r} is not a number. Leave missing values "
-                "empty, or select the columns of numbers with --columns."
+                "empty, select the columns of numbers with --columns, or name the column of the times with --time and "
+                "that of the sequences' names with --sequence-column."
             ) from None
         if math.isinf(values[i]):
             raise CommandError(

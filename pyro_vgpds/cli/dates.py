@@ -13,34 +13,46 @@ from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.formatting import is_number
 
-__all__ = [
-    "OutOfRangeError", "has_zone", "months_to", "parse_date", "parse_range", "parse_step",
-    "parse_times", "to_nanoseconds",
-]  # fmt: skip
+__all__ = ["has_zone", "is_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to"]
 
 _DATE = re.compile(
-    r"(?P<day>\d{4}-\d\d(?:-\d\d)?)"
+    r"(?:(?P<day>\d{4}-\d\d(?:-\d\d)?)|(?P<dotted>\d\d?\.\d\d?\.\d{4}))"
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
 _MOST = 10_000_000  # times in a range; more is a typing error
 
 
 def parse_date(text: str) -> np.datetime64:
-    """A date such as 2024-01, 2024-01-31, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00, which becomes UTC.
+    """A date such as 2024-01, 2024-01-31, 31.01.2024, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00 (becomes UTC).
 
-    :raises ValueError: if it is not a date.
+    :raises ValueError: if it is not a date, or one with slashes, whose month may be its first or its second number.
     :raises OutOfRangeError: if it is not in the years 1678 to 2261.
     """
     match = _DATE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a date such as 2024-01-31 or 2024-01-31T12:00:00")
-    written = f"{match['day']}T{match['clock']}" if match["clock"] else match["day"]
+    day = match["day"]
+    if match["dotted"]:
+        day, month, year = match["dotted"].split(".")
+        day = f"{year}-{month:0>2}-{day:0>2}"
+    written = f"{day}T{match['clock']}" if match["clock"] else day
     date = to_nanoseconds(np.array([written], "datetime64"))[0]
     zone = match["zone"] or "Z"
     if zone != "Z":
         minutes = int(zone[1:3]) * 60 + int(zone[-2:])
         date = date - np.timedelta64(minutes if zone[0] == "+" else -minutes, "m")
     return np.datetime64(date, "ns")
+
+
+def is_date(text: str) -> bool:
+    """Whether :func:`parse_date` recognises a date, perhaps one out of range."""
+    try:
+        parse_date(text)
+    except OutOfRangeError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 def has_zone(text: str) -> bool:
@@ -63,7 +75,8 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
             raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
             wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
-            raise ValueError(f"{cell!r} is not {wanted}", i) from None
+            slashes = " (with slashes, the first number could be the day or the month)" if "/" in cell else ""
+            raise ValueError(f"{cell!r} is not {wanted}{slashes}", i) from None
     return np.array(times, dtype=np.float64 if kind == "number" else "datetime64[ns]")
 
 
@@ -83,7 +96,7 @@ def parse_range(text: str, argument: str) -> np.ndarray:
     except ValueError as error:
         how = "times separated by commas (1,2,3.5 or dates) or START:STOP:STEP"
         if argument == "--until":
-            how = "the last time, not the number of frames or a duration"
+            how = "the last time; --horizon takes the number of frames"
         raise UsageError(f"{argument}: {error.args[0]}. Give {how}.") from None
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         raise UsageError(f"{argument} must be finite, but got {text!r}.")
@@ -99,12 +112,14 @@ def steps_to(start: float, stop: float, step: float, argument: str, include: boo
     return times
 
 
-def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> np.ndarray | None:
+def months_to(dates: np.ndarray, stop: np.datetime64 | int, include: bool = False) -> np.ndarray | None:
     """Continue monthly ``dates`` up to ``stop``; None if they are not on one day, or the last day, of each month.
 
     Months, quarters and years have no fixed length in seconds. The step is the median number of months.
 
+    :param stop: the last date, or the number of dates.
     :param include: start at the first date instead of after the last one.
+    :raises OutOfRangeError: if a number of dates reaches beyond the year 2261.
     """
     if len(dates) < 2:
         return None
@@ -113,9 +128,13 @@ def months_to(dates: np.ndarray, stop: np.datetime64, include: bool = False) -> 
         into = (dates + shift) - months
         if (into == into[0]).all() and into[0] < np.timedelta64(28 if shift == np.timedelta64(0, "D") else 1, "D"):
             step = int(np.median(np.diff(months).astype(int)))
+            start, first = (months[0], 0) if include else (months[-1], 1)
+            if isinstance(stop, int):
+                counted = start + step * np.arange(first, first + stop)
+                found: np.ndarray = to_nanoseconds(counted.astype("datetime64[D]") - shift) + into[0]
+                return found
             count = max(0, int((stop.astype("datetime64[M]") - months[0]).astype(int)) // step + 2)
-            start = months[0] if include else months[-1]
-            ahead = start + step * np.arange(0 if include else 1, count + 1)
+            ahead = start + step * np.arange(first, count + 1)
             ahead = ahead[ahead <= (stop + shift).astype("datetime64[M]")]  # later ones may be out of range
             ahead = ahead.astype(dates.dtype) + into[0] - shift
             kept: np.ndarray = ahead[ahead <= stop]

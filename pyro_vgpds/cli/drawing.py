@@ -32,6 +32,7 @@ from pyro_vgpds.plotting import (
     plot_relevance,
     plot_training,
 )  # fmt: skip
+from pyro_vgpds.plotting.style import labelled, legend_above
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.posterior import Posterior
@@ -40,6 +41,7 @@ __all__ = ["FIGURES", "run_plot"]
 
 _OF_ONE = ("overview", "relevance", "latent", "plane")  # figures that show one model
 _SUFFIXES = (".png", ".pdf", ".svg")
+_HISTORY, _LEAST_HISTORY = 8, 100  # frames before a forecast that are drawn, for each of its frames, and at least
 
 
 def run_plot(args: argparse.Namespace) -> int:
@@ -137,9 +139,12 @@ def _name_sequence(trained: ModelFile, which: int, ax: Axes) -> None:
 
 def _forecast(trained: ModelFile, args: argparse.Namespace) -> Figure:
     sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    times = trained.ahead(sequence, args)
     predicted = trained.posterior.forecast(times, sequence)
-    history = None if sequence is None else (trained.times(sequence), trained.outputs(sequence))
+    history = None
+    if sequence is not None:
+        shown = max(_HISTORY * len(times), _LEAST_HISTORY)
+        history = trained.times(sequence)[-shown:], trained.outputs(sequence)[-shown:]
     chosen = _outputs(trained, args)
     figure, axes = _panels(len(chosen))
     for ax, output in zip(axes, chosen, strict=True):
@@ -169,7 +174,9 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _share_labels(axes: Sequence[Axes]) -> None:
-    """Keep one legend, one title and one label of the times."""
+    """Draw one legend with the labels of all axes, one title and one label of the times."""
+    _figure(axes[0]).align_ylabels(axes)
+    legend_above(axes[0], labelled(*axes))
     for ax in axes[:-1]:
         ax.set_xlabel("")
     for ax in axes[1:]:

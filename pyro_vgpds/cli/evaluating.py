@@ -10,16 +10,13 @@ import torch
 
 from pyro_vgpds.cli.choosing import check_choice, choose, report_of
 from pyro_vgpds.cli.errors import OK
-from pyro_vgpds.cli.layout import InputTable, Layout
-from pyro_vgpds.cli.lazy import PAGES
+from pyro_vgpds.cli.layout import Layout
+from pyro_vgpds.cli.lazy import PAGES, write_comparison
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import introduce, read_data
-from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.selection.page import write_page
-from pyro_vgpds.selection.report import Report
 
-__all__ = ["run_evaluate", "write_comparison"]
+__all__ = ["run_evaluate"]
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
@@ -35,8 +32,3 @@ def run_evaluate(args: argparse.Namespace) -> int:
     print(report)
     say(args, f"report: {target} (open it in a browser)")
     return OK
-
-
-def write_comparison(path: Path, report: Report, table: InputTable, data: Sequences) -> None:
-    """Write the page of a comparison."""
-    write_page(path, report, data, source=table.path.name, names=table.names)

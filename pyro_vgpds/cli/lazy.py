@@ -36,7 +36,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 
 def write_comparison(path: Path, report: Report, table: InputTable, data: Sequences) -> None:
-    importlib.import_module("pyro_vgpds.cli.evaluating").write_comparison(path, report, table, data)
+    """Write the page of a comparison."""
+    page = importlib.import_module("pyro_vgpds.selection.page")
+    page.write_page(path, report, data, source=table.path.name, names=table.names)
 
 
 def run_demo(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -11,9 +12,10 @@ import numpy as np
 
 from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.cli.layout import InputTable
+from pyro_vgpds.cli.layout import InputTable, listed
 from pyro_vgpds.data.dates import format_duration, format_times, to_dates
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.prediction.ensemble import Ensemble
@@ -80,8 +82,7 @@ class ModelFile:
 
     @property
     def columns(self) -> list[str] | None:
-        """Names of the outputs, if the data have names."""
-        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
+        return self.data.base_columns
 
     @property
     def names(self) -> list[str]:
@@ -106,7 +107,7 @@ class ModelFile:
 
         :raises UsageError: if it is unknown, or None although there are several sequences.
         """
-        known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+        known = listed(self.names)
         if text is None:
             if len(self.names) > 1:
                 raise UsageError(f"--sequence is required: one of {known}, or {NEW} for a new sequence.")
@@ -119,36 +120,59 @@ class ModelFile:
             return int(text)
         raise UsageError(f"--sequence must be one of {known}, or {NEW} for a new sequence, but got {text!r}.")
 
-    def horizon(self, sequence: int | None, times: str | None, until: str | None, step: str | None) -> np.ndarray:
-        """The times of ``--times``, or of ``--until`` and ``--step``. A new sequence starts at the first one's start.
+    def ahead(self, sequence: int | None, args: argparse.Namespace) -> np.ndarray:
+        """The times of ``--horizon`` or ``--until``, with ``--step``, or of ``--times``.
+
+        They start after the end of a training sequence; those of a new one start at the start of the first.
 
         :raises UsageError: if they cannot be read, do not fit the model's times, or are empty.
         """
-        dates = self.data.time_origin is not None
-        if times is not None:
-            if until is not None or step is not None:
-                raise UsageError("--times cannot be combined with --until or --step.")
-            return self._same_kind(parse_range(times, "--times"), "--times")
+        given = [name for name in ("--horizon", "--until", "--times") if getattr(args, name[2:]) is not None]
+        if len(given) > 1 or (args.times is not None and args.step is not None):
+            raise UsageError(f"{given[0]} cannot be combined with {(*given[1:], '--step')[0]}.")
+        if args.times is not None:
+            return self._same_kind(parse_range(args.times, "--times"), "--times")
         known = self.data.times.t[self.data.times.slices()[sequence or 0]].cpu().numpy()
-        if until is None:
+        if not given:
             if sequence is not None:
-                raise UsageError("--until or --times is required.")
-            if step is not None:
-                raise UsageError("--step requires --until.")
+                raise UsageError("--horizon, --until or --times is required.")
+            if args.step is not None:
+                raise UsageError("--step requires --horizon or --until.")
             return self._dated(known)
+        if args.step is None and len(known) < 2:
+            raise UsageError("--step is required because the sequence has only one frame.")
+        width = float(np.median(np.diff(known))) if args.step is None else parse_step(args.step, "--step")
+        monthly = args.step is None and self.data.time_origin is not None
+        if args.until is not None:
+            return self._until(args.until, known, sequence is None, width, monthly)
+        try:
+            return self._counted(args.horizon, known, sequence is None, width, monthly)
+        except OutOfRangeError as error:
+            raise UsageError(f"--horizon {args.horizon}: {error.args[0]}.") from None
+
+    def _counted(self, count: int, known: np.ndarray, new: bool, width: float, monthly: bool) -> np.ndarray:
+        """``count`` times, after the ``known`` ones or from their start, ``width`` apart unless they are monthly."""
+        start, steps = (float(known[0]), count - 1) if new else (float(known[-1]), count)
+        ahead = steps_to(start, start + steps * width, width, "--horizon", include=new)
+        if self.data.time_origin is None:
+            return ahead
+        to_nanoseconds(self.data.time_origin.astype("datetime64[s]") + ahead[-1:].astype("timedelta64[s]"))
+        dates = months_to(self._dated(known), count, new) if monthly else None
+        return self._dated(ahead) if dates is None else dates
+
+    def _until(self, until: str, known: np.ndarray, new: bool, width: float, monthly: bool) -> np.ndarray:
+        """Times up to ``until``, after the ``known`` ones or from their start."""
+        dates = self.data.time_origin is not None
         end = self._same_kind(parse_range(until, "--until"), "--until")
         if len(end) != 1:
             raise UsageError(f"--until must be one time, but got {until!r}.")
-        if step is None and len(known) < 2:
-            raise UsageError("--step is required because the sequence has only one frame.")
-        monthly = months_to(self._dated(known), end[0], sequence is None) if step is None and dates else None
-        if monthly is not None and len(monthly):
-            return monthly
-        width = float(np.median(np.diff(known))) if step is None else parse_step(step, "--step")
-        start = float(known[0] if sequence is None else known[-1])
+        months = months_to(self._dated(known), end[0], new) if monthly else None
+        if months is not None and len(months):
+            return months
+        start = float(known[0] if new else known[-1])
         stop = float((end[0] - self.data.time_origin) / np.timedelta64(1, "s")) if dates else float(end[0])
-        ahead = steps_to(start, stop, width, "--until", include=sequence is None) if stop >= start else np.empty(0)
-        if not len(ahead) or monthly is not None:
+        ahead = steps_to(start, stop, width, "--until", include=new) if stop >= start else np.empty(0)
+        if not len(ahead) or months is not None:
             first = format_times(self._dated(np.array([start])))[0] if dates else f"{start:.10g}"
             steps = format_duration(width) if dates else f"{width:g}"
             raise UsageError(f"--until {until} gives no times: they start after {first}, in steps of {steps}.")

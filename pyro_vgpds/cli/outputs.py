@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.files.places import beside, destination
+from pyro_vgpds.files.places import destination, temporary_path
 
 __all__ = ["check_output"]
 
@@ -44,11 +44,11 @@ def check_output(
         raise UsageError(f"{argument}: {path} is an input file. Choose another name.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} already exists. {instead}")
-    try:  # permissions do not tell everything: of root, of read-only file systems
+    try:  # permissions are not enough: root has all, and a file system may be read-only
         target = destination(path).absolute()
         if not target.parent.is_dir():
             raise CommandError(f"{argument}: folder {target.parent} does not exist.")
-        part = beside(target)
+        part = temporary_path(target)
         part.touch(exist_ok=False)
         part.unlink()
     except OSError as error:

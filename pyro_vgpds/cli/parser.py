@@ -84,7 +84,10 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 def _forecast(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=0.95)
     add_options(parser, _SINGLE)
-    add_when(parser, "training sequence to forecast, by name or number, or new. Default: the only one")
+    add_when(
+        parser,
+        "training sequence to forecast, by name or number, or new. Default: the only one; with --horizon, all",
+    )
     add_machine(parser)
 
 
@@ -211,7 +214,7 @@ _COMMANDS = (
         predicting.run_forecast,
         _forecast,
         "Predict outputs at new times.",
-        """forecast walk.safetensors --until 12
+        """forecast walk.safetensors --horizon 24 -o ahead.csv
         forecast prices.safetensors --until 2024-06-30 --step 1d -o june.csv
         forecast gaits.safetensors --times 10:12:0.1 --sequence run -o run.npz
         forecast clip.safetensors --until 150 -o ahead.gif""",

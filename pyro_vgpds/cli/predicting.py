@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,21 +35,24 @@ _WIDEST = 1000  # outputs that are printed to the standard output
 
 def run_forecast(args: argparse.Namespace) -> int:
     trained = _open(args)
-    sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    each = args.sequence is None and args.horizon is not None
+    chosen = list(range(trained.data.num_sequences)) if each else [trained.sequence(args.sequence)]
+    times = [trained.ahead(sequence, args) for sequence in chosen]
     _say_task(args, trained, "forecast")
-    label = NEW if sequence is None else trained.names[sequence]
+    names = [NEW if sequence is None else trained.names[sequence] for sequence in chosen]
+    labels = [name for name, t in zip(names, times, strict=True) for _ in t]
     with _busy(args, "forecasting ..."):
-        prediction = trained.posterior.forecast(times, sequence, **_noise(args, trained))
-        _write(args, trained, prediction, [label] * len(times) if trained.data.num_sequences > 1 else None)
-    _report(args, *prediction.shape)
+        options = _noise(args, trained)
+        found = [trained.posterior.forecast(t, s, **options) for t, s in zip(times, chosen, strict=True)]
+        _write_forecasts(args, trained, np.concatenate(times), found, labels)
+    _report(args, len(labels), trained.num_outputs)
     return OK
 
 
 def run_generate(args: argparse.Namespace) -> int:
     trained = _open(args)
     sequence = trained.sequence(args.sequence)
-    times = trained.horizon(sequence, args.times, args.until, args.step)
+    times = trained.ahead(sequence, args)
     pyro.set_rng_seed(args.seed)
     with _busy(args, "generating ..."):
         draws = trained.posterior.generate(times, args.samples, sequence, **_noise(args, trained))
@@ -187,6 +190,31 @@ def _open(args: argparse.Namespace) -> ModelFile:
 def _write(args: argparse.Namespace, trained: ModelFile, result: Outputs, sequence: list[str] | None) -> None:
     shape, fps = trained.metadata.shape, args.fps or trained.metadata.fps
     result.to_file(args.output or sys.stdout, args.interval, sequence=sequence, frame_shape=shape, fps=fps)
+
+
+def _write_forecasts(
+    args: argparse.Namespace, trained: ModelFile, t: np.ndarray, found: Sequence[Outputs], labels: list[str]
+) -> None:
+    """Write the forecasts of one or several sequences, one after the other."""
+    mean = np.concatenate([one.mean.cpu().numpy() for one in found])
+    stddev = np.concatenate([one.stddev.cpu().numpy() for one in found])
+    interval = None
+    if args.interval:
+        ends = [one.interval(args.interval) for one in found]
+        lower, upper = (np.concatenate([pair[side].cpu().numpy() for pair in ends]) for side in (0, 1))
+        interval = lower, upper
+    write_table(
+        args.output or sys.stdout,
+        t,
+        mean,
+        stddev=stddev,
+        interval=interval,
+        columns=trained.columns,
+        sequence=labels if trained.data.num_sequences > 1 else None,
+        frame_shape=trained.metadata.shape,
+        fps=args.fps or trained.metadata.fps,
+        zone=trained.data.time_zone,
+    )
 
 
 def _report(args: argparse.Namespace, times: int, outputs: int) -> None:

@@ -13,6 +13,7 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
 from pyro_vgpds.cli.progress import say
+from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.datasets import load_bvh, load_video
@@ -64,7 +65,10 @@ def read_table(path: Path, layout: Layout) -> InputTable:
         else:
             known = ", ".join((*CSV_SUFFIXES, ".npz", ".npy", ".bvh", *FILM_SUFFIXES))
             raise CommandError(f"{path}: the suffix of a data file must be one of {known}.")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
+        raise CommandError(f"cannot read {path}: it is not UTF-8 text ({byte}). Save it with encoding UTF-8.") from None
+    except (OSError, csv.Error) as error:
         raise CommandError(f"cannot read {path}: {error}.") from None
     if layout.columns is not None and suffix not in CSV_SUFFIXES:  # read_csv reads the selected columns only
         chosen = select(layout.columns, table.columns, table.y[0].shape[1], f"{path}: --columns")
@@ -82,10 +86,12 @@ def _check_times(table: InputTable) -> None:
         if len(back):
             of = "" if table.names is None else f" of sequence {table.names[s]!r}"
             i = int(back[0])
+            before, after = format_times(t[i : i + 2])
+            fault = f"{after} is repeated" if before == after else f"{after} comes after {before}"
             raise CommandError(
-                f"{table.path}: the times{of} must increase, but {t[i + 1]} comes after {t[i]} (row {i + 2}{of}). Sort "
-                "the rows, or name the sequences' column with --sequence-column, or pass --no-time if the file has no "
-                "times."
+                f"{table.path}: the times{of} must increase, but {fault} (row {i + 2}{of}). Sort the rows and merge "
+                "those of the same time, or name the sequences' column with --sequence-column, or pass --no-time if "
+                "the file has no times."
             )
 
 

@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextmanager
 def _all_streams() -> Iterator[None]:
-    """Replace standard streams that the process was started without (``2>&-``) by ones that lead nowhere."""
+    """Replace standard streams that the process was started without (``2>&-``) by ones that discard what is written."""
     missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
     with ExitStack() as stack:
         for name in missing:

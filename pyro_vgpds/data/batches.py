@@ -216,7 +216,7 @@ class SequenceDataset:
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
         """All sequences in batches of almost the same size, each sequence in one of them.
 
-        :param batch_size: the most sequences of a batch, in all processes together.
+        :param batch_size: the maximum number of sequences in a batch, in all processes together.
         :param order: (S,), the order in which sequences come. Default: as they are.
         """
         check_count("batch_size", batch_size)
@@ -228,7 +228,7 @@ class SequenceDataset:
         """The indices of the batches of an order of the sequences: as few as possible, of almost the same size.
 
         :param order: (S,), of the sequences of this process.
-        :param batch_size: the most sequences of a batch, in all processes together.
+        :param batch_size: the maximum number of sequences in a batch, in all processes together.
         :raises ValueError: if ``batch_size`` is not a positive number of sequences.
         """
         return order.tensor_split(self.num_batches(batch_size))
@@ -236,8 +236,8 @@ class SequenceDataset:
     def num_batches(self, batch_size: int) -> int:
         """The number of batches of an epoch: each process has a sequence or more in each of them.
 
-        :param batch_size: the most sequences of a batch, in all processes together. If a process has fewer sequences
-            than there would be batches, they are larger.
+        :param batch_size: the maximum number of sequences in a batch, in all processes together. If a process has fewer
+            sequences than there would be batches, batches are larger.
         :raises ValueError: if ``batch_size`` is not a positive number of sequences.
 
         >>> many.num_batches(2)

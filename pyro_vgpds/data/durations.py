@@ -26,7 +26,7 @@ def parse_duration(text: str) -> float:
     The units are s, min, h, d, w (7 d) and y (365.25 d), in upper or lower case.
 
     :param text: such as ``"24h"``, ``"1.5 d"`` or ``"1y"``.
-    :raises ValueError: if it is not such a text.
+    :raises ValueError: if it is not such a string.
 
     >>> from pyro_vgpds.data.durations import parse_duration
     >>> parse_duration("24h"), parse_duration("1w"), parse_duration("1y")
@@ -58,7 +58,7 @@ def read_durations(value: object) -> float | list[float]:
     """A duration, or an array or list of durations, in seconds.
 
     :param value: for which :func:`has_unit` is true.
-    :raises ValueError: if a text is not a duration, one is not finite, or has no unit.
+    :raises ValueError: if a string is not a duration, one is not finite, or has no unit.
     :raises TypeError: if a list has numbers as well.
 
     >>> import datetime

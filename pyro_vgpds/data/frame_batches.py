@@ -124,7 +124,7 @@ class FrameDataset:
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[FrameBatch]:
         """All frames in batches of almost the same size, each frame in one of them.
 
-        :param batch_size: the most frames of a batch.
+        :param batch_size: the maximum number of frames in a batch.
         :param order: (N,), the order in which frames come. Default: as they are.
         """
         check_count("batch_size", batch_size)
@@ -136,7 +136,7 @@ class FrameDataset:
         """The indices of the batches of an order of the frames: as few as possible, of almost the same size.
 
         :param order: (N,).
-        :param batch_size: the most frames of a batch.
+        :param batch_size: the maximum number of frames in a batch.
         :raises ValueError: if ``batch_size`` is not a positive number of frames.
         """
         check_count("batch_size", batch_size)

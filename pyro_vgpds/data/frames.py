@@ -59,7 +59,11 @@ def _check_times(frame: pandas.DataFrame, time: str | None) -> None:
     if re.search(r"\d[+-]\d\d:?\d\d$", first):  # read_csv leaves them as text if summer and winter time occur
         how = f"Convert dates of a time zone: {place} = pandas.to_datetime({place}, utc=True)."
     else:
-        how = f"Read dates with pandas.read_csv(..., {option}), or convert them: {place} = pandas.to_datetime({place})."
+        day = ", dayfirst=True" if re.match(r"\d\d?\.\d", first) else ""  # 31.01.2024
+        how = (
+            f"Read dates with pandas.read_csv(..., {option}{day}), or convert them: "
+            f"{place} = pandas.to_datetime({place}{day})."
+        )
     raise TypeError(f"{what} is text such as {first!r}, but must be numbers or dates. {how}")
 
 
@@ -77,7 +81,11 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
             pass
         text = next((value for value in column if isinstance(value, str) and not is_number(value)), None)
         held = f"{column.dtype}" if text is None else f"text such as {text!r}"
-        raise TypeError(
-            f"column {name!r} must be numbers, but has {held}. Drop it, as in frame.drop(columns=[{name!r}]), or name "
-            "it with time= or sequence=, if it has the times or the names of the sequences."
-        )
+        if text is not None and is_number(text.replace(",", ".", 1)):
+            how = 'Read decimal commas with pandas.read_csv(..., decimal=",").'
+        else:
+            how = (
+                f"Drop it, as in frame.drop(columns=[{name!r}]), or name it with time= or sequence=, if it has the "
+                "times or the names of the sequences."
+            )
+        raise TypeError(f"column {name!r} must be numbers, but has {held}. {how}")

@@ -68,12 +68,11 @@ def make_like(
     :param names: of the sequences. Default: those of ``data``, if there are as many.
     :param exposure: Default: those of ``data``, if they are the same in all frames or sequences are as long as there.
     """
-    columns = None if data.columns is None else data.columns[: data.num_base_outputs]
     if names is None and len(t) == data.num_sequences:
         names = data.names
     new = Sequences(
-        [part.cpu() for part in t], [part.cpu() for part in y], columns=columns, names=names, dtype=data.dtype,
-        device=data.device,
+        [part.cpu() for part in t], [part.cpu() for part in y], columns=data.base_columns, names=names,
+        dtype=data.dtype, device=data.device,
     )  # fmt: skip
     new.time_origin, new.time_zone = data.time_origin, data.time_zone
     own = data.exposure

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import plain
-from pyro_vgpds.data.dates import to_seconds
+from pyro_vgpds.data.dates import format_times, to_dates, to_seconds
 from pyro_vgpds.data.stamps import has_dates, read_dates
 from pyro_vgpds.data.zones import common_zone
 from pyro_vgpds.kinds import check_texts
@@ -62,7 +62,8 @@ def read_times(t: DataLike, origin: np.datetime64 | None = None, increasing: boo
         zone = common_zone({one for one in zones if one is not None})
         start = min((a.min() for a, _ in dated if a.size), default=np.datetime64(0, "ns")) if origin is None else origin
         raw, origin = [to_seconds(a, start) for a, _ in dated], start
-    return Stamps([_check_times(a, name, increasing) for a, name in zip(raw, names, strict=True)], origin, zone)
+    checked = [_check_times(a, name, increasing, origin) for a, name in zip(raw, names, strict=True)]
+    return Stamps(checked, origin, zone)
 
 
 def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
@@ -75,7 +76,7 @@ def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
     return list(names)
 
 
-def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
+def _check_times(t: np.ndarray, name: str, increasing: bool, origin: np.datetime64 | None) -> np.ndarray:
     if t.ndim != 1:
         hint = " Times come first, then outputs: Sequences(t, y)." if t.ndim == 2 and t.shape[1] > 1 else ""
         raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.{hint}")
@@ -94,7 +95,8 @@ def _check_times(t: np.ndarray, name: str, increasing: bool) -> np.ndarray:
     step = np.diff(t)
     if increasing and (step <= 0).any():
         i = int(np.flatnonzero(step <= 0)[0])
-        fault = f"repeats {t[i]}" if step[i] == 0 else f"decreases from {t[i]} to {t[i + 1]}"
+        before, after = t[i : i + 2] if origin is None else format_times(to_dates(t[i : i + 2], origin))
+        fault = f"repeats {before}" if step[i] == 0 else f"decreases from {before} to {after}"
         raise ValueError(
             f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort()), "
             "merge frames of the same time, or, if a new sequence begins there, pass a list with one array for each "

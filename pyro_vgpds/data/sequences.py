@@ -200,6 +200,11 @@ class Sequences:
         return self.num_outputs // (1 + len(self.lags))
 
     @property
+    def base_columns(self) -> list[str] | None:
+        """Names of the outputs without those that :meth:`lagged` added, if they have names."""
+        return None if self.columns is None else self.columns[: self.num_base_outputs]
+
+    @property
     def num_observed(self) -> int:
         """Entries of ``y`` that are not missing."""
         return self.num_frames * self.num_outputs - self.num_missing

@@ -21,7 +21,7 @@ from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_r
 
 __all__ = ["gait_chapter"]
 
-_JOINT = "left_knee.rx"  # the angle that is plotted over time
+_JOINT = "left_knee.rx"  # plotted over time: the bone that ends at the knee is the thigh
 _LEG = ("left_hip", "left_knee", "left_ankle", "left_toe")  # the joints between the bones of the hidden leg
 
 
@@ -67,11 +67,11 @@ def gait_chapter(
     shown = np.linspace(lost, len(truth) - 1, 8).round().astype(int).tolist()
     still = plot_poses(skeleton, both, shown, labels=times)
     line = plot_reconstruction(found, _JOINT, truth=y[-1], baseline=near, seen=partly)
-    line.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
+    line.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     moving = {"truth": both["truth"], "model": both["model"]}
     gif = save_animation(animate_poses(skeleton, moving, fps=15), output / "gait.gif", fps=15, dpi=72)
     fan = plot_forecast(forecast, _JOINT, history=(train_t[0], train_y[0]), truth=(t[0][-cut:], y[0][-cut:]))
-    fan.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
+    fan.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     new = save_animation(
         animate_poses(skeleton, {"first": joints(generated[0]), "second": joints(generated[1])}, fps=15),
         output / "gait_new.gif", fps=15, dpi=72,

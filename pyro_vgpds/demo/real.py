@@ -73,7 +73,7 @@ def real_chapter(
     moving = {"recorded": joints(y[-1]), "model": joints(np.where(hidden, guess, y[-1]))}
     gif = save_animation(animate_poses(walks.skeleton, moving, fps=15), output / "walks.gif", fps=15, dpi=72)
     line = plot_reconstruction(found, _JOINT, truth=y[-1], baseline=near, seen=partly)
-    line.set(xlabel="seconds", ylabel=f"{_JOINT} (degrees)")
+    line.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     return Chapter(
         "A recorded walk with a missing leg",
         [

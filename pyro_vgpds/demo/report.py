@@ -12,11 +12,11 @@ from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable, save_p
 __all__ = ["Chapter", "ReportFigure", "ReportTable", "write_report"]
 
 _OWN = """\
-pyro-vgpds evaluate mine.csv -o mine.html           # which model or baseline predicts best, with pictures
-pyro-vgpds fit mine.csv -o mine.safetensors         # the same comparison, and the trained ensemble
-pyro-vgpds reconstruct mine.safetensors -o full.csv # fills in the missing values
-pyro-vgpds forecast mine.safetensors --until TIME -o ahead.csv
-pyro-vgpds fit --help                               # all options, with examples"""
+pyro-vgpds fit mine.csv --horizon 20 -o mine.safetensors --report mine.html # compares methods to forecast 20 frames
+pyro-vgpds forecast mine.safetensors --horizon 20 -o ahead.csv              # means and 95 % intervals
+pyro-vgpds fit mine.csv --task impute -o gaps.safetensors                   # compares methods to fill in gaps
+pyro-vgpds reconstruct gaps.safetensors -o full.csv                         # missing values are filled in
+pyro-vgpds fit --help                                                       # all options, with examples"""
 
 
 def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, seconds: float) -> Path:

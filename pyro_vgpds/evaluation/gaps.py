@@ -48,7 +48,7 @@ def hide_like_missing(masks: list[np.ndarray], share: float, rng: np.random.Gene
 
     A gap is some consecutive frames of some columns. Gaps inside a sequence are repeated at other times, with their
     lengths and columns. Lost frames, in which nothing is observed, are another kind of gap than lost columns, since
-    nothing but the time tells their values: if the data have both, each kind has at least a third of what is hidden.
+    only the time is known of them: if the data have both, each kind has at least a third of what is hidden.
     Gaps at an end are extended by their own length, because a value outside the observed times is harder to predict
     than one between them.
 
@@ -128,7 +128,7 @@ def _repeat(
 
 
 def _fit(free: np.ndarray, gap: _Gap) -> int:
-    """How many columns of a gap would have its length here: they are observed in all frames and in those beside."""
+    """How many columns of a gap would have its length here: they are observed in all its frames and next to it."""
     return int(free.any(1).all() if gap.whole else free[:, gap.columns].all(0).sum())
 
 

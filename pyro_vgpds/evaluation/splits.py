@@ -219,8 +219,8 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     keep = [n - skip - horizon for n in lengths]
     if max(keep) < 3:
         raise ValueError(
-            f"horizon={horizon} and skip={skip} must leave 3 training frames, but the longest sequence has "
-            f"{max(lengths)} frames."
+            f"horizon={horizon}{f' and skip={skip}' if skip else ''} must leave 3 training frames, but the longest "
+            f"sequence has {max(lengths)} frames."
         )
     train = take_frames(data, [slice(0, n if n >= 3 else None) for n in keep])
     ends = [(i, slice(n, n + horizon)) for i, n in enumerate(keep) if n >= 3]

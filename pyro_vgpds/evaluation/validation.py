@@ -11,7 +11,6 @@ from typing import Protocol
 from pyro_vgpds.checks import check_count, check_horizon, check_seed
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.held_out import check_predictor
 from pyro_vgpds.evaluation.scores import inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
 from pyro_vgpds.evaluation.table import Table, Value
@@ -116,7 +115,6 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     ['origin', 'ahead', 'rmse', 'nrmse']
     """
     check_parts("posterior", posterior, "a Posterior, or a predictor with data and condition", "data", "condition")
-    check_predictor("posterior", posterior, "data", "condition")
     check_horizon(horizon)
     check_count("num_origins", num_origins)
     data = posterior.data

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -40,6 +40,42 @@ PAPER = {
 Scores = dict[str, dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Case:
+    """Sequences to train on, and sequences to reconstruct."""
+
+    data: datasets.CMU35
+    train: list[int]
+    held_out: list[int] | None  #: None: the paper's test sequence
+
+    @classmethod
+    def fold(cls, data: datasets.CMU35, fold: int) -> Case:
+        """Every fifth training sequence is held out."""
+        held_out = list(range(fold, len(data.y), FOLDS))
+        return cls(data, [i for i in range(len(data.y)) if i not in held_out], held_out)
+
+    @property
+    def name(self) -> str:
+        return "test" if self.held_out is None else f"fold{self.held_out[0]}"
+
+    @property
+    def t(self) -> list[np.ndarray]:
+        """Times of the training sequences."""
+        return [self.data.t[i] for i in self.train]
+
+    @property
+    def y(self) -> list[np.ndarray]:
+        """Outputs of the training sequences."""
+        return [self.data.y[i] for i in self.train]
+
+    @property
+    def targets(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Times and outputs of the sequences to reconstruct."""
+        if self.held_out is None:
+            return {"test": (self.data.test_t, self.data.test_y)}
+        return {str(i): (self.data.t[i], self.data.y[i]) for i in self.held_out}
+
+
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """VGPDS, nearest neighbours and the MAP model on the paper's split and on five folds of the training sequences.
 
@@ -53,28 +89,28 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     if quick:
         recipes = [replace(r, latent_dim=4, static_dim=2, num_inducing=15, num_steps=5) for r in RECIPES]
         plain, folds, steps = replace(PLAIN, latent_dim=4, num_inducing=15, num_steps=5), 1, 5
-    everything, test = list(range(len(data.y))), [_fold(data, fold) for fold in range(folds)]
-    rows: dict[str, Callable[[list[int], list[int] | None, int], list[dict[str, Scores]]]] = {
-        "VGPDS": partial(_vgpds, folder, data, recipes, "offset", False),
-        "VGPDS, white noise": partial(_vgpds, folder, data, recipes, "white", False),
-        "VGPDS, one model": partial(_vgpds, folder, data, recipes, "offset", True),
-        "VGPDS, one model, white noise": partial(_vgpds, folder, data, recipes, "white", True),
-        "VGPDS, one model, nothing added": partial(_vgpds, folder, data, [plain], "white", True),
-        "MAP GP-LVM": partial(_map, folder, data, plain, steps),
-        "NN": partial(_neighbour, data, False),
-        "NN sc.": partial(_neighbour, data, True),
+    paper, test = Case(data, list(range(len(data.y))), None), [Case.fold(data, fold) for fold in range(folds)]
+    rows: dict[str, Callable[[Case, int], list[dict[str, Scores]]]] = {
+        "VGPDS": partial(_vgpds, folder, recipes, "offset", False),
+        "VGPDS, white noise": partial(_vgpds, folder, recipes, "white", False),
+        "VGPDS, one model": partial(_vgpds, folder, recipes, "offset", True),
+        "VGPDS, one model, white noise": partial(_vgpds, folder, recipes, "white", True),
+        "VGPDS, one model, nothing added": partial(_vgpds, folder, [plain], "white", True),
+        "MAP GP-LVM": partial(_map, folder, plain, steps),
+        "NN": partial(_neighbour, False),
+        "NN sc.": partial(_neighbour, True),
     }
-    place: tuple[list[int], list[int] | None] = (everything, None) if name == "cmu35" else test[0]
-    _predict(folder, data, recipes, *place, 0, picture=name)  # first, because the rows reuse it
+    # first, because the rows reuse it
+    _predict(folder, recipes, paper if name == "cmu35" else test[0], 0, picture=name)
     results: dict[str, Scores] = {}
     held_out: dict[str, Scores] = {}
     for label, compute in rows.items():
         count = (seeds or 5) if label.startswith("VGPDS") else 1
         if name == "cmu35":
-            results[label] = _summary([s["test"] for seed in range(count) for s in compute(everything, None, seed)])
-        parts = [part for train, out in test for part in compute(train, out, 0)]
+            results[label] = _summary([s["test"] for seed in range(count) for s in compute(paper, seed)])
+        parts = [part for case in test for part in compute(case, 0)]
         held_out[label] = _summary([score for part in parts for score in part.values()])
-    found = _predict(folder, data, recipes, *test[0], 0)
+    found = _predict(folder, recipes, test[0], 0)
     seconds = {kind: found[kind] / len(recipes) for kind in ("seconds", "wall seconds")}  # of one model
     _report(folder, name, results, held_out, recipes, seconds, folds)
 
@@ -90,46 +126,27 @@ def _walks(source: Mapping[str, Any]) -> datasets.CMU35:
     )  # fmt: skip
 
 
-def _fold(data: datasets.CMU35, fold: int) -> tuple[list[int], list[int]]:
-    """Training sequences and held-out sequences."""
-    test = list(range(fold, len(data.y), FOLDS))
-    return [i for i in range(len(data.y)) if i not in test], test
-
-
-def _targets(data: datasets.CMU35, test: list[int] | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Sequences to reconstruct: the held-out ones, or for None the paper's test sequence."""
-    if test is None:
-        return {"test": (data.test_t, data.test_y)}
-    return {str(i): (data.t[i], data.y[i]) for i in test}
-
-
 def _vgpds(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], noise: str, alone: bool, train: list[int],
-    out: list[int] | None, seed: int,
-) -> list[dict[str, Scores]]:  # fmt: skip
+    folder: Folder, recipes: list[Recipe], noise: str, alone: bool, case: Case, seed: int
+) -> list[dict[str, Scores]]:
     """SC and RA of each sequence for a mixture of models, or for each of them alone."""
-    found = _predict(folder, data, recipes, train, out, seed)
+    found = _predict(folder, recipes, case, seed)
     rows = range(1, 1 + len(recipes)) if alone else [0]
-    return [_score(data, out, found, noise, row) for row in rows]
+    return [_score(case, found, noise, row) for row in rows]
 
 
-def _score(
-    data: datasets.CMU35, out: list[int] | None, found: Mapping[str, np.ndarray], noise: str, row: int
-) -> dict[str, Scores]:
+def _score(case: Case, found: Mapping[str, np.ndarray], noise: str, row: int) -> dict[str, Scores]:
     scores: dict[str, Scores] = {}
-    for target, (_, truth) in _targets(data, out).items():
+    for target, (_, truth) in case.targets.items():
         scores[target] = {}
         for block in BLOCKS:
             mean = truth.copy()
-            mean[np.isnan(data.hide(truth, block))] = found[f"{target}-{block}-{noise}"][row]
-            scores[target][block] = data.score(truth, mean, block)
+            mean[np.isnan(case.data.hide(truth, block))] = found[f"{target}-{block}-{noise}"][row]
+            scores[target][block] = case.data.score(truth, mean, block)
     return scores
 
 
-def _predict(
-    folder: Folder, data: datasets.CMU35, recipes: list[Recipe], train: list[int], out: list[int] | None, seed: int,
-    picture: str = "",
-) -> dict[str, Any]:  # fmt: skip
+def _predict(folder: Folder, recipes: list[Recipe], case: Case, seed: int, picture: str = "") -> dict[str, Any]:
     """Predictions of the hidden entries of each sequence and block: a row for a mixture, then one for each model in it.
     With a name ``picture``, the mixture is saved and drawn under this name.
     """
@@ -137,14 +154,13 @@ def _predict(
 
     def compute(files: Path) -> dict[str, Any]:
         start = perf_counter()
-        t, y = [data.t[i] for i in train], [data.y[i] for i in train]
-        models = [recipe.train(t, y, first + i, folder.progress) for i, recipe in enumerate(recipes)]
+        models = [recipe.train(case.t, case.y, first + i, folder.progress) for i, recipe in enumerate(recipes)]
         found: dict[str, Any] = {"seconds": perf_counter() - start}
         mixture = PosteriorMixture([_with_offsets(model) if model.data.lags else model for model in models])
         solver = Solver(num_starts=2, num_steps=min(200, 2 * recipes[0].num_steps))
-        for target, (times, truth) in _targets(data, out).items():
+        for target, (times, truth) in case.targets.items():
             for block in BLOCKS:
-                seen = data.hide(truth, block)
+                seen = case.data.hide(truth, block)
                 prediction, hidden = mixture.reconstruct(times, seen, solver=solver), np.isnan(seen)
                 # predictions without noise carry no offset: their mean is that of white noise
                 for noise, version in (("offset", prediction), ("white", prediction.with_noise(False))):
@@ -152,77 +168,68 @@ def _predict(
                     found[f"{target}-{block}-{noise}"] = np.stack([mean.numpy()[hidden] for mean in means])
         if picture:
             save_posterior(files / f"{picture}.safetensors", mixture)
-            _draw(files / f"{picture}.png", data, found, train, out)
+            _draw(files / f"{picture}.png", case, found)
         return found
 
     kind = "lags" if recipes[0].lags else "plain"
-    settings = {"recipes": [recipe.settings() for recipe in recipes], "seed": first, "train": train, "wide": WIDE}
-    return folder.once(f"{_where(out)}-{kind}-{first}", settings, compute)
+    settings = {"recipes": [recipe.settings() for recipe in recipes], "seed": first, "train": case.train, "wide": WIDE}
+    return folder.once(f"{case.name}-{kind}-{first}", settings, compute)
 
 
 def _with_offsets(model: Posterior) -> Posterior:
     return predict_with(model, noise_variance=noise_with_residuals(model, WIDE), residual=Bias() + White())
 
 
-def _where(out: list[int] | None) -> str:
-    return "test" if out is None else f"fold{out[0]}"
-
-
-def _neighbour(
-    data: datasets.CMU35, scaled: bool, train: list[int], out: list[int] | None, seed: int
-) -> list[dict[str, Scores]]:
-    frames = np.concatenate([data.y[i] for i in train])
+def _neighbour(scaled: bool, case: Case, seed: int) -> list[dict[str, Scores]]:
+    data, frames = case.data, np.concatenate(case.y)
     scores: dict[str, Scores] = {}
-    for target, (_, truth) in _targets(data, out).items():
+    for target, (_, truth) in case.targets.items():
         filled = {b: baselines.nearest_neighbour(frames, data.hide(truth, b), scaled=scaled) for b in BLOCKS}
         scores[target] = {b: data.score(truth, np.asarray(filled[b]), b) for b in BLOCKS}
     return [scores]
 
 
-def _map(
-    folder: Folder, data: datasets.CMU35, recipe: Recipe, steps: int, train: list[int], out: list[int] | None, seed: int
-) -> list[dict[str, Scores]]:
+def _map(folder: Folder, recipe: Recipe, steps: int, case: Case, seed: int) -> list[dict[str, Scores]]:
     """The MAP model with the same sizes and initial values."""
+    data = case.data
 
     def compute(files: Path) -> dict[str, Scores]:
         pyro.set_rng_seed(seed)
-        sequences = Sequences([data.t[i] for i in train], [data.y[i] for i in train])
+        sequences = Sequences(case.t, case.y)
         model = VGPDS.from_data(
             sequences, recipe.latent_dim, recipe.num_inducing, recipe.kernel(), static_dim=recipe.static_dim,
             noise_per_output=recipe.noise_per_output, scale_outputs=recipe.scale,
         )  # fmt: skip
         rival = baselines.MapGPLVM.fit(model, sequences, steps)
         scores: dict[str, Scores] = {}
-        for target, (t, truth) in _targets(data, out).items():
+        for target, (t, truth) in case.targets.items():
             found = {b: rival.reconstruct(t, data.hide(truth, b), min(100, steps)).numpy() for b in BLOCKS}
             scores[target] = {b: data.score(truth, found[b], b) for b in BLOCKS}
         return scores
 
-    settings = recipe.settings() | {"seed": seed, "train": train}
-    found = folder.once(f"map-{_where(out)}-{steps}", settings, compute)
-    return [{target: found[target] for target in _targets(data, out)}]
+    settings = recipe.settings() | {"seed": seed, "train": case.train}
+    found = folder.once(f"map-{case.name}-{steps}", settings, compute)
+    return [{target: found[target] for target in case.targets}]
 
 
 def _summary(scores: list[Scores]) -> Scores:
     return {b: {kind: spread([s[b][kind] for s in scores]) for kind in ("SC", "RA")} for b in BLOCKS}
 
 
-def _draw(
-    path: Path, data: datasets.CMU35, found: Mapping[str, np.ndarray], train: list[int], out: list[int] | None
-) -> None:
+def _draw(path: Path, case: Case, found: Mapping[str, np.ndarray]) -> None:
     """Hidden legs of the first sequence to reconstruct."""
     from matplotlib.figure import Figure
 
-    target, (t, truth) = next(iter(_targets(data, out).items()))
-    seen = data.hide(truth, "legs")
-    near = np.asarray(baselines.nearest_neighbour(np.concatenate([data.y[i] for i in train]), seen))
+    target, (t, truth) = next(iter(case.targets.items()))
+    seen = case.data.hide(truth, "legs")
+    near = np.asarray(baselines.nearest_neighbour(np.concatenate(case.y), seen))
     filled = seen.copy()
     filled[np.isnan(seen)] = found[f"{target}-legs-offset"][0]
     versions = {"truth": truth, "VGPDS": filled, "nearest neighbour": near}
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots(3, 2, sharex=True).ravel()
     styles: list[dict[str, Any]] = [{"color": "0.2"}, {"color": "C0"}, {"color": "C1", "lw": 0.8}]
-    for ax, feature in zip(axes, data.blocks["legs"][:6], strict=True):
+    for ax, feature in zip(axes, case.data.blocks["legs"][:6], strict=True):
         ax.axvspan(t[len(t) // 2], t[-1], color="0.93")
         for (label, y), style in zip(versions.items(), styles, strict=True):
             ax.plot(t, np.degrees(y[:, feature]), label=label, **style)

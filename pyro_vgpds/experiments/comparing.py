@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,16 @@ def compare(
     """
     rows = {}
     for label, measure in methods.items():
-
-        def one(files: Path, case: int, measure: Callable[[int], Mapping[str, float]] = measure) -> Mapping[str, Any]:
-            return measure(case)
-
         runs = []
         for case in cases:
             key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{title}-{label}-{case}")
-            runs.append(folder.once(key, {**settings, "label": label, "case": case}, partial(one, case=case)))
+            runs.append(folder.once(key, {**settings, "label": label, "case": case}, _without_files(measure, case)))
         rows[label] = {column: spread([r[column] for r in runs]) for column in runs[0] if column != "wall seconds"}
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     cells = [[label, *(row.get(column, "") for column in columns)] for label, row in rows.items()]
     return table([title, *columns], cells), rows
+
+
+def _without_files(measure: Callable[[int], Mapping[str, float]], case: int) -> Callable[[Path], Mapping[str, Any]]:
+    """A part of an experiment that writes no files."""
+    return lambda _: measure(case)

@@ -4,7 +4,7 @@ r"""Latent paths that move within a window of time, for trials that are aligned 
 .. math:: x_q(t) = e_q(t)\, s_q(t), \qquad e_q(t) = \exp\!\big(-(t - c_q)^2 / 2 w_q^2\big),
 
 with s_q nearly constant in a trial. With a linear mapping, f is a sum of such windows with loadings of their own: what
-a neuron tells in one part of the trial helps to predict other neurons in the same part, with few numbers for each
+a neuron shows in one part of the trial helps to predict other neurons in the same part, with few numbers for each
 trial.
 """
 

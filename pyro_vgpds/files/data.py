@@ -23,11 +23,10 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def describe_data(data: Sequences) -> tuple[Json, Tensors]:
     """Header and tensors of the data. Lagged copies of outputs are not stored, but made again."""
-    base = data.num_base_outputs
     header: Json = {
         "data": {
             "lengths": list(data.lengths),
-            "columns": None if data.columns is None else data.columns[:base],
+            "columns": data.base_columns,
             "time_origin": None if data.time_origin is None else str(data.time_origin),
             "time_zone": data.time_zone,
             "lags": list(data.lags),
@@ -36,7 +35,7 @@ def describe_data(data: Sequences) -> tuple[Json, Tensors]:
         "dtype": str(data.dtype).removeprefix("torch."),
     }
     exposure = {} if data.exposure is None else {"data.exposure": data.exposure}
-    return header, {"data.t": data.times.t, "data.y": data.read(0, base), **exposure}
+    return header, {"data.t": data.times.t, "data.y": data.read(0, data.num_base_outputs), **exposure}
 
 
 def build_data(

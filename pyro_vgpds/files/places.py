@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files appear complete or not at all: they are written under a temporary name and moved to their place.
 
-A temporary name tells which process of which machine writes it. A process that was killed leaves its file behind, and
-the next one that writes into the same folder removes it. Files of processes that may be alive are never removed: of
+A temporary name contains the process and the machine that write it. A process that was killed leaves its file behind,
+and the next one that writes into the same folder removes it. Files of processes that may be alive are never removed: of
 another machine, or from before a restart of this one, only those that nobody has written to for a week.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pyro_vgpds.processes import is_running
 
-__all__ = ["beside", "destination", "placed"]
+__all__ = ["destination", "placed", "temporary_path"]
 
 _WEEK = 7 * 24 * 3600.0
 _STEM = 40  # characters of a file's name in the temporary name, which must not be too long
@@ -38,7 +38,7 @@ def placed(path: Path) -> Iterator[Path]:
     :raises OSError: with the name ``path``; also if it is a folder or a device.
     """
     target = destination(path)
-    part = beside(target)
+    part = temporary_path(target)
     try:
         try:
             yield part
@@ -67,7 +67,7 @@ def destination(path: Path) -> Path:
     return target
 
 
-def beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """An unused name in the same folder, with the same suffix, which some writers depend on."""
     pid = os.getpid()
     owner = f"{_machine(pid)}-{pid}-{_start(pid) or 0}"

@@ -128,7 +128,7 @@ class AmortizedOpperArchambeau(OpperArchambeauGuide):
         parts = [inputs] if isinstance(network, Encoder) else inputs.split(data.lengths)
         result = torch.cat([_call(network, part, 2 * latent) for part in parts])
         place, log_precision = result.split(latent, -1)
-        seen = inputs[:, inputs.shape[1] // 2 :].any(-1, keepdim=True)  # a frame without outputs tells nothing
+        seen = inputs[:, inputs.shape[1] // 2 :].any(-1, keepdim=True)  # a frame without outputs has no information
         log_precision = torch.where(seen, log_precision, -_LOG_PRECISION)
         lam = log_precision.clamp(-_LOG_PRECISION, _LOG_PRECISION).exp()
         return lam * place, lam

@@ -224,9 +224,9 @@ class AutoExplicit(OpperArchambeauGuide):
     def part(self, sequences: Sequence[int] | Tensor = ()) -> tuple[AutoOpperArchambeau, Sequences]:
         """What predictions need, with only some of the sequences in memory, or none: ``Posterior(model, *own.part())``.
 
-        Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing, which tell q(U).
-        So new sequences are reconstructed, scored and generated as if all were in memory, and the chosen ones can also
-        be continued and imputed. :func:`~pyro_vgpds.save` writes both to a file.
+        Of the other sequences the sums over frames are kept, 8 (M² + M D) bytes if nothing is missing; they determine
+        q(U). So new sequences are reconstructed, scored and generated as if all were in memory, and the chosen ones
+        can also be continued and imputed. :func:`~pyro_vgpds.save` writes both to a file.
 
         :param sequences: indices of the sequences that are read into memory. Default: none. After
             :func:`~pyro_vgpds.fit` or :meth:`collect` no data are then read, and the result has one frame in which

@@ -20,7 +20,7 @@ _FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
 
 
 def least_lam(prior_variance: Tensor) -> Tensor:
-    """The smallest λ that a natural step gives: negligible beside the prior."""
+    """The smallest λ that a natural step gives: negligible compared with the prior."""
     return _FLOOR / prior_variance
 
 

@@ -195,7 +195,7 @@ def _latent_sites(trace: Trace) -> dict[str, Any]:
 def _through(run: Callable[..., Trace], x: Tensor, auxiliary: Mapping[str, Any]) -> Moments | None:
     """The moments of x = shift + scale ∘ z[index] for an auxiliary site z, or None if x is no such function.
 
-    Runs of the guide with different z tell shift, scale and index.
+    Runs of the guide with different z give shift, scale and index.
     """
     for name, site in auxiliary.items():
         z = site["value"]

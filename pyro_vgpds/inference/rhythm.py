@@ -26,7 +26,7 @@ from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern32, White
 
 __all__ = ["oscillates", "oscillator", "smooth_path"]
 
-_LEAST_FRAMES = 16  # fewer cannot tell an oscillation from a slow path
+_LEAST_FRAMES = 16  # fewer cannot distinguish an oscillation from a slow path
 _FRAMES = 240  # frames that the comparison uses
 _VARIANCE = 0.95  # share of the variance that the compared components have
 

@@ -44,7 +44,7 @@ def bound_with_spread(
     """The bound with its standard error.
 
     The bound of a :class:`~pyro_vgpds.likelihoods.SiteLikelihood`, such as ``Poisson``, is an estimate with a few draws
-    of the latent points, which are fixed during training. This evaluates it with other draws. The values tell how far
+    of the latent points, which are fixed during training. This evaluates it with other draws. The values show how far
     the bound of training may be from the one with infinitely many draws. For other likelihoods both errors are 0.
 
     :param model: the model.

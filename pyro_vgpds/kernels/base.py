@@ -105,7 +105,7 @@ class Kernel(ParameterModule):
         >>> Decay(rate=2.0), Decay().unset
         (Decay(rate=2), {'rate'})
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
         self.declare(name, constraint)

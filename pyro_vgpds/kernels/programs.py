@@ -85,11 +85,10 @@ class Program:
     def __init__(self, tree: Tree) -> None:
         codes: list[int] = []
         self.tree = tree
-        self.white: tuple[int, ...] = ()  #: rows of ``values`` that are variances of white noise
         terms = self._terms(tree, codes)
         starts = list(itertools.accumulate((len(_BY_CODE[code][0]) if code >= 0 else 1 for code in codes), initial=0))
+        #: rows of ``values`` that are variances of white noise
         self.white = tuple(starts[i] for i, code in enumerate(codes) if code == _WHITE)
-        self.num_parameters = starts[-1]
         kept = [i for i, code in enumerate(codes) if code >= 0]
         number = {i: n for n, i in enumerate(kept)}
         numbers = [len(kept), *itertools.chain(*((codes[i], starts[i]) for i in kept)), len(terms)]

@@ -25,7 +25,7 @@ __all__ = ["Likelihood", "LikelihoodValue", "several_draws"]
 class Likelihood(LikelihoodParameters):
     """p(y given f) for each output: the distribution of an output given its latent function values.
 
-    A class of one's own defines :meth:`distribution`, and :meth:`link` for a good start of training. It declares
+    A subclass defines :meth:`distribution`, and :meth:`link` for a good start of training. It declares
     parameters with ``add_parameter``. The parameters reach the methods as ``p``, whose attributes are their values,
     so that parameters with priors are drawn once for each run of the model.
 

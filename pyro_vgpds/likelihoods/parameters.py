@@ -45,7 +45,7 @@ class LikelihoodParameters(ParameterModule):
         :param per_output: whether a vector has a value for each output. If False, it may have any size.
         :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
         """
-        check_kind("name", name, str, "a text")
+        check_kind("name", name, str, "a string")
         check_flags(per_output=per_output)
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")

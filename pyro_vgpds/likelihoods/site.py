@@ -24,13 +24,13 @@ _DRAWS, _DRAWS_OF_MANY, _MANY = 8, 4, 50  # draws of each latent point, with few
 _NODES, _NODES_OF_SEVERAL = 15, 9  # for each function value
 _SPREAD = 0.1  # first variance of a function value
 _LEAST_VARIANCE = 1e-10  # of a function value: its square root must have a derivative
-_LEAST_WEIGHT = 1e-4  # of a factor: below it the output hardly tells anything, or log p is not concave
+_LEAST_WEIGHT = 1e-4  # of a factor: below it the output has hardly any information, or log p is not concave
 _MOST_GROWTH = 10.0  # of a factor's weight in one step
 _MOST_MOVE = 5.0  # of a factor's mean in one step, in its standard deviations
 
 
 class SiteLikelihood(Likelihood):
-    r"""A likelihood of any form. A class of one's own defines ``distribution``, and ``link`` for a good start.
+    r"""A likelihood of any form. A subclass defines ``distribution``, and ``link`` for a good start.
 
     Training maximises
 
@@ -38,8 +38,8 @@ class SiteLikelihood(Likelihood):
 
     the bound of the Gaussian factors plus a correction. The correction is **an estimate, not a bound**: an average over
     ``num_draws`` fixed quasi-random draws of each latent point, the same in every evaluation, so that it has exact
-    gradients. :func:`~pyro_vgpds.inference.bound_with_spread` tells its standard error. With more draws it is closer,
-    at a cost that grows with their number. The state of a factor is its linear part and its weight, which follow
+    gradients. :func:`~pyro_vgpds.inference.bound_with_spread` estimates its standard error. With more draws it is
+    closer, at a cost that grows with their number. The state of a factor is its linear part and its weight:
 
     .. math:: w \leftarrow (1 - \rho) w + \rho \max(-E[\log p''], \epsilon), \quad
               h \leftarrow (1 - \rho) h + \rho (E[\log p'] + w\, E f).

@@ -7,7 +7,7 @@ A convex function is above its tangents, so for every r
 
 .. math:: \varphi((f - a)^2) \ge \varphi(r) - \tfrac{\omega}{2} \big((f - a)^2 - r\big), \qquad \omega = -2 \varphi'(r),
 
-a Gaussian factor in f. The bound is largest for r = E(f − a)² under q, which the gradients of the bound tell: so the
+a Gaussian factor in f. The bound is largest for r = E(f − a)² under q, which the gradients of the bound give: so the
 update of r is exact coordinate ascent, and the bound never falls. Pólya–Gamma augmentation (Bernoulli, binomial,
 negative binomial) and the scale mixture of a Student-t are both of this form.
 """

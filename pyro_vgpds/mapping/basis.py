@@ -185,7 +185,7 @@ _LINEAR: dict[type, Callable[..., LinearForm | None]] = {}
 def register_linear(
     kind: type[MappingValue],
 ) -> Callable[[Callable[..., LinearForm | None]], Callable[..., LinearForm | None]]:
-    """Register ``f(value)``, which tells the :class:`LinearForm` of kernel values of exactly this class, or None.
+    """Register ``f(value)``, which returns the :class:`LinearForm` of kernel values of exactly this class, or None.
 
     :param kind: a class derived from :class:`~pyro_vgpds.mapping.MappingValue`; classes derived from it do not count,
         because they may be other functions.

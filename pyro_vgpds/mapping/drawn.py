@@ -110,7 +110,7 @@ class Given(NamedTuple):
 def correction(
     given: Given, x: Tensor, variance: Tensor | None, y: Tensor, sites: Sites, likelihood: LikelihoodValue
 ) -> tuple[Tensor, Moments | None]:
-    """Σ E[log p(y given f) − log factor] of the outputs whose likelihoods need draws, and the moments of f by the way.
+    """Σ E[log p(y given f) − log factor] of the outputs whose likelihoods need draws, and the moments of f.
 
     The moments (N, F) are None without gradients, and 0 for functions of other outputs.
 

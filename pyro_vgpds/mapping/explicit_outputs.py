@@ -172,7 +172,7 @@ class ExpectedOutputs(Expandable):
     :param outputs: the :class:`ExplicitOutputs`.
     :param posterior: q(x), with a mean and a variance.
     :param inducing: q(u).
-    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients tell nothing.
+    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients are not used.
     :raises ValueError: for several draws of hyperparameters at a time.
     """
 

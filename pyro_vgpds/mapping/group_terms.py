@@ -111,7 +111,7 @@ def eigen_terms(
     """The same by eigenvalues of L⁻¹Ψ2L⁻ᵀ, which all outputs of a group share.
 
     L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
-    points than it needs. The matrix has negative eigenvalues only by rounding, so the most negative one tells the size
+    points than it needs. The matrix has negative eigenvalues only by rounding, so the most negative one shows the size
     of the errors, and directions whose eigenvalues do not exceed it are removed: the bound of the others is that of
     fewer inducing variables, hence still a bound. The gradients are those of the matrices, not of the eigenvectors, so
     equal eigenvalues do no harm.

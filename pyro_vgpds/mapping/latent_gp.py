@@ -185,7 +185,7 @@ class CollapsedOutputs(Expandable):
 
     :param outputs: p(y given f); its f is not read.
     :param latent: the functions with x integrated out.
-    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients tell nothing.
+    :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients are not used.
     :raises ValueError: for several draws of hyperparameters at a time.
     """
 

@@ -6,7 +6,7 @@ For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it eval
     V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
 
 and its gradients without ever storing an ``N x M x M`` array. The extensions ``_midpoint``, for all rows, and
-``_grouped``, for groups of rows, are built at install time if a C compiler is found; :func:`available` tells whether
+``_grouped``, for groups of rows, are built at install time if a C compiler is found; :func:`available` returns whether
 they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
 """
 

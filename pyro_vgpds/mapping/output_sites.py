@@ -28,7 +28,7 @@ Bound = Callable[[Sites], Tensor]
 
 @dataclass
 class Evaluation:
-    """An evaluation of the bound, which tells the moments of f: by its gradients in the factors, or by draws."""
+    """An evaluation of the bound, which gives the moments of f: by its gradients in the factors, or by draws."""
 
     likelihood: LikelihoodValue
     y: Tensor
@@ -46,7 +46,7 @@ class OutputSites(PyroModule):
     """The state of the Gaussian factors of the outputs of one data set, (2, N, F), and its updates.
 
     The gradients of the bound in the linear part and the weight of a factor are E f and −½ E f² under q, so an
-    evaluation with gradients tells all that the next state needs: ::
+    evaluation with gradients gives all that the next state needs: ::
 
         elbo = Collapsed_ELBO()
         loss = elbo.loss_and_grads(model, guide, data)  # then calls model.sites.step()
@@ -136,11 +136,11 @@ class OutputSites(PyroModule):
         :param likelihood: the likelihood at its parameters.
         :param y: outputs (N, D).
         :param state: of their factors.
-        :param share: factor of the bound in the loss; 0 if the gradients tell nothing.
+        :param share: factor of the bound in the loss; 0 if the gradients are not used.
         """
         evaluation = Evaluation(likelihood, y, likelihood.sites(y, state), share=share)
         if torch.is_grad_enabled() and state is self.state and share:
-            if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws tell all moments
+            if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws give all moments
                 weight, linear, constant = evaluation.sites
                 evaluation.sites = Sites(followed(weight), followed(linear), constant)
             self._evaluations.append(evaluation)
@@ -183,7 +183,7 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
 
 
 def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
-    """The moments that evaluations after the backward pass tell, which may have several draws of the hyperparameters.
+    """The moments that evaluations after the backward pass give, which may have several draws of the hyperparameters.
 
     :param evaluations: of the loss, minus the bound.
     """
@@ -199,7 +199,7 @@ def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
 
 
 def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Moments:
-    """The moments that gradients tell, except for functions whose moments were drawn.
+    """The moments that gradients give, except for functions whose moments were drawn.
 
     The estimate with draws has gradients of its own in the factors of these functions.
 

@@ -9,14 +9,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyro_vgpds.plotting.style import CYCLE, LEARNED, MUTED, TRUTH, tidy, time_axis, tint
+from pyro_vgpds.plotting.style import (
+    CYCLE,
+    LEARNED,
+    MUTED,
+    TRUTH,
+    grid_lines,
+    labelled,
+    legend_above,
+    tidy,
+    time_axis,
+    tint,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["HeldOutPanel", "choose_colors", "draw_ahead", "draw_coverage", "draw_errors", "draw_panel"]
 
-_MOST = 5.0  # bars are cut at this multiple of the smallest error, or at the median if that is larger
+_MOST = 5.0  # bars are cut at this multiple of the smallest error, or at the median or _LONGEST if that is larger
+_LONGEST = 1.5  # the error of predicting the mean is 1: bars up to it are whole
 _SIDE = (0.0, -0.45, 0.45, 0.8)  # frames by which markers of candidates are moved
 _KINDS = {"ensemble": LEARNED, "model": CYCLE[5], "baseline": CYCLE[4]}
 
@@ -34,7 +46,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     from matplotlib.patches import Patch
 
     values, at = np.array(errors), np.arange(len(errors))
-    limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values))))
+    limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values)), _LONGEST))
     ax.barh(at, np.minimum(values, limit), color=[_KINDS[kind] for kind in kinds], height=0.7)
     for y, value in enumerate(values.tolist()):
         text = f" {value:.3g}" if value <= limit else f" {value:.3g} (bar is cut)"
@@ -45,10 +57,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     ax.set_xlabel("root mean squared error, in standard deviations of the outputs")
     ax.tick_params(axis="y", length=0)
     shown = [kind for kind in _KINDS if kind in kinds]
-    ax.legend(
-        handles=[Patch(color=_KINDS[kind], label=kind) for kind in shown], frameon=False, fontsize="small",
-        ncols=len(shown), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.0,
-    )  # fmt: skip
+    legend_above(ax, {kind: Patch(color=_KINDS[kind]) for kind in shown})
     tidy(ax)
 
 
@@ -135,7 +144,9 @@ def draw_panel(ax: Axes, panel: HeldOutPanel, colors: Mapping[str, str], level: 
     _fit_range(ax, panel)
     ax.set_ylabel(panel.name)
     time_axis(ax, panel.t, label=False)
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    if len(panel.t) > 1:  # panels of the same times have the same axis, even if the first values of one are missing
+        ax.set_xlim(panel.t[0] - step, panel.t[-1] + step)
+    grid_lines(ax)
     tidy(ax)
 
 
@@ -148,12 +159,8 @@ def _fit_range(ax: Axes, panel: HeldOutPanel) -> None:
 
 
 def _finish(ax: Axes, backwards: bool = False) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    step = -1 if backwards else 1
-    ax.legend(
-        handles[::step], labels[::step], frameon=False, fontsize="small", ncols=3, loc="lower left",
-        bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    entries = list(labelled(ax).items())
+    legend_above(ax, dict(reversed(entries) if backwards else entries), columns=3)
+    grid_lines(ax)
     ax.set_axisbelow(True)
     tidy(ax)

@@ -18,7 +18,7 @@ __all__ = ["Drawing"]
 class Drawing:
     """The drawing of one output of a prediction.
 
-    :param prediction: anything with ``interval``. Its ``kind_of`` tells whether the output is ``"continuous"``, a
+    :param prediction: anything with ``interval``. Its ``kind_of`` says whether the output is ``"continuous"``, a
         ``"count"`` or ``"yes/no"``. Default: continuous.
     :param column: the output.
     """
@@ -26,7 +26,7 @@ class Drawing:
     def __init__(self, prediction: Any, column: int) -> None:
         kind_of = getattr(prediction, "kind_of", None)
         self.column, self.kind = column, "continuous" if kind_of is None else str(kind_of(column))
-        # the outputs themselves are 0 or 1, of which intervals tell nothing: the band is that of the probability
+        # the outputs themselves are 0 or 1, so their intervals have no information: the band is that of the probability
         bare = getattr(prediction, "with_noise", None) if self.kind == "yes/no" else None
         self._banded = prediction if bare is None else bare(False)
 

@@ -13,14 +13,25 @@ from torch.distributions import Distribution
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_parts
-from pyro_vgpds.plotting.style import array, check_labels, color, new_axes, read_axes, read_indices, tidy, time_axis
+from pyro_vgpds.plotting.style import (
+    array,
+    check_labels,
+    color,
+    labelled,
+    legend_above,
+    new_axes,
+    read_axes,
+    read_indices,
+    tidy,
+    time_axis,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["LatentPaths", "plot_latent", "plot_plane"]
 
-_NAMED = 6  # maximal number of sequences in a legend
+_NAMED = 6  # maximum number of sequences in a legend
 
 
 class LatentPaths(Protocol):
@@ -80,7 +91,7 @@ def plot_latent(
         ax.set_ylabel(f"latent {q}")
         time_axis(ax, times, label=ax is axes[-1])
     if 1 < len(slices) <= _NAMED:
-        axes[0].legend(frameon=False, ncols=3, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
+        legend_above(axes[0], labelled(axes[0]), columns=3)
     return axes
 
 

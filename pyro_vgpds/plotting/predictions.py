@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_probability, is_whole
+from pyro_vgpds.checks import as_numbers, check_probability
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.stamps import read_dates
 from pyro_vgpds.kinds import check_list, check_parts
 from pyro_vgpds.plotting.discrete import Drawing
-from pyro_vgpds.plotting.style import BASELINE, HIDDEN, LEARNED, MUTED, array, new_axes, tidy, time_axis
+from pyro_vgpds.plotting.style import (
+    BASELINE,
+    HIDDEN,
+    LEARNED,
+    array,
+    find_output,
+    grid_lines,
+    labelled,
+    legend_above,
+    new_axes,
+    tidy,
+    time_axis,
+)
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -118,8 +130,8 @@ def plot_reconstruction(
     :param ax: axes to draw on. Default: those of a new figure.
     :param truth: (T, D), drawn as dots. Default: not drawn.
     :param baseline: (T, D), another prediction, drawn as a dashed line. Default: not drawn.
-    :param seen: (T, D), the input of the model, NaN where hidden. If it is the same object as ``truth``, the dots are
-        labelled "data". Default: nothing is shaded.
+    :param seen: (T, D), the input of the model, NaN where hidden. If it is the same object as ``truth``, the labels are
+        "data" and "missing" instead of "truth" and "hidden". Default: nothing is shaded.
     :param level: probability of the band.
     :returns: the axes.
     :raises ValueError: if the output is unknown, a shape differs, or ``level`` is not between 0 and 1.
@@ -143,7 +155,7 @@ def plot_reconstruction(
     ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     runs = _runs(t)
     if seen is not None:
-        _shade(ax, t, np.isnan(array(seen)[:, column]), runs)
+        _shade(ax, t, np.isnan(array(seen)[:, column]), runs, "missing" if truth is seen else "hidden")
     times, mean, lower, upper = _with_breaks(t, mean, *draw.ends(level), runs=runs)
     draw.band(ax, times, lower, upper, level)
     if truth is not None:
@@ -161,14 +173,8 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
     check_parts("prediction", prediction, "a Prediction, or an object with t and mean", "t", "mean")
     if len(getattr(prediction.mean, "shape", ())) != 2:
         raise TypeError(f"prediction must be a Prediction, or have a mean (T, D), but got {prediction!r:.80}.")
-    columns, count = getattr(prediction, "columns", None), prediction.mean.shape[1]
-    if isinstance(output, str):
-        if columns is None or output not in columns:
-            raise ValueError(f"output must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
-        return columns.index(output), output
-    if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"output must be from 0 to {count - 1}, but got {output!r:.80}.")
-    number = int(output) % count
+    columns = getattr(prediction, "columns", None)
+    number = find_output("output", output, columns, prediction.mean.shape[1])
     return number, columns[number] if columns else f"output {number}"
 
 
@@ -189,7 +195,7 @@ def _pair(prediction: Any, pair: Any, column: int, name: str) -> tuple[np.ndarra
 
 
 def _times(prediction: Any, t: Any, name: str) -> np.ndarray:
-    """Times of the prediction's kind: where it has dates, numbers are seconds from the date that its own count from."""
+    """Times of the prediction's kind: if it has dates, numbers are seconds from the date that its own count from."""
     stamps = read_dates(t, name)
     times, own = array(t) if stamps is None else stamps[0], array(prediction.t)
     dates = own if own.dtype.kind == "M" else getattr(prediction, "dates", None)
@@ -228,9 +234,8 @@ def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) ->
     ]
 
 
-def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) -> None:
+def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray], label: str | None) -> None:
     """Shade the hidden frames of each line, up to the midpoints to the neighbouring frames."""
-    label: str | None = "hidden"
     for rows in runs:
         own = t[rows]
         edges = np.flatnonzero(np.diff(np.concatenate([[False], hidden[rows], [False]]).astype(int)))
@@ -243,9 +248,5 @@ def _shade(ax: Axes, t: np.ndarray, hidden: np.ndarray, runs: list[np.ndarray]) 
 def _finish(ax: Axes, name: str, t: np.ndarray) -> None:
     ax.set_ylabel(name)
     time_axis(ax, t)
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles, labels, frameon=False, fontsize="small", ncols=len(labels), loc="lower left", bbox_to_anchor=(0, 1),
-        borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
-    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+    legend_above(ax, labelled(ax))
+    grid_lines(ax)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heat maps of many outputs over time, such as the spikes of neurons, beside their predictions."""
+"""Heat maps of many outputs over time, such as the spikes of neurons, next to their predictions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_number, is_whole
+from pyro_vgpds.checks import as_numbers, check_number
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_list
-from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, read_axes, time_axis
+from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, find_output, read_axes, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def plot_raster(
     outputs: Sequence[int | str] | None = None,
     largest: float | None = None,
 ) -> list[Axes]:
-    """Plot outputs as a heat map, outputs by time, and their prediction beside it on the same scale.
+    """Plot outputs as a heat map, outputs by time, and their prediction next to it on the same scale.
 
     A single sequence has its own time axis. Several are drawn one after the other in the order of the data, with a gap
     between them. Missing entries have a colour of their own.
@@ -95,18 +95,9 @@ def _outputs(
     sequences: Sequences | None, count: int, outputs: Sequence[int | str] | None
 ) -> tuple[list[int], list[str]]:
     """Indices and names of the chosen outputs."""
-    columns = None if sequences is None or sequences.columns is None else sequences.columns[:count]
+    columns = None if sequences is None else sequences.base_columns
     check_list("outputs", outputs, "a list of indices or names", optional=True)
-    chosen: list[int] = []
-    for one in range(count) if outputs is None else outputs:
-        if isinstance(one, str):
-            if columns is None or one not in columns:
-                raise ValueError(f"outputs must be of {columns or f'0 to {count - 1}'}, but got {one!r}.")
-            chosen.append(columns.index(one))
-        elif not is_whole(one) or not -count <= one < count:
-            raise ValueError(f"outputs must be from 0 to {count - 1}, but got {one!r:.80}.")
-        else:
-            chosen.append(int(one) % count)
+    chosen = [find_output("outputs", one, columns, count) for one in (range(count) if outputs is None else outputs)]
     if not chosen:
         raise ValueError("outputs must have at least one output, but got none.")
     return chosen, [columns[i] if columns else str(i) for i in chosen]
@@ -208,7 +199,7 @@ def _name_sequences(ax: Axes, sequences: Sequences, starts: Sequence[float]) -> 
 
 
 def _name_outputs(ax: Axes, names: list[str], named: bool) -> None:
-    """Names of the outputs beside them; of many, some."""
+    """Names of the outputs; of many outputs, only some."""
     every = 1 if len(names) <= _NAMED else -(-len(names) // _SOME)
     ax.set_yticks(range(0, len(names), every), names[::every], fontsize="small")
     if every == 1:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from pyro_vgpds.kinds import check_list, check_parts
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 __all__ = [
@@ -28,6 +29,10 @@ __all__ = [
     "check_labels",
     "choose_frames",
     "color",
+    "find_output",
+    "grid_lines",
+    "labelled",
+    "legend_above",
     "new_axes",
     "read_axes",
     "read_indices",
@@ -80,6 +85,22 @@ def read_axes(axes: object) -> list[Axes]:
     return [cast("Axes", axes)]
 
 
+def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
+    """The index of an output that is given by name or index.
+
+    :param argument: name of the argument.
+    :param columns: names of the ``count`` outputs, if they have names.
+    :raises ValueError: if there is no such output.
+    """
+    if isinstance(output, str):
+        if columns is None or output not in columns:
+            raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
+        return columns.index(output)
+    if not is_whole(output) or not -count <= output < count:
+        raise ValueError(f"{argument} must be from 0 to {count - 1}, but got {output!r:.80}.")
+    return int(output) % count
+
+
 def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:
     """Raise an error if there is not a label for each of ``count`` things.
 
@@ -95,6 +116,32 @@ def tidy(ax: Axes) -> Axes:
     """Remove the top and the right spine."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def grid_lines(ax: Axes) -> None:
+    """Draw pale horizontal lines."""
+    ax.grid(axis="y", color=MUTED, alpha=0.3, linewidth=0.6)
+
+
+def labelled(*axes: Axes) -> dict[str, Artist]:
+    """What has a label in these axes, each label once."""
+    entries: dict[str, Artist] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return entries
+
+
+def legend_above(ax: Axes, entries: Mapping[str, Artist], columns: int | None = None) -> None:
+    """Draw a legend above the axes.
+
+    :param entries: labels and what they belong to.
+    :param columns: number of columns. Default: one for each label.
+    """
+    ax.legend(
+        list(entries.values()), list(entries), frameon=False, fontsize="small", ncols=columns or max(1, len(entries)),
+        loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
+    )  # fmt: skip
 
 
 def time_axis(ax: Axes, t: np.ndarray, label: bool = True) -> None:

@@ -63,7 +63,7 @@ def plot_training(result: TrainingRun, ax: Axes | None = None) -> Axes:
     if high > low:
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     ax.ticklabel_format(axis="y", style="plain", useOffset=False)
-    ax.set(xlabel="step", ylabel="bound (nats)", title=f"{result.method}: {result.bound:,.6g}")
+    ax.set(xlabel="step", ylabel="bound (nats)", title=f"{result.method}: final bound {result.bound:,.6g}")
     return ax
 
 

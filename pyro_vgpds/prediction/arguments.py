@@ -140,9 +140,9 @@ def _is_numpy(t: DataLike) -> bool:
 
 def _align(y: ArrayLike, data: Sequences, name: str) -> ArrayLike:
     """A DataFrame with the columns of training, in their order."""
-    if data.columns is None or not hasattr(y, "reindex"):
+    columns = data.base_columns
+    if columns is None or not hasattr(y, "reindex"):
         return y
-    columns = data.columns[: data.num_base_outputs]
     frame = cast("pandas.DataFrame", y).rename(columns=str)
     unknown = [column for column in frame.columns if column not in columns]
     if unknown:

@@ -222,7 +222,7 @@ class Ensemble:
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
+        return self.data.base_columns
 
     def combination(self, task: str) -> Combination:
         """Weights and calibration for a task, or those of the first task if it has none.

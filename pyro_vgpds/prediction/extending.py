@@ -43,8 +43,8 @@ def extend_data(data: Sequences, t: DataLike, y: DataLike, sequence: SequenceLik
     """
     if data.exposure is not None and data.exposure.dim() > 1:
         raise ValueError(
-            "extended cannot tell the exposure of new frames if it differs between frames. Give all frames with their "
-            "exposures to condition(data) instead."
+            "extended cannot determine the exposure of new frames if it differs between frames. Give all frames with "
+            "their exposures to condition(data) instead."
         )
     new = read_new_data(t, y, data)
     which = resolve_sequences(sequence, data, new.num_sequences)

@@ -181,7 +181,7 @@ class FittedModel:
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return None if self.data.columns is None else self.data.columns[: self.num_outputs]
+        return self.data.base_columns
 
     @property
     def likelihood(self) -> LikelihoodValue | None:

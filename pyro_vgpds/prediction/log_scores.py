@@ -27,7 +27,7 @@ def mixture_log_probs(
     """Log of the average of ∫ p(y given f) N(f; mean, variance) df over draws, (T, D); −∞ for what is not possible.
 
     Gauss–Hermite quadrature, around the mode of the integrand where p(y given f) is narrow: a count of ten thousand
-    tells f much better than the points of a broad distribution of f can resolve.
+    determines f much better than the points of a broad distribution of f can resolve.
 
     :param outputs: the likelihood of these frames.
     :param y: outputs (T, D), not NaN.

@@ -99,7 +99,7 @@ class Outputs(Marginals):
     @property
     def columns(self) -> list[str] | None:
         """Names of the outputs, if the data have names."""
-        return None if self.data.columns is None else self.data.columns[: self.shape[1]]
+        return self.data.base_columns
 
     def kind_of(self, output: int) -> str:
         """What an output is: ``"continuous"``, ``"count"`` or ``"yes/no"``; a rate is continuous.

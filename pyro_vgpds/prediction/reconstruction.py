@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """The Gaussian factors of new outputs (T, F), in which the gradients of the bound tell moments of the functions."""
+    """The Gaussian factors of new outputs (T, F), in which the gradients of the bound give moments of the functions."""
 
     weight: Tensor
     linear: Tensor

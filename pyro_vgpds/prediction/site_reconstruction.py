@@ -2,7 +2,7 @@
 """q(X, X*) for new, partly observed frames whose outputs are not Gaussian.
 
 The Gaussian factors of the training outputs are fixed. Those of the new outputs are updated in each step, with the
-moments of the functions that the gradients of the bound tell.
+moments of the functions that the gradients of the bound give.
 """
 
 from __future__ import annotations

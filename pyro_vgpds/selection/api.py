@@ -68,7 +68,7 @@ def auto(
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
-    :param seconds: time budget: no further candidate is begun after it. The training on all data is not counted.
+    :param seconds: time budget: no further candidate is started after it. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
     :param processes: number of processes that train candidates. Default: one for each core if the data are large,
         else 1.

@@ -47,9 +47,9 @@ class Configuration:
     num_steps: int = 60  #: of training
 
     def __post_init__(self) -> None:
-        check_kind("name", self.name, str, "a text")
+        check_kind("name", self.name, str, "a string")
         check_choice("mapping", self.mapping, ("rbf", "linear", "sum"))
-        check_kind("temporal", self.temporal, str, "the text of a kernel", optional=True)
+        check_kind("temporal", self.temporal, str, "a kernel written as a string", optional=True)
         if self.temporal is not None:
             parse_kernel(self.temporal)
         for name, least in (("latent_dim", 1), ("num_inducing", 1), ("static_dim", 0)):
@@ -63,7 +63,7 @@ class Configuration:
         """Compare the temporal kernel with the times of data, before anything is trained.
 
         :param data: the training sequences.
-        :raises ValueError: if the text of the kernel cannot be read, or has a duration although the data have no dates.
+        :raises ValueError: if the kernel cannot be parsed, or has a duration although the data have no dates.
 
         >>> Configuration("wave", temporal="rbf(lengthscale=1)").check(data)
         """

@@ -3,8 +3,9 @@
 
 A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried or to be trained on all data.
 The name of a job's file is a digest of everything that its result depends on. A worker is another Python process that
-reads the problem from the folder, takes jobs that nobody has begun, and writes their results there. A job counts as
-begun only if a living process of the same call has begun it: others in the same folder never wait for each other.
+reads the problem from the folder, takes jobs that no process has started, and writes their results there. A job counts
+as started only if a running process of the same call has started it: others in the same folder never wait for each
+other.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Workplace:
         """Each candidate with its trial, the reason of its failure, or None if there was no time for it.
 
         :param candidates: what to try.
-        :param deadline: time of ``time.monotonic`` from which no further candidate is begun, except for the first.
+        :param deadline: time of ``time.monotonic`` from which no further candidate is started, except for the first.
         :param starting: called with the name of each candidate that this process begins.
         """
         self._hire("try", candidates, deadline)
@@ -130,7 +131,7 @@ class Workplace:
             self._release(trial.candidate, "final")
 
     def work(self, kind: str, candidates: Sequence[Candidate], seconds: float) -> None:
-        """What a worker does: jobs that nobody has begun, the last ones first."""
+        """What a worker does: jobs that no process has started, the last ones first."""
         deadline = monotonic() + seconds
         for candidate in reversed(candidates):
             path = self._path(candidate, kind)
@@ -167,7 +168,7 @@ class Workplace:
         return _loaded(self._path(candidate, "final"), load_member)
 
     def _claim(self, candidate: Candidate, kind: str) -> bool:
-        """Begin a job, unless a living process of the same call has begun it."""
+        """Start a job, unless a running process of the same call has started it."""
         path = self._path(candidate, kind)
         if path is None:
             return True
@@ -182,7 +183,7 @@ class Workplace:
         return True
 
     def _mark(self, path: Path) -> Path:
-        """The file that tells which process has begun a job; each call of :func:`~pyro_vgpds.auto` has its own."""
+        """The file that names the process that has started a job; each call of :func:`~pyro_vgpds.auto` has its own."""
         return path.with_suffix(f".{self._leader}.begun")
 
     def _release(self, candidate: Candidate, kind: str) -> None:

@@ -114,17 +114,16 @@ def _describe(data: Sequences, source: str, names: Sequence[str] | None) -> Repo
     missing = int(base_outputs(data).isnan().sum())
     lengths = data.lengths
     sizes = f"{lengths[0]}" if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
-    columns = None if data.columns is None else data.columns[:outputs]
     rows = [
         ["source", source],
         ["sequences", f"{len(lengths)}" + (f": {_some(names)}" if names else "")],
         ["frames", f"{data.num_frames}" + (f", {sizes} in each sequence" if len(lengths) > 1 else "")],
-        ["outputs", f"{outputs}" + (f": {_some(columns)}" if columns else "")],
+        ["outputs", f"{outputs}" + (f": {_some(data.base_columns)}" if data.base_columns else "")],
         ["missing", f"{missing} of {entries} entries, {100.0 * missing / entries:.3g} %" if missing else "nothing"],
         ["times", _span(data)],
         ["sampling", _sampling(data)],
     ]
-    return ReportTable(["", ""], rows, "What was compared on.", bold=False, text=2)
+    return ReportTable(["", ""], rows, "The data that the candidates were compared on.", bold=False, text=2)
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:

@@ -88,6 +88,7 @@ class Pictures:
         for ax, panel in zip(axes, panels, strict=True):
             draw_panel(ax, panel, self.colors, _LEVEL)
         axes[-1].set_xlabel("time")
+        figure.align_ylabels(axes)
         for ax, panel, after in zip(axes, panels, panels[1:], strict=False):
             if np.array_equal(panel.t, after.t):  # one label of the times is enough
                 ax.tick_params(axis="x", labelbottom=False)

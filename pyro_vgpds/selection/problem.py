@@ -72,7 +72,7 @@ class Problem:
 
     @property
     def share(self) -> float:
-        """The share of the data to hold out: as little as tells candidates apart, since they train on the rest."""
+        """The share of the data to hold out: as little as distinguishes candidates, since they train on the rest."""
         if self.task != "impute":
             return 0.1
         return min(0.1, max(0.05, 2000.0 / self.data.num_observed))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recursions of :mod:`pyro_vgpds.temporal.recursions` as compiled loops over the frames, for float64 on a CPU.
 
-The extension ``_chains`` is built at install time if a C compiler is found; :func:`available` tells whether it was.
+The extension ``_chains`` is built at install time if a C compiler is found; :func:`available` returns whether it was.
 The environment variable ``PYRO_VGPDS_NATIVE=0`` disables it. Names and shapes are those of ``recursions``.
 """
 

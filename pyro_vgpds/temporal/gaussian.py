@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any Gaussian q(X): the posterior of the latent path that a guide of one's own gives."""
+"""Any Gaussian q(X): the posterior of the latent path of a custom guide."""
 
 from __future__ import annotations
 

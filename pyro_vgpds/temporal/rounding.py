@@ -24,7 +24,7 @@ def lost_digits(matrix: Tensor) -> NumericalError:
             "check the scale of the data and of the times."
         )
     return NumericalError(
-        "q(X) is dominated by rounding error: the covariance K_t of the latent path is too large beside the "
+        "q(X) is dominated by rounding error: the covariance K_t of the latent path is too large compared with the "
         "posterior variances. A kernel that grows with time, such as Linear, needs times that begin near 0 (subtract "
         "an origin from them) or a smaller variance. Otherwise try a smaller learning rate or, for float32, float64."
     )
@@ -53,7 +53,7 @@ def check_divergence(kl: Tensor, *terms: Tensor) -> None:
     """Check the KL divergence of any q(X): none is negative, so no bound exceeds the ceiling of the outputs' density.
 
     :param kl: the divergence, (...).
-    :param terms: the terms that it is a sum of, (...), whose sizes tell the size of its rounding error.
+    :param terms: the terms that it is a sum of, (...), whose sizes determine the size of its rounding error.
     :raises NumericalError: if it is clearly negative, or not finite.
     """
     with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training: nested numbers, texts, lists, dictionaries and tensors, in a safe file."""
+"""Checkpoints of training: nested numbers, strings, lists, dictionaries and tensors, in a safe file."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _MEMORY = 0.9  # of that average
 _LEAST_AFTER_DROP = 0.05  # length of the steps after it: a batch may also be worse than others
 _PATIENCE = 3  # consecutive epochs with a small relative change that end training
 # ρ of q(U) in the first steps, in which old statistics soon belong to another kernel. It falls with the learning rate
-# to the share of a batch among all sequences. If this share is large, batches tell almost all at once.
+# to the share of a batch among all sequences. If this share is large, one batch contains almost all information.
 _FIRST_RATE = 0.3
 _FIRST_SHARES = 3.6  # of the data that a batch has: the first ρ, if it is larger
 _MOST_RATE = 0.9

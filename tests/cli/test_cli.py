@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
-from pyro_vgpds.cli import main
+from pyro_vgpds.cli import drawing, main
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.datasets import load_video, make_pendulum_video
@@ -191,8 +191,24 @@ def test_forecast_to_the_standard_output(plain, capsys):
     header, *rows = csv.reader(capsys.readouterr().out.splitlines())
     assert header == ["time", "y0", "y1", "y2"]
     assert [row[0] for row in rows] == ["9", "9.5", "10", "10.5", "11"]
-    assert main(["forecast", plain.model, "--until", "10.6"]) == 0
-    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "10", "10.5"]
+    for ahead in (["--until", "10.6"], ["--horizon", "2"]):
+        assert main(["forecast", plain.model, *ahead]) == 0
+        assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "10", "10.5"]
+    assert main(["forecast", plain.model, "--horizon", "2", "--step", "3"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "12.5", "15.5"]
+
+
+def test_forecast_of_each_sequence(walks, folder):
+    names, out = ["run", "walk"], folder / "each.csv"
+    assert main(["forecast", walks.model, "--horizon", "3", "-o", str(out), "-q"]) == 0
+    header, *rows = csv.reader(out.read_text().splitlines())
+    assert sorted({row[0] for row in rows}) == names
+    for name in names:
+        one = folder / f"{name}.csv"
+        assert main(["forecast", walks.model, "--horizon", "3", "--sequence", name, "-o", str(one), "-q"]) == 0
+        alone = list(csv.reader(one.read_text().splitlines()))
+        assert alone == [header, *(row for row in rows if row[0] == name)]
+        assert len(alone) == 4
 
 
 def test_forecast_as_npz(plain, folder):
@@ -348,8 +364,9 @@ def test_generate_from_the_end_of_a_sequence(plain, capsys):
     assert main(["generate", plain.model, "--sequence", "0", "--until", "10.6", "--no-noise"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[1] for line in lines] == ["time", "10", "10.5"]
-    assert main(["generate", plain.model, "--until", "1"]) == 0  # a new sequence starts at the first one's start
-    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
+    for ahead in (["--until", "1"], ["--horizon", "3"]):  # a new sequence starts at the first one's start
+        assert main(["generate", plain.model, *ahead]) == 0
+        assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["time", "0", "0.5", "1"]
 
 
 # info and plot
@@ -412,6 +429,17 @@ def test_plot_names_the_sequence_and_the_data(walks, tmp_path):
     text = (tmp_path / "fit.svg").read_text()
     assert ">data<" in text
     assert ">truth<" not in text
+
+
+def test_forecast_figures_show_the_end_of_a_long_history(plain, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(drawing, "_LEAST_HISTORY", 3)
+    monkeypatch.setattr(drawing, "plot_forecast", lambda *_, history: shown.append(history))
+    command = ["plot", plain.model, "--what", "forecast", "-q", "--force", "-o", str(tmp_path / "a.svg")]
+    for horizon, frames in (("1", 8), ("2", 16), ("5", 20)):  # of 20
+        assert main([*command, "--horizon", horizon]) == 0
+        t, y = shown[-1]
+        assert (len(t), len(y), t[-1]) == (frames, frames, 9.5)
 
 
 def test_models_saved_from_python(folder, plain, capsys):

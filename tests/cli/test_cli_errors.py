@@ -82,7 +82,7 @@ def test_usage(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        ("plain", ["forecast"], "--until or --times is required"),
+        ("plain", ["forecast"], "--horizon, --until or --times is required"),
         (
             "plain",
             ["forecast", "--times", "1,x"],
@@ -91,13 +91,21 @@ def test_usage(arguments, message, capsys):
         (
             "plain",
             ["forecast", "--until", "24h"],
-            "--until: '24h' is not a number or a date such as 2024-01-31T12:00:00. Give the last time, not the number",
+            "--until: '24h' is not a number or a date such as 2024-01-31T12:00:00. Give the last time; --horizon takes",
         ),
         ("plain", ["forecast", "--times", "soon"], "--times: 'soon' is not a number or a date"),
         ("plain", ["forecast", "--times", "1,inf"], "--times must be finite"),
         ("plain", ["forecast", "--times", "5:1:1"], "--times must be START:STOP:STEP with START <= STOP"),
         ("plain", ["forecast", "--times", "0:1e9:1e-9"], "but the maximum is 10000000"),
-        ("plain", ["forecast", "--times", "1", "--until", "2"], "--times cannot be combined with --until or --step"),
+        ("plain", ["forecast", "--times", "1", "--until", "2"], "--until cannot be combined with --times"),
+        ("plain", ["forecast", "--horizon", "1", "--until", "2"], "--horizon cannot be combined with --until"),
+        ("plain", ["forecast", "--times", "1", "--step", "2"], "--times cannot be combined with --step"),
+        ("plain", ["forecast", "--horizon", "10000001"], "--horizon gives 10000001 times, but the maximum is 10000000"),
+        (
+            "two",
+            ["forecast", "--horizon", "1000000", "--sequence", "u"],
+            "--horizon 1000000: dates must be in the years 1678 to 2261, but got",
+        ),
         ("plain", ["forecast", "--times", "2024-01-01"], "--times must be numbers, like the times of"),
         ("plain", ["forecast", "--until", "3"], "--until 3 gives no times: they start after 11, in steps of 1"),
         ("plain", ["forecast", "--until", "13,14"], "--until must be one time"),
@@ -121,7 +129,7 @@ def test_usage(arguments, message, capsys):
         ),
         ("film", ["plot", "--what", "fit", "--sequence", "zz"], "--sequence must be one of 0, or new"),
         ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number like the first"),
-        ("plain", ["generate", "--step", "1"], "--step requires --until"),
+        ("plain", ["generate", "--step", "1"], "--step requires --horizon or --until"),
         ("plain", ["reconstruct", "--hide", "a"], "--hide requires FILE"),
         ("two", ["forecast", "--until", "2024-02-01"], "--sequence is required: one of u, v, or new"),
         (
@@ -218,14 +226,25 @@ CSV = {
     "inf.csv": ("t,a,b\n0,1,2\n1,inf,3\n", "line 3, column 'a': 'inf' is infinite. Leave missing values empty"),
     "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the same name as another, 'a'"),
     "noname.csv": ("t,,a\n0,1,2\n", "column 2 has no name"),
-    "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1.0 comes after 2.0 (row 3). Sort"),
-    "again.csv": ("t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n", "must increase, but 2024-01-01"),
+    "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1 comes after 2 (row 3). Sort the rows"),
+    "again.csv": (
+        "t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n",
+        "the times must increase, but 2024-01-01 is repeated (row 2)",
+    ),
+    "slashes.csv": ("t,a\n01/02/2024,1\n", "the first number could be the day or the month). This column was taken"),
+    "nameless.csv": (",t,a\n5,0,1\n6,1,2\n", "column 1 has no name"),
     "when.csv": ("t,a,b\nlater,1,2\n", "line 2, column 't': 'later' is not a number or a date"),
     "label.csv": (
-        "run,when,a\nfirst,2024-01-01,2\n",
+        "run,when,a\nfirst,now,2\n",
         "line 2, column 'run': 'first' is not a number or a date such as 2024-01-31T12:00:00. This column "
         "was taken for the times. Name the times' column with --time and the sequences' column with "
         "--sequence-column, or pass --no-time if the file has no times.",
+    ),
+    "who_and_when.csv": (
+        "run,when,a\nfirst,2024-01-01,2\n",
+        "line 2, column 'run': 'first' is not a number. Leave missing values empty, select the columns of numbers with "
+        "--columns, or name the column of the times with --time and that of the sequences' names with "
+        "--sequence-column.",
     ),
     "mixed.csv": ("t,a,b\n1,1,2\n2024-01-01,1,2\n", "line 3, column 't': '2024-01-01' is not a number like the first"),
     "timeless.csv": ("t,a,b\n1,1,2\nnan,1,2\n", "line 3, column 't': times must be finite"),
@@ -242,7 +261,10 @@ CSV = {
     "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; give the name of a sequence"),
     "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
     "never.csv": ("t,a,b\n0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
-    "latin.csv": (b"t,a\n0,\xe9\n", "latin.csv: 'utf-8' codec can't decode"),
+    "latin.csv": (
+        b"t,a\n0,\xe9\n",
+        "latin.csv: it is not UTF-8 text (byte 0xe9 at position 6). Save it with encoding UTF-8.",
+    ),
 }
 
 
@@ -476,6 +498,9 @@ def test_no_partial_file(tmp_path):
 # details of reading and times
 
 
+DAYS = np.array(["2024-01-02", "2024-01-03"], "datetime64[ns]")
+
+
 @pytest.mark.parametrize(
     ("text", "layout", "t", "y", "columns"),
     [
@@ -487,6 +512,10 @@ def test_no_partial_file(tmp_path):
         (",0\n7,1\n8,2\n", Layout(), [7, 8], [1, 2], ["0"]),
         ("\ufeffday,a\n1,1\n\n2,null\n", Layout(), [1, 2], [1, np.nan], ["a"]),
         ("x,y\n1,4\n2,3\n", Layout(time="x"), [1, 2], [4, 3], ["y"]),
+        (",day,a\n0,2024-01-02,5\n1,2024-01-03,6\n", Layout(), DAYS, [5, 6], ["a"]),  # row numbers are no output
+        (",x,a\n0,7,5\n1,8,6\n", Layout(time="x"), [7, 8], [5, 6], ["a"]),
+        (",a\n0,5\n1,6\n", Layout(no_time=True), [0, 1], [5, 6], ["a"]),
+        ("a;Datum\n1,5;2.1.2024\n;03.01.2024 00:00\n", Layout(), DAYS, [1.5, np.nan], ["a"]),
     ],
 )
 def test_tables(tmp_path, text, layout, t, y, columns):
@@ -542,13 +571,15 @@ def test_select():
         ("2024-02-03T04:05:06.5Z", "2024-02-03T04:05:06.5"),
         ("2024-02-03T04:05:06+01:30", "2024-02-03T02:35:06"),
         ("2024-02-03T04:05-0200", "2024-02-03T06:05"),
+        ("03.02.2024", "2024-02-03T00:00:00"),
+        ("3.2.2024 04:05:06", "2024-02-03T04:05:06"),
     ],
 )
 def test_dates(text, date):
     assert parse_date(text) == np.datetime64(date, "ns")
 
 
-@pytest.mark.parametrize("text", ["03/02/2024", "2024-13-01", "2024-2-3", "today", ""])
+@pytest.mark.parametrize("text", ["03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", ""])
 def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
@@ -598,6 +629,9 @@ def test_decimal_commas(tmp_path, capsys):
 def test_monthly_dates_continue_monthly(known, until, wanted):
     got = months_to(np.array(known, "datetime64[ns]"), np.datetime64(until, "ns"))
     assert (got if got is None else format_times(got)) == wanted
+    if wanted:
+        counted = months_to(np.array(known, "datetime64[ns]"), len(wanted))
+        assert format_times(counted) == wanted
 
 
 def test_forecasts_of_monthly_data_are_monthly(tmp_path, capsys):
@@ -607,8 +641,9 @@ def test_forecasts_of_monthly_data_are_monthly(tmp_path, capsys):
     model = str(tmp_path / "m.safetensors")
     assert main(["fit", str(tmp_path / "m.csv"), "-o", model, "--steps", "3", "-q"]) == 0
     capsys.readouterr()
-    assert main(["forecast", model, "--until", "2016-04-01", "-q"]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split(",")[0] for line in lines] == ["2016-01-01", "2016-02-01", "2016-03-01", "2016-04-01"]
+    for ahead in (["--until", "2016-04-01"], ["--horizon", "4"]):
+        assert main(["forecast", model, *ahead, "-q"]) == 0
+        lines = capsys.readouterr().out.splitlines()[1:]
+        assert [line.split(",")[0] for line in lines] == ["2016-01-01", "2016-02-01", "2016-03-01", "2016-04-01"]
     assert main(["forecast", model, "--until", "2015-12-20", "-q"]) == 2
     assert "they start after 2015-12-01, in steps of 31 d." in capsys.readouterr().err

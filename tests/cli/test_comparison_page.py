@@ -6,8 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from pyro_vgpds import Sequences, auto
+from pyro_vgpds.plotting.comparisons import draw_errors, draw_panel
 from pyro_vgpds.selection.combining import LEVELS
 from pyro_vgpds.selection.comparison import ENSEMBLE
 from pyro_vgpds.selection.page import write_page
@@ -75,3 +77,27 @@ def test_names_are_escaped(tmp_path):
     assert "2: &lt;i&gt;, u" in text
     assert "<b>" not in text
     assert torch.is_tensor(found.report.comparison.truth)
+
+
+def test_panels_of_the_same_times_have_the_same_axis():
+    t = np.arange(30.0)
+    y = np.sin(t[:, None] + np.arange(2))
+    y[:8, 1] = np.nan  # matplotlib's own range of the times would begin after them
+    data = Sequences(t, y)
+    found = auto(data, "forecast", horizon=4, candidates=[], baselines=["last value", "last cycle"], progress=False)
+    pictures = Pictures(found.report, found.report.comparison, data)
+    figure = Figure()
+    for output, ax in enumerate(figure.subplots(2, 1)):
+        panel = pictures._panel(output)
+        assert np.isnan(panel.known[0]) == (output == 1)
+        draw_panel(ax, panel, pictures.colors, 0.95)
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    assert figure.axes[0].get_xlim()[0] <= panel.t[0]
+
+
+@pytest.mark.parametrize(("last", "length"), [(1.4, 1.4), (8.0, 1.5)])
+def test_only_bars_of_large_errors_are_cut(last, length):
+    ax = Figure().subplots()
+    draw_errors(ax, ["ensemble", "a", "b"], [0.2, 0.3, last], ["ensemble", "model", "baseline"])
+    assert [bar.get_width() for bar in ax.patches] == [0.2, 0.3, length]
+    assert [text.get_text().endswith("(bar is cut)") for text in ax.texts] == [False, False, last > length]

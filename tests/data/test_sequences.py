@@ -361,6 +361,8 @@ def test_frames_with_columns_that_are_not_numbers():
     day = frame[["a"]].assign(day=pandas.Timestamp("2024-01-31"))
     with pytest.raises(TypeError, match=r"column 'day' must be numbers, but has datetime64.*name it with time="):
         Sequences.from_frame(day)
+    with pytest.raises(TypeError, match=r"'a' must be numbers, but has text such as '1,5'. Read decimal commas with"):
+        Sequences.from_frame(pandas.DataFrame({"a": ["1,5", "2"]}))
     numbers = Sequences.from_frame(frame.drop(columns="crew"))  # numbers as text are numbers
     assert numbers.y.tolist() == [[1.0, 1.0], [2.0, 2.0]]
 
@@ -371,6 +373,9 @@ def test_frames_whose_times_do_not_increase():
     with pytest.raises(ValueError, match=r"t must increase, but .* Sequences\.from_frame\(frame, sequence=\.\.\.\)"):
         Sequences.from_frame(frame.drop(columns="run"), time="t")
     assert Sequences.from_frame(frame, time="t", sequence="run").num_sequences == 2
+    days = frame[["y"]].set_index(pandas.to_datetime(["2024-01-30", "2024-01-31", "2024-01-30"]))
+    with pytest.raises(ValueError, match=r"t must increase, but it decreases from 2024-01-31 to 2024-01-30 at index 2"):
+        Sequences.from_frame(days)
 
 
 def test_text_with_a_time_zone_says_how_to_convert_it():

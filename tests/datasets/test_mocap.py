@@ -222,7 +222,7 @@ def test_pinned_trials_are_fetched(folder, monkeypatch):
     pooch = pytest.importorskip("pooch")
     monkeypatch.setattr(pooch, "retrieve", fetch)
     assert load_cmu_mocap(35, data_home=folder).names == ["35_02"]
-    assert load_cmu_mocap(35, folder=home, download=True).names == ["35_02"]  # a folder of one's own
+    assert load_cmu_mocap(35, folder=home, download=True).names == ["35_02"]  # a folder of the user
     assert not asked
     (home / "35_02.amc").unlink()
     assert load_cmu_mocap(35, data_home=folder, download=True).names == ["35_01"]

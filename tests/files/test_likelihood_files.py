@@ -207,7 +207,7 @@ def test_the_best_restart_has_its_own_state(processes):
     assert Posterior(model, guide, data).bound == pytest.approx(result.bound, abs=1e-8)
 
 
-# classes of one's own, and nested ones
+# custom classes, and nested ones
 
 
 @register_likelihood(name="tests.Groups")

@@ -21,7 +21,7 @@ import torch
 from pyro_vgpds.cli import main
 from pyro_vgpds.files import write_film, write_table
 from pyro_vgpds.files.container import read_file, write_file
-from pyro_vgpds.files.places import beside, placed
+from pyro_vgpds.files.places import placed, temporary_path
 from pyro_vgpds.plotting.pages import Chapter, save_page
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -104,7 +104,7 @@ def renamed(part: Path, old: str, new: str) -> Path:
 
 @needs_fork
 def test_only_the_files_of_processes_that_have_ended_are_removed(tmp_path):
-    own = beside(tmp_path / "model.safetensors")  # another thread of this process may be writing it
+    own = temporary_path(tmp_path / "model.safetensors")  # another thread of this process may be writing it
     machine, pid, start, _ = own.name.removeprefix(".model.").split("-")
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of one's own: parameters with any constraint, their names in files, and what Pyro's tools show of them."""
+"""Custom kernels: parameters with any constraint, their names in files, and what Pyro's tools show of them."""
 
 from __future__ import annotations
 

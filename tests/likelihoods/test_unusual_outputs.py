@@ -146,5 +146,5 @@ def test_frames_beyond_the_data_have_exposure_one_if_exposures_differ_by_frame()
     assert math.isfinite(float(post.log_density(t[:5], new)))
     own = post.impute(fill=False).mean / torch.from_numpy(exposure)
     assert bool(((own > 0.5) & (own < 8.0)).all())
-    with pytest.raises(ValueError, match="extended cannot tell the exposure of new frames"):
+    with pytest.raises(ValueError, match="extended cannot determine the exposure of new frames"):
         post.extended([6.1], new[:1])

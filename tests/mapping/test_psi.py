@@ -177,7 +177,7 @@ def test_a_switched_off_dimension_is_harmless():
         torch.testing.assert_close(ours, twin)
 
 
-# A mapping kernel of one's own, as the documentation describes it: k(x, z) = σ² cos(ω·(x − z))
+# A custom mapping kernel, as the documentation describes it: k(x, z) = σ² cos(ω·(x − z))
 
 
 class CosineValue(MappingValue):

@@ -224,7 +224,7 @@ def test_nothing_observed():
         ((np.ones(3),), {}, "data must be Sequences or (N, D), but its shape is (3,)."),
         ((Sequences([0.0, 1.0]),), {}, "data must have outputs, but these sequences have times only."),
         ((np.ones((3, 2)), np.ones((2, 2))), {}, "prediction must be (3, 2), but its shape is (2, 2)."),
-        ((np.ones((3, 2)),), {"outputs": ["a"]}, "outputs must be of 0 to 1, but got 'a'."),
+        ((np.ones((3, 2)),), {"outputs": ["a"]}, "outputs must be one of 0 to 1, but got 'a'."),
         ((np.ones((3, 2)),), {"outputs": [2]}, "outputs must be from 0 to 1, but got 2."),
         ((np.ones((3, 2)),), {"outputs": []}, "outputs must have at least one output, but got none."),
         ((np.ones((3, 2)),), {"largest": 0.0}, "largest must be positive, but got 0.0."),
@@ -239,5 +239,5 @@ def test_errors(arguments, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         plot_raster(*arguments, **options)
     named = Sequences([0.0, 1.0], np.ones((2, 2)), columns=["a", "b"])
-    with pytest.raises(ValueError, match=re.escape("outputs must be of ['a', 'b'], but got 'c'.")):
+    with pytest.raises(ValueError, match=re.escape("outputs must be one of ['a', 'b'], but got 'c'.")):
         plot_raster(named, outputs=["c"])

@@ -32,6 +32,7 @@ from pyro_vgpds.plotting import (
     plot_training,
     save_animation,
 )
+from pyro_vgpds.plotting.style import labelled, legend_above
 from pyro_vgpds.training.result import Record
 
 
@@ -99,7 +100,7 @@ def test_training_curve_leaves_a_bad_start_below():
     assert low > -10
     assert high > 29
     flat = FitResult(1.0, [Record(0, 0.0, 1.0), Record(1, 0.0, 1.0)], "steps", 0, "adam")
-    assert plot_training(flat).get_title() == "adam: 1"
+    assert plot_training(flat).get_title() == "adam: final bound 1"
     with pytest.raises(ValueError, match="history must have at least one step"):
         plot_training(FitResult(0.0, [], "steps", 0, "adam"))
 
@@ -258,6 +259,9 @@ def test_reconstruction_of_several_sequences():
     assert [set(path.vertices[:, 0]) for path in drawn.get_paths()] == [set(t[4:]), set(t[:4])]
     assert [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches] == [(0.5, 2.0), (2.5, 3.5)]
     assert [text.get_text() for text in ax.get_legend().get_texts()].count("hidden") == 1
+    labels = [text.get_text() for text in plot_reconstruction(guess, 0, truth=seen, seen=seen).get_legend().get_texts()]
+    assert labels.count("missing") == labels.count("data") == 1
+    assert not {"hidden", "truth"} & set(labels)
 
 
 def test_reconstruction_of_all_training_frames(trained):
@@ -557,3 +561,13 @@ def test_films_refuse(tmp_path, name, frames, fps, message):
     with pytest.raises(ValueError, match=message):
         write_film(tmp_path / name, frames, fps)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_legend_of_several_axes_has_each_label_once():
+    figure, (first, second) = plt.subplots(2, 1)
+    first.plot([0, 1], label="a")
+    second.plot([0, 1], label="a")
+    second.plot([1, 0], label="b")
+    legend_above(first, labelled(first, second))
+    assert [text.get_text() for text in first.get_legend().get_texts()] == ["a", "b"]
+    plt.close(figure)

@@ -292,5 +292,5 @@ def test_calibration_checks_its_arguments():
         posterior.calibrate("all")
     with pytest.raises(ValueError, match="share must be between 0 and 1"):
         posterior.calibrate("impute", share=2.0)
-    with pytest.raises(ValueError, match="horizon=10 and skip=0 must leave 3 training frames"):
+    with pytest.raises(ValueError, match="horizon=10 must leave 3 training frames"):
         posterior.calibrate("forecast", horizon=10)

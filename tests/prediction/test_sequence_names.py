@@ -116,7 +116,7 @@ def test_names_are_checked():
         with pytest.raises(ValueError, match="names must be 2 different names, one for each sequence of t, but got"):
             Sequences(t, y, names=names)
     for names in ("ab", [1, 2]):
-        with pytest.raises(TypeError, match="names must be a list of texts"):
+        with pytest.raises(TypeError, match="names must be a list of strings"):
             Sequences(t, y, names=names)
 
 
@@ -218,6 +218,8 @@ def test_text_is_not_a_date():
         Sequences.from_frame(frame, time="when")
     with pytest.raises(TypeError, match=r"the index is text such as '2024-05-06'.* parse_dates=True"):
         Sequences.from_frame(frame.set_index("when"))
+    with pytest.raises(TypeError, match=r"pandas.read_csv\(..., parse_dates=\['when'\], dayfirst=True\)"):
+        Sequences.from_frame(frame.assign(when="06.05.2024"), time="when")
     frame["when"] = pandas.to_datetime(frame["when"])
     assert Sequences.from_frame(frame, time="when").time_origin == np.datetime64("2024-05-06")
 

@@ -239,7 +239,7 @@ def test_intervals_hold_on_new_data():
             ValueError,
             "needs a name of its own, but 'small' occurs twice",
         ),
-        ({"task": "forecast", "horizon": 40}, ValueError, "horizon=40 and skip=0 must leave 3 training frames"),
+        ({"task": "forecast", "horizon": 40}, ValueError, "horizon=40 must leave 3 training frames"),
         ({"task": "forecast", "horizon": 0}, ValueError, "horizon must be a number of frames, .* but got 0"),
     ],
 )
