@@ -73,7 +73,8 @@ def exact_and_found(posterior):
 @pytest.mark.parametrize("temporal", [White(1.0).fix(), Matern32(1.0, 4.0) + White(0.01)])
 def test_covariances_are_those_of_the_joint_precision(temporal):
     exact, found, variance = exact_and_found(linear_posterior(temporal))
-    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)  # S is factorised with a jitter of 1.5e-8 of its scale
+    # S is factorised with a jitter of 1.5e-8 of its scale
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
     assert (exact.diagonal(dim1=-2, dim2=-1) / variance).max() > 2.0  # independent dimensions are too certain
 
 
