@@ -7,14 +7,15 @@ principal components do. A part of the outputs does not: then dimensions are unc
 
 With the slopes :math:`J_{nd} = \partial E f_d / \partial \mu_n`, what the observed outputs O_n of a frame tell about
 x_n has the precision :math:`Λ_n = \sum_{d \in O_n} β_d J_{nd} J_{nd}^\top`, of which q has the diagonal, its sites λ.
-Here its correlations are added, :math:`A_n = λ_n^{1/2}\, \mathrm{corr}(Λ_n)\, λ_n^{1/2}`. With the covariance S of q,
-which is independent over dimensions, the covariance over frames and dimensions is
+Here its correlations are added, :math:`A_n = λ_n^{1/2}\, \mathrm{corr}(Λ_n)\, λ_n^{1/2}`. For a window of frames, V is
+their covariance given the sites of all other frames, which is independent over dimensions. Then their covariance over
+frames and dimensions is
 
-.. math:: C = (S^{-1} + A - \mathrm{diag}\, λ)^{-1} = (I + S (A - \mathrm{diag}\, λ))^{-1} S,
+.. math:: C = (V^{-1} + A)^{-1} = L (I + L^\top A L)^{-1} L^\top, \qquad V = L L^\top,
 
-exact for a linear mapping with known weights. It is computed for some frames at a time, with the frames before and
-after them. The means of q do not change: those of a factorised approximation of a Gaussian are exact. Outputs get the
-variance :math:`J_{nd}^\top Δ_n J_{nd}` in addition, with the positive part Δ_n of C_nn − diag s_n.
+exact for a linear mapping with known weights if all frames with missing outputs are in the window. The means of q do
+not change: those of a factorised approximation of a Gaussian are exact. Outputs get the variance
+:math:`J_{nd}^\top Δ_n J_{nd}` in addition, with the positive part Δ_n of C_nn − diag s_n.
 """
 
 from __future__ import annotations
@@ -109,22 +110,20 @@ def covariances(
         for start in range(0, len(frames), length // 2):
             first = max(0, start - length // 4)
             window = frames[first : start + length // 2 + length // 4]
-            local, begin = _near(q, window, sequence, length)
+            others = _given_others(q, window, sequence, length)
             slopes = inducing.slopes(q.mean[window], q.variance[window])
             told = _told(slopes, [(seen[window], root) for seen, root in roots], q.lam[window])
             inner = slice(start - first, start - first + length // 2)
-            yield window[inner], _joined(local.covariance_of(window - begin), told, inner)
+            yield window[inner], _joined(others, told, inner)
 
 
-def _near(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> tuple[OpperArchambeau, int]:
-    """Q of the frames of a window and of those near it, with the same sites, and the first of them."""
-    begin = max(sequence.start, int(window[0]) - margin)
-    near = slice(begin, min(sequence.stop, int(window[-1]) + 1 + margin))
-    if near == slice(0, len(q.lam)):
-        return q, 0
+def _given_others(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> Tensor:
+    """V, the covariance (Q, P, P) of the frames of a window given the sites of other frames near them."""
+    near = slice(max(sequence.start, int(window[0]) - margin), min(sequence.stop, int(window[-1]) + 1 + margin))
     times = Times(q.prior.times.t[near], [near.stop - near.start])
     prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
-    return OpperArchambeau(prior, torch.zeros_like(q.lam[near]), q.lam[near]), begin
+    lam = q.lam[near].index_fill(0, window - near.start, 0.0)
+    return OpperArchambeau(prior, torch.zeros_like(lam), lam).covariance_of(window - near.start)
 
 
 def _roots(inducing: InducingPosterior) -> Iterator[tuple[Tensor, Tensor]]:
@@ -146,20 +145,15 @@ def _told(slopes: Tensor, roots: list[tuple[Tensor, Tensor]], lam: Tensor) -> Te
     return scale.unsqueeze(-1) * total * scale.unsqueeze(-2)
 
 
-def _joined(s: Tensor, told: Tensor, inner: slice) -> Tensor:
-    """C_nn of the ``inner`` frames of a window, (p, Q, Q), of S (Q, P, P) and A (P, Q, Q).
-
-    With S = L Lᵀ for each dimension, C = L (I + Lᵀ (A − diag λ) L)⁻¹ Lᵀ, in which the matrix in brackets is positive.
-    """
-    q, p = s.shape[:2]
-    root = cholesky(s, "the covariance of a latent dimension", None)
-    more = told - torch.diag_embed(told.diagonal(dim1=-2, dim2=-1))
-    matrix = torch.einsum("qna,nqr,rnb->qarb", root, more, root).reshape(q * p, q * p)
+def _joined(others: Tensor, told: Tensor, inner: slice) -> Tensor:
+    """C_nn of the ``inner`` frames of a window, (p, Q, Q), of V (Q, P, P) and A (P, Q, Q)."""
+    q, p = others.shape[:2]
+    root = cholesky(others, "the covariance of a latent dimension", None)
+    matrix = torch.einsum("qna,nqr,rnb->qarb", root, told, root).reshape(q * p, q * p)
     matrix.diagonal().add_(1.0)
-    right = s.new_zeros(q, p, q, len(range(p)[inner]))
+    right = root.new_zeros(q, p, q, len(range(p)[inner]))
     right[torch.arange(q), :, torch.arange(q)] = root[:, inner].mT
-    white = solve_triangular(
-        cholesky(matrix, "the precision of latent dimensions"), right.flatten(2).flatten(0, 1), upper=False
-    )
+    factor = cholesky(matrix, "the precision of latent dimensions")
+    white = solve_triangular(factor, right.flatten(2).flatten(0, 1), upper=False)
     white = white.unflatten(-1, (q, -1)).movedim(-1, 0)  # (p, Q P, Q)
     return white.mT @ white
