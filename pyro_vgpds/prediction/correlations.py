@@ -37,6 +37,7 @@ __all__ = ["Correlations", "correlations_of", "covariances"]
 
 _SIZE = 1000  # frames by dimensions whose covariance is computed at a time
 _LONGEST = 40  # frames of which it is computed at a time
+_NEAR = {"markov": 500, "dense": 100}  # frames before and after them that count, by the structure of the prior
 
 
 class Correlations(NamedTuple):
@@ -110,15 +111,16 @@ def covariances(
         for start in range(0, len(frames), length // 2):
             first = max(0, start - length // 4)
             window = frames[first : start + length // 2 + length // 4]
-            others = _given_others(q, window, sequence, length)
+            others = _given_others(q, window, sequence)
             slopes = inducing.slopes(q.mean[window], q.variance[window])
             told = _told(slopes, [(seen[window], root) for seen, root in roots], q.lam[window])
             inner = slice(start - first, start - first + length // 2)
             yield window[inner], _joined(others, told, inner)
 
 
-def _given_others(q: OpperArchambeau, window: Tensor, sequence: slice, margin: int) -> Tensor:
+def _given_others(q: OpperArchambeau, window: Tensor, sequence: slice) -> Tensor:
     """V, the covariance (Q, P, P) of the frames of a window given the sites of other frames near them."""
+    margin = _NEAR.get(q.prior.structure, 0)
     near = slice(max(sequence.start, int(window[0]) - margin), min(sequence.stop, int(window[-1]) + 1 + margin))
     times = Times(q.prior.times.t[near], [near.stop - near.start])
     prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
