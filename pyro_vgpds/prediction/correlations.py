@@ -35,9 +35,11 @@ from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
 __all__ = ["Correlations", "correlations_of", "covariances"]
 
+_SMALL = 0.02  # relative change of a variance, to first order, below which the dimensions of a frame are independent
+_FRAMES = 1 << 22  # largest array of slopes (frames, Q, M)
 _SIZE = 1000  # frames by dimensions whose covariance is computed at a time
 _LONGEST = 40  # frames of which it is computed at a time
-_NEAR = {"markov": 500, "dense": 100}  # frames before and after them that count, by the structure of the prior
+_NEAR = {"markov": 200, "dense": 100}  # frames before and after them that count, by the structure of the prior
 
 
 class Correlations(NamedTuple):
@@ -72,7 +74,7 @@ class Correlations(NamedTuple):
 def correlations_of(
     q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor, places: Tensor | None = None
 ) -> Correlations | None:
-    """The correlations of latent dimensions in some frames; None if all outputs were observed there.
+    """The correlations of latent dimensions in some frames; None if they are independent in all of them.
 
     :param q: of T frames.
     :param inducing: q(U).
@@ -80,42 +82,57 @@ def correlations_of(
     :param places: which of the T frames, in any order. Default: all.
     """
     places = torch.arange(len(rows), device=rows.device) if places is None else places
-    partial = torch.isin(rows, inducing.partial_frames())
-    frames = partial[places].nonzero().squeeze(-1)
-    if not len(frames):
-        return None
     index = torch.full_like(rows, -1)
     index[places] = torch.arange(len(places), device=rows.device)
-    excess = q.variance.new_zeros(len(places), *2 * q.event_shape[-1:])
-    for found, covariance in covariances(q, inducing, rows, partial):
+    frames, excess = [], []
+    for found, covariance in covariances(q, inducing, rows):
         wanted = index[found] >= 0
         e, u = torch.linalg.eigh(covariance[wanted] - torch.diag_embed(q.variance[found[wanted]]))
-        excess[index[found[wanted]]] = (u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT
-    return Correlations(Excess(frames, excess[frames]), q.frames(places))
+        frames.append(index[found[wanted]])
+        excess.append((u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT)
+    if not sum(map(len, frames)):
+        return None
+    order = torch.cat(frames).argsort()
+    return Correlations(Excess(torch.cat(frames)[order], torch.cat(excess)[order]), q.frames(places))
 
 
-def covariances(
-    q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor, partial: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """C_nn of frames with missing outputs, some at a time: their indices (P,), and (P, Q, Q).
+def covariances(q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """C_nn of frames with missing outputs whose dimensions are correlated, some at a time: their indices (P,), and
+    (P, Q, Q).
 
     :param q: of T frames.
     :param inducing: q(U).
     :param rows: the rows of the T frames in the data of ``inducing``.
-    :param partial: (T,), whether an output is missing.
     """
+    every, told = _correlated(q, inducing, rows)
     length = min(_LONGEST, max(4, _SIZE // q.event_shape[-1]))
-    roots = [(seen[rows], root) for seen, root in _roots(inducing)]
     for sequence in q.prior.times.slices():
-        frames = sequence.start + partial[sequence].nonzero().squeeze(-1)
-        for start in range(0, len(frames), length // 2):
+        here = ((every >= sequence.start) & (every < sequence.stop)).nonzero().squeeze(-1)
+        for start in range(0, len(here), length // 2):
             first = max(0, start - length // 4)
-            window = frames[first : start + length // 2 + length // 4]
-            others = _given_others(q, window, sequence)
-            slopes = inducing.slopes(q.mean[window], q.variance[window])
-            told = _told(slopes, [(seen[window], root) for seen, root in roots], q.lam[window])
+            window = here[first : start + length // 2 + length // 4]
             inner = slice(start - first, start - first + length // 2)
-            yield window[inner], _joined(others, told, inner)
+            others = _given_others(q, every[window], sequence)
+            yield every[window[inner]], _joined(others, told[window], inner)
+
+
+def _correlated(q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The frames with missing outputs that correlate dimensions, (P,), and their A, (P, Q, Q).
+
+    To first order the correlations change a variance by the factor 1 + Σ_r A_qr² s_q s_r.
+    """
+    partial = torch.isin(rows, inducing.partial_frames()).nonzero().squeeze(-1)
+    roots = list(_roots(inducing))
+    frames, kept = [partial[:0]], [q.lam.new_zeros(0, *2 * q.event_shape[-1:])]
+    for some in partial.split(max(1, _FRAMES // (q.event_shape[-1] * inducing.basis.size))):
+        slopes = inducing.slopes(q.mean[some], q.variance[some])
+        told = _told(slopes, [(seen[rows[some]], root) for seen, root in roots], q.lam[some])
+        off = told - torch.diag_embed(told.diagonal(dim1=-2, dim2=-1))
+        change = matvec(off.square(), q.variance[some]) * q.variance[some]
+        strong = change.amax(-1) > _SMALL
+        frames.append(some[strong])
+        kept.append(told[strong])
+    return torch.cat(frames), torch.cat(kept)
 
 
 def _given_others(q: OpperArchambeau, window: Tensor, sequence: slice) -> Tensor:

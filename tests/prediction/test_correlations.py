@@ -63,7 +63,7 @@ def exact_and_found(posterior):
     q, rows = OpperArchambeau(prior, torch.zeros_like(lam), lam), torch.arange(FRAMES)
     partial = ~torch.isfinite(posterior.data.read()).all(1)
     with torch.no_grad():
-        parts = list(covariances(q, posterior.inducing, rows, partial))
+        parts = list(covariances(q, posterior.inducing, rows))
     frames, found = (torch.cat(part) for part in zip(*parts, strict=True))
     assert frames.tolist() == list(range(8, 20))
     told[~partial] = torch.diag_embed(lam[~partial])  # complete frames stay as they are
@@ -131,6 +131,15 @@ def test_draws_have_the_moments_of_the_prediction():
     torch.testing.assert_close(draws.var(0), found.variance, rtol=0.1, atol=0.0)
 
 
+def test_weak_correlations_do_not_count(monkeypatch):
+    data = make_data(missing=0.2)
+    posterior, other = (Posterior(*make_model(data), data) for _ in range(2))
+    monkeypatch.setattr(correlations, "_SMALL", 1e9)
+    assert posterior.correlations is None
+    monkeypatch.setattr(correlations, "_SMALL", 0.0)
+    assert other.correlations.excess.frames.tolist() == (~torch.isfinite(data.y).all(1)).nonzero().flatten().tolist()
+
+
 def test_without_missing_outputs_nothing_changes():
     data = make_data()
     posterior = Posterior(*make_model(data), data)
@@ -139,8 +148,9 @@ def test_without_missing_outputs_nothing_changes():
 
 
 @pytest.mark.parametrize("outputs", [3, 30])
-def test_outputs_of_a_group_count_together(outputs):
+def test_outputs_of_a_group_count_together(outputs, monkeypatch):
     """More outputs in a group than inducing inputs enter by a factor of the sum of their products."""
+    monkeypatch.setattr(correlations, "_SMALL", 0.0)
     data = make_data(outputs=outputs)
     y = data.read().clone()
     y[2:5, : outputs // 2] = torch.nan
@@ -149,7 +159,7 @@ def test_outputs_of_a_group_count_together(outputs):
     q, rows = posterior.q, torch.arange(data.num_frames)
     partial = ~torch.isfinite(y).all(1)
     with torch.no_grad():
-        ((frames, found),) = covariances(q, posterior.inducing, rows, partial)
+        ((frames, found),) = covariances(q, posterior.inducing, rows)
     told = precisions(posterior).detach()
     ratio = (q.lam / told.diagonal(dim1=-2, dim2=-1)).sqrt()
     told = ratio.unsqueeze(-1) * told * ratio.unsqueeze(-2)
