@@ -162,7 +162,13 @@ class SequenceDataset:
 
     def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
         assert not isinstance(self.source, Sequences)
-        item = self.source[i]
+        try:
+            item = self.source[i]
+        except LookupError as error:
+            raise TypeError(
+                f"source must have items 0 to {len(self.source) - 1}, as its length says, but item {i} raises "
+                f"{error!r:.80}."
+            ) from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
         return item[0], item[1]
@@ -204,9 +210,9 @@ class SequenceDataset:
         :param indices: which of them, different from each other.
         :raises ValueError: as :meth:`sequences`.
         """
-        data = self.sequences(indices)
-        which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
-        found = Batch(data, which, self.rows(indices), self.total_sequences)
+        chosen = self.check_indices(indices)
+        which = torch.tensor(chosen, device=self.device)
+        found = Batch(self.sequences(chosen), which, self.rows(chosen), self.total_sequences)
         if self.team.size == 1:
             return found
         own = torch.tensor([found.count, found.num_observed])
@@ -267,14 +273,15 @@ class SequenceDataset:
         y = torch.full((1, num_outputs), torch.nan, dtype=self.dtype)
         return Sequences([t], [y], columns=self.columns, names=["none"], dtype=self.dtype, device=self.device)
 
-    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False) -> list[int]:
+    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False, name: str = "indices") -> list[int]:
         """Indices of sequences as a list.
 
         :param indices: which of them, different from each other.
         :param empty: whether there may be none.
+        :param name: of the argument, for an error.
         :raises ValueError: if one does not exist or repeats.
         """
-        return read_indices(indices, self.num_sequences, "sequences", empty)
+        return read_indices(indices, self.num_sequences, "sequences", empty, name)
 
 
 #: what is trained on in batches
