@@ -7,31 +7,22 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype
 from pyro_vgpds.data.batch import Batch, SomeSequences
 from pyro_vgpds.data.indices import read_indices, read_lengths, read_order
+from pyro_vgpds.data.items import Items, in_memory, is_map, read_item
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.team import ALONE, Team
-from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
-
-
-class _Items(Protocol):
-    """A map-style dataset: ``torch.utils.data.Dataset``, a list, or anything with a length and items."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
 
 
 class SequenceDataset:
@@ -66,7 +57,7 @@ class SequenceDataset:
 
     def __init__(
         self,
-        source: Sequences | _Items,
+        source: Sequences | Items,
         *,
         lengths: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
@@ -80,7 +71,7 @@ class SequenceDataset:
                 raise ValueError("lengths, columns, dtype and device are those of source if it is Sequences.")
             lengths, self.dtype, self.device = source.lengths, source.dtype, source.device
         else:
-            if not _is_map(source):
+            if not is_map(source):
                 raise TypeError(
                     "source must be Sequences or a map-style dataset with a length and items (t, y), such as a "
                     f"torch.utils.data.Dataset, but got {type(source).__name__}. An IterableDataset has no items: q(X) "
@@ -96,7 +87,8 @@ class SequenceDataset:
         if lengths is None:
             lengths = getattr(source, "lengths", None)
         if lengths is None:
-            lengths = [len(self._item(i)[0]) for i in range(len(source))]
+            assert not isinstance(source, Sequences)
+            lengths = [len(read_item(source, i)[0]) for i in range(len(source))]
         self.lengths = read_lengths(lengths)
         if len(self.lengths) != len(source) or min(self.lengths) < 1:
             raise ValueError(
@@ -160,19 +152,6 @@ class SequenceDataset:
     def __repr__(self) -> str:
         return f"SequenceDataset({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')})"
 
-    def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
-        assert not isinstance(self.source, Sequences)
-        try:
-            item = self.source[i]
-        except LookupError as error:
-            raise TypeError(
-                f"source must have items 0 to {len(self.source) - 1}, as its length says, but item {i} raises "
-                f"{error!r:.80}."
-            ) from error
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
-        return item[0], item[1]
-
     def sequences(self, indices: Sequence[int] | Tensor | None = None) -> Sequences:
         """Some sequences in memory, as :class:`~pyro_vgpds.Sequences`.
 
@@ -186,8 +165,8 @@ class SequenceDataset:
         if isinstance(self.source, Sequences):
             everything = chosen == list(range(self.num_sequences)) and self.source.team.size == 1
             return self.source if everything else SomeSequences(self.source, chosen)
-        items = [self._item(i) for i in chosen]
-        t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
+        items = [read_item(self.source, i) for i in chosen]
+        t, y = [in_memory(item[0]) for item in items], [in_memory(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
         if data.time_origin is not None:
             raise TypeError("times of a dataset must be numbers: convert dates to seconds since a common origin.")
@@ -285,7 +264,7 @@ class SequenceDataset:
 
 
 #: what is trained on in batches
-DatasetLike: TypeAlias = "SequenceDataset | Sequences | _Items"
+DatasetLike: TypeAlias = "SequenceDataset | Sequences | Items"
 
 
 def as_dataset(data: DatasetLike) -> SequenceDataset:
@@ -294,13 +273,3 @@ def as_dataset(data: DatasetLike) -> SequenceDataset:
         return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
     except (TypeError, ValueError) as error:
         raise type(error)(f"data, read as SequenceDataset(data): {error}") from None
-
-
-def _is_map(source: object) -> TypeGuard[_Items]:
-    is_map = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
-    return is_map and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
-
-
-def _plain(value: ArrayLike) -> ArrayLike:
-    """A memory-mapped array as one in memory: a batch is small and is read once."""
-    return np.array(value) if isinstance(value, np.memmap) else value

@@ -125,7 +125,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     learned += [p for p in model.parameters() if p.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
-    if num_steps:
+    if num_steps and data.num_observed:  # without observations, q(X) is the prior
         result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
