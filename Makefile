@@ -36,7 +36,7 @@ test-slow: install
 
 # The quick tests with the oldest and the newest Python, torch, numpy and pandas, without AVX and without C, each in an
 # environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses,
-# MATRIX=--allow-cuda also takes builds of torch with CUDA, which are gigabytes, if there is none for CPUs.
+# MATRIX=--allow-cuda also takes builds of torch with CUDA, which are gigabytes, if no build for CPUs is found.
 test-matrix:
 	$(PYTHON) tests/matrix.py $(MATRIX)
 

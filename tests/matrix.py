@@ -7,8 +7,8 @@ with the reason, and one that takes longer than ``--minutes`` has failed. ``--on
 3.10=PATH`` names an interpreter that is not on the PATH.
 
 torch comes from PyTorch's index of builds for CPUs and from pip's own ``--find-links`` only: the builds on PyPI for
-Linux bring gigabytes of CUDA with them. ``--allow-cuda`` takes those if there is no other. ``--keep FOLDER`` keeps the
-environments, and a later call uses them again; the library is built anew each time.
+Linux bring gigabytes of CUDA with them. ``--allow-cuda`` takes those if no other build is found. ``--keep FOLDER``
+keeps the environments, and a later call uses them again; the library is built anew each time.
 """
 
 from __future__ import annotations
