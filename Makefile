@@ -35,7 +35,8 @@ test-slow: install
 	$(BIN)/python -m pytest -m slow tests
 
 # The quick tests with the oldest and the newest Python, torch, numpy and pandas, without AVX and without C, each in an
-# environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses.
+# environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses,
+# MATRIX=--allow-cuda also takes builds of torch with CUDA, which are gigabytes, if no build for CPUs is found.
 test-matrix:
 	$(PYTHON) tests/matrix.py $(MATRIX)
 

@@ -42,7 +42,7 @@ def check_parts(name: str, value: object, wanted: str, *parts: str) -> None:
     :param wanted: what it must be, for the error.
     :param parts: names of attributes.
     """
-    if isinstance(value, (type, np.ndarray)) or not all(hasattr(value, part) for part in parts):
+    if isinstance(value, (type, np.ndarray, np.generic)) or not all(hasattr(value, part) for part in parts):
         raise TypeError(f"{name} must be {wanted}, but got {value!r:.80}.")
 
 

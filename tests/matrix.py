@@ -7,7 +7,8 @@ with the reason, and one that takes longer than ``--minutes`` has failed. ``--on
 3.10=PATH`` names an interpreter that is not on the PATH.
 
 torch comes from PyTorch's index of builds for CPUs and from pip's own ``--find-links`` only: the builds on PyPI for
-Linux bring gigabytes of CUDA with them.
+Linux bring gigabytes of CUDA with them. ``--allow-cuda`` takes those if no other build is found. ``--keep FOLDER``
+keeps the environments, and a later call uses them again; the library is built anew each time.
 """
 
 from __future__ import annotations
@@ -110,42 +111,56 @@ def last_line(log: Path) -> str:
     return (errors or lines or ["no message"])[-1][:200]
 
 
-def make_environment(row: Row, given: dict[str, str], folder: Path, index: str, log: Path) -> Path:
+def make_environment(row: Row, settings: argparse.Namespace, folder: Path, log: Path) -> Path:
     """The interpreter of an environment with the packages of a row and the library in it."""
-    python, uv = find_python(row.python, given), shutil.which("uv")
-    if not run([uv, "venv", "-q", "--python", python, str(folder)] if uv else [python, "-m", "venv", str(folder)], log):
-        raise UnavailableError(f"no environment: {last_line(log)}")
+    python, uv = find_python(row.python, settings.python), shutil.which("uv")
     inner = folder / sysconfig.get_path("scripts", vars={"base": ""}).strip("/") / "python"
     install = [uv, "pip", "install", "-q", "--python", str(inner)] if uv else [str(inner), "-m", "pip", "install", "-q"]
-    links = os.environ.get("PIP_FIND_LINKS", "").split()
-    own = [part for link in links for part in ("--find-links", link)]
-    # no other index: its builds may bring CUDA
-    alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "UV_NO_CONFIG": "1"}
-    one = [*install, "--no-deps", "--only-binary", ":all:", *own, "--index-url", index, row.torch]
-    if not run(one if uv else [*one, "--retries", "0", "--timeout", "15"], log, **alone):
-        raise UnavailableError(
-            f"no build of {row.torch} for CPUs and Python {row.python or 'of this script'}: {last_line(log)}"
-        )
-    code = "from importlib.metadata import version; print(version('torch').partition('+')[0])"
-    torch = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    more = ["--only-binary", ":all:", *own, *packages(row), *TOOLS, f"torch=={torch}"]
-    if not run([*install, *more], log):
-        raise UnavailableError(f"packages cannot be installed: {last_line(log)}")
-    build = [*install, "--no-deps", "--no-build-isolation", "--target", str(folder / "library"), "."]
+    done, library = folder / "installed", folder / "library"
+    if not done.exists():
+        make = [uv, "venv", "-q", "--clear", "--python", python] if uv else [python, "-m", "venv", "--clear"]
+        if not run([*make, str(folder)], log):
+            raise UnavailableError(f"no environment: {last_line(log)}")
+        install_packages(row, inner, install, settings, log)
+        done.touch()
+    shutil.rmtree(library, ignore_errors=True)
+    build = [*install, "--no-deps", "--no-build-isolation", "--target", str(library), "."]
     if not run(build, log, **row.environment):
         raise UnavailableError(f"the library cannot be built: {last_line(log)}")
     return inner
 
 
-def try_row(
-    row: Row, given: dict[str, str], index: str, tests: list[str], logs: Path, minutes: float
-) -> tuple[str, str]:
+def install_packages(row: Row, inner: Path, install: list[str], settings: argparse.Namespace, log: Path) -> None:
+    """Install torch first and alone, then everything else, at versions that agree with it."""
+    links = os.environ.get("PIP_FIND_LINKS", "").split()
+    own = [part for link in links for part in ("--find-links", link)]
+    # no other index: its builds may bring CUDA
+    alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "UV_NO_CONFIG": "1"}
+    one = [*install, "--no-deps", "--only-binary", ":all:", *own, "--index-url", settings.torch_index, row.torch]
+    quick = [] if install[0] != str(inner) else ["--retries", "0", "--timeout", "15"]
+    found = run([*one, *quick], log, **alone)
+    if not found and settings.allow_cuda:
+        found = run([*install, "--only-binary", ":all:", row.torch], log, minutes=60.0)
+    if not found:
+        kind = "" if settings.allow_cuda else " for CPUs (--allow-cuda takes any)"
+        version = row.python or "of this script"
+        raise UnavailableError(f"no build of {row.torch} for Python {version}{kind}: {last_line(log)}")
+    code = "from importlib.metadata import version; print(version('torch').partition('+')[0])"
+    torch = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    more = ["--only-binary", ":all:", *own, *packages(row), *TOOLS, f"torch=={torch}"]
+    if not run([*install, *more], log):
+        raise UnavailableError(f"packages cannot be installed: {last_line(log)}")
+
+
+def try_row(row: Row, settings: argparse.Namespace) -> tuple[str, str]:
     """``passed``, ``failed`` or ``skipped``, and what was tested or why not."""
-    log = logs / f"{row.name.replace(' ', '-')}.log"
+    name = row.name.replace(" ", "-")
+    log = settings.logs / f"{name}.log"
     log.write_text("")
     with tempfile.TemporaryDirectory(prefix="pyro-vgpds-matrix-") as temporary:
+        environment = (settings.keep or Path(temporary)).absolute() / name
         try:
-            inner = make_environment(row, given, Path(temporary, "env"), index, log)
+            inner = make_environment(row, settings, environment, log)
         except UnavailableError as error:
             return "skipped", str(error)
         copy = Path(temporary, "tree")  # the tests, with the library that was built in place of the sources
@@ -153,15 +168,16 @@ def try_row(
             ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "*.so", "build", "*.egg-info", "__pycache__")
         )
         shutil.rmtree(copy / "pyro_vgpds")
-        shutil.copytree(Path(temporary, "env", "library", "pyro_vgpds"), copy / "pyro_vgpds")
+        shutil.copytree(environment / "library" / "pyro_vgpds", copy / "pyro_vgpds")
         code = "import sys, importlib.metadata as m; print(sys.version.split()[0], "
         code += "*(f'{n} {m.version(n)}' for n in NAMES))"
         code = code.replace("NAMES", repr(VERSIONS))
         versions = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-        command = [str(inner), "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not long", *tests]
+        workers = ["-n", str(settings.workers)]
+        command = [str(inner), "-m", "pytest", "-q", *workers, "-m", "not slow and not long", *settings.tests]
         if row.oldest:  # old packages warn of newer ones that they use
             command += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
-        passed = run(command, log, copy, minutes, **row.environment, PYTHONPATH=str(copy))
+        passed = run(command, log, copy, settings.minutes, **row.environment, PYTHONPATH=str(copy))
     result = log.read_text().strip().splitlines()[-1].strip("= ")
     return ("passed" if passed else "failed"), f"Python {versions}: {result}"
 
@@ -174,21 +190,24 @@ def main() -> int:
     )
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="where an interpreter is")
     parser.add_argument("--torch-index", default=CPU, metavar="URL", help="index of builds of torch for CPUs")
+    parser.add_argument("--allow-cuda", action="store_true", help="if there is no build for CPUs, take one with CUDA")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where environments are kept for later calls")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir(), "pyro-vgpds-matrix"), metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=60.0, help="limit for the tests of a row. Default: 60")
+    parser.add_argument("--workers", type=int, default=2, help="processes that run tests. Default: 2")
     parser.add_argument("tests", nargs="*", default=["tests"], help="files of tests. Default: all")
-    arguments = parser.parse_args()
-    given = dict(one.partition("=")[::2] for one in arguments.python)
-    arguments.logs.mkdir(parents=True, exist_ok=True)
+    settings = parser.parse_args()
+    settings.python = dict(one.partition("=")[::2] for one in settings.python)
+    settings.logs.mkdir(parents=True, exist_ok=True)
     failed = False
     for row in ROWS:
-        if arguments.only and row.name not in arguments.only:
+        if settings.only and row.name not in settings.only:
             continue
         begin = time.monotonic()
-        state, about = try_row(row, given, arguments.torch_index, arguments.tests, arguments.logs, arguments.minutes)
+        state, about = try_row(row, settings)
         failed |= state == "failed"
         print(f"{row.name:13} {state:8} {about} ({time.monotonic() - begin:.0f} s)", flush=True)
-    print(f"logs: {arguments.logs}")
+    print(f"logs: {settings.logs}")
     return 1 if failed else 0
 
 

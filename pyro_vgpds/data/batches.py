@@ -7,31 +7,22 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype
 from pyro_vgpds.data.batch import Batch, SomeSequences
 from pyro_vgpds.data.indices import read_indices, read_lengths, read_order
+from pyro_vgpds.data.items import Items, in_memory, is_map, read_item
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.team import ALONE, Team
-from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
-
-
-class _Items(Protocol):
-    """A map-style dataset: ``torch.utils.data.Dataset``, a list, or anything with a length and items."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
 
 
 class SequenceDataset:
@@ -66,7 +57,7 @@ class SequenceDataset:
 
     def __init__(
         self,
-        source: Sequences | _Items,
+        source: Sequences | Items,
         *,
         lengths: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
@@ -80,7 +71,7 @@ class SequenceDataset:
                 raise ValueError("lengths, columns, dtype and device are those of source if it is Sequences.")
             lengths, self.dtype, self.device = source.lengths, source.dtype, source.device
         else:
-            if not _is_map(source):
+            if not is_map(source):
                 raise TypeError(
                     "source must be Sequences or a map-style dataset with a length and items (t, y), such as a "
                     f"torch.utils.data.Dataset, but got {type(source).__name__}. An IterableDataset has no items: q(X) "
@@ -96,7 +87,8 @@ class SequenceDataset:
         if lengths is None:
             lengths = getattr(source, "lengths", None)
         if lengths is None:
-            lengths = [len(self._item(i)[0]) for i in range(len(source))]
+            assert not isinstance(source, Sequences)
+            lengths = [len(read_item(source, i)[0]) for i in range(len(source))]
         self.lengths = read_lengths(lengths)
         if len(self.lengths) != len(source) or min(self.lengths) < 1:
             raise ValueError(
@@ -160,13 +152,6 @@ class SequenceDataset:
     def __repr__(self) -> str:
         return f"SequenceDataset({counted(self.num_sequences, 'sequence')}, {counted(self.num_frames, 'frame')})"
 
-    def _item(self, i: int) -> tuple[ArrayLike, ArrayLike]:
-        assert not isinstance(self.source, Sequences)
-        item = self.source[i]
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(f"items of source must be pairs (t, y), but item {i} is a {type(item).__name__}.")
-        return item[0], item[1]
-
     def sequences(self, indices: Sequence[int] | Tensor | None = None) -> Sequences:
         """Some sequences in memory, as :class:`~pyro_vgpds.Sequences`.
 
@@ -180,8 +165,8 @@ class SequenceDataset:
         if isinstance(self.source, Sequences):
             everything = chosen == list(range(self.num_sequences)) and self.source.team.size == 1
             return self.source if everything else SomeSequences(self.source, chosen)
-        items = [self._item(i) for i in chosen]
-        t, y = [_plain(item[0]) for item in items], [_plain(item[1]) for item in items]
+        items = [read_item(self.source, i) for i in chosen]
+        t, y = [in_memory(item[0]) for item in items], [in_memory(item[1]) for item in items]
         data = Sequences(t, y, columns=self.columns, dtype=self.dtype, device=self.device)
         if data.time_origin is not None:
             raise TypeError("times of a dataset must be numbers: convert dates to seconds since a common origin.")
@@ -204,9 +189,9 @@ class SequenceDataset:
         :param indices: which of them, different from each other.
         :raises ValueError: as :meth:`sequences`.
         """
-        data = self.sequences(indices)
-        which = torch.as_tensor(indices, dtype=torch.long).to(self.device)
-        found = Batch(data, which, self.rows(indices), self.total_sequences)
+        chosen = self.check_indices(indices)
+        which = torch.tensor(chosen, device=self.device)
+        found = Batch(self.sequences(chosen), which, self.rows(chosen), self.total_sequences)
         if self.team.size == 1:
             return found
         own = torch.tensor([found.count, found.num_observed])
@@ -267,18 +252,19 @@ class SequenceDataset:
         y = torch.full((1, num_outputs), torch.nan, dtype=self.dtype)
         return Sequences([t], [y], columns=self.columns, names=["none"], dtype=self.dtype, device=self.device)
 
-    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False) -> list[int]:
+    def check_indices(self, indices: Sequence[int] | Tensor, empty: bool = False, name: str = "indices") -> list[int]:
         """Indices of sequences as a list.
 
         :param indices: which of them, different from each other.
         :param empty: whether there may be none.
+        :param name: of the argument, for an error.
         :raises ValueError: if one does not exist or repeats.
         """
-        return read_indices(indices, self.num_sequences, "sequences", empty)
+        return read_indices(indices, self.num_sequences, "sequences", empty, name)
 
 
 #: what is trained on in batches
-DatasetLike: TypeAlias = "SequenceDataset | Sequences | _Items"
+DatasetLike: TypeAlias = "SequenceDataset | Sequences | Items"
 
 
 def as_dataset(data: DatasetLike) -> SequenceDataset:
@@ -287,13 +273,3 @@ def as_dataset(data: DatasetLike) -> SequenceDataset:
         return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
     except (TypeError, ValueError) as error:
         raise type(error)(f"data, read as SequenceDataset(data): {error}") from None
-
-
-def _is_map(source: object) -> TypeGuard[_Items]:
-    is_map = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
-    return is_map and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
-
-
-def _plain(value: ArrayLike) -> ArrayLike:
-    """A memory-mapped array as one in memory: a batch is small and is read once."""
-    return np.array(value) if isinstance(value, np.memmap) else value

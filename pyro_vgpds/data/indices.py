@@ -15,23 +15,26 @@ from pyro_vgpds.kinds import check_kind, check_list
 __all__ = ["read_indices", "read_lengths", "read_order"]
 
 
-def read_indices(indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False) -> list[int]:
+def read_indices(
+    indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False, name: str = "indices"
+) -> list[int]:
     """Indices as a list.
 
     :param indices: different from each other.
     :param count: the number of all.
     :param kind: what they are, for an error.
     :param empty: whether there may be none.
+    :param name: of the argument, for an error.
     :raises ValueError: if one does not exist or repeats.
     """
     if not isinstance(indices, range):
-        check_list("indices", indices, f"a list of {kind}")
+        check_list(name, indices, f"a list of {kind}")
     given = np.asarray(indices).tolist() if hasattr(indices, "tolist") else list(indices)
     given = given if isinstance(given, list) else [given]
     wrong = [i for i in given if not is_whole(i) or not 0 <= i < count]
     if (not given and not empty) or wrong or len(set(given)) < len(given):  # what is hashed is whole numbers
         fault = f"{wrong[0]!r} is not one" if wrong else "one repeats" if given else "there are 0"
-        raise ValueError(f"indices must be different {kind} from 0 to {count - 1}, but {fault}.")
+        raise ValueError(f"{name} must be different {kind} from 0 to {count - 1}, but {fault}.")
     return [int(i) for i in given]
 
 
@@ -56,7 +59,7 @@ def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
     :raises TypeError: if they are not a list of whole numbers.
     """
     check_list("lengths", lengths, "a list of numbers of frames")
-    given = [] if np.ndim(lengths) != 1 else list(lengths)
+    given = [] if getattr(lengths, "ndim", 1) != 1 else list(lengths)
     if not given or not all(is_whole(n) for n in given):
         raise TypeError(f"lengths must be whole numbers of frames, one for each sequence, but got {lengths!r:.80}.")
     return tuple(int(n) for n in given)

@@ -85,7 +85,7 @@ def _check_times(t: np.ndarray, name: str, increasing: bool, origin: np.datetime
     if t.dtype.kind not in "fiu":
         hint = {
             "U": f" Convert text to dates with np.array({name}, 'datetime64[s]').",
-            "m": f" Convert durations to numbers, such as hours: {name} / np.timedelta64(1, 'h').",
+            "m": f" Convert durations to hours: np.array({name}, 'timedelta64[us]') / np.timedelta64(1, 'h').",
         }.get(t.dtype.kind, "")
         raise TypeError(f"{name} must be numbers or dates, but its dtype is {t.dtype}.{hint}")
     t = t.astype(np.float64)
@@ -202,4 +202,5 @@ def to_tensor(array: Array, dtype: torch.dtype) -> Tensor:
     """A copy on the CPU."""
     if isinstance(array, Tensor):
         return array.to("cpu", dtype, copy=True)
-    return torch.from_numpy(np.array(array, dtype=np.float64 if dtype == torch.float64 else np.float32))
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite, which is an error of its own
+        return torch.from_numpy(np.array(array, dtype=np.float64 if dtype == torch.float64 else np.float32))

@@ -37,8 +37,10 @@ def summarise(blocks: Iterable[tuple[slice, Tensor]], num_outputs: int, t: Tenso
     for where, block in blocks:
         if bool(torch.isinf(block).any()):
             row, column = (int(i) for i in torch.isinf(block).nonzero()[0])
+            hint = " or too large for torch.float32: use another unit or dtype=torch.float64"
             raise ValueError(
-                f"y must be finite or NaN (not observed), but row {row}, column {where.start + column} is infinite."
+                f"y must be finite or NaN (not observed), but row {row}, column {where.start + column} is infinite"
+                f"{hint if block.dtype == torch.float32 else ''}."
             )
         missing = torch.isnan(block)
         if bool(missing.any()):

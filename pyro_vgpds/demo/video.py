@@ -14,6 +14,7 @@ from pyro_vgpds.datasets import make_pendulum_video
 from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
 from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
 from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.tables import write_arrays
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
 from pyro_vgpds.plotting import animate_frames, plot_forecast, plot_frames, save_animation
@@ -64,8 +65,8 @@ def video_chapter(
     pixel = int(np.argmax(clean[whole].std(0)))
     fan = plot_forecast(posterior.forecast(t[ahead]), pixel, history=(t[~ahead], y[~ahead]), truth=(t[ahead], y[ahead]))
     fan.set(xlabel="frame", ylabel="brightness of one pixel")
-    with placed(output / "video_partly.npz") as part, part.open("wb") as file:
-        np.savez_compressed(file, frames=frames(seen[half]), t=t[half])
+    with placed(output / "video_partly.npz") as part:
+        write_arrays(part, {"frames": frames(seen[half]), "t": t[half]})
 
     lower, upper = (end.numpy() for end in posterior.forecast(t[ahead]).interval(0.95))
     last, mean = np.broadcast_to(y[whole][-1], y[ahead].shape), np.broadcast_to(y[whole].mean(0), y.shape)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +20,7 @@ from pyro_vgpds.files.places import placed
 from pyro_vgpds.kinds import check_kind, check_list, check_path, check_texts
 from pyro_vgpds.types import PathLike
 
-__all__ = ["table_suffixes", "write_table"]
+__all__ = ["table_suffixes", "write_arrays", "write_table"]
 
 DEFAULT_FPS = 12.0
 
@@ -100,8 +101,21 @@ def write_table(
                 "frames": frames,
                 "fps": None if frames is None or fps is None else np.array(fps),
             }
-            with part.open("wb") as file:
-                np.savez_compressed(file, **{name: value for name, value in arrays.items() if value is not None})
+            write_arrays(part, {name: value for name, value in arrays.items() if value is not None})
+
+
+def write_arrays(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an npz file as ``numpy.savez_compressed`` does.
+
+    On a full disk, that of older numpy leaves an archive open, which fails again when it is deleted.
+
+    :param path: the file, which is overwritten.
+    :param arrays: name ↦ array.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, value, allow_pickle=False)
 
 
 def _check(

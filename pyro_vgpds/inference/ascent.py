@@ -60,6 +60,7 @@ class Damping:
     least: float  #: an ascent that needs shorter steps than this is stuck
     early: float = math.inf  #: the same before it has left its start, if it is less: a bad start has huge gradients
     idle: float = math.inf  #: successful steps without a rise of more than a small change each that end the ascent
+    fall: float = math.inf  #: an ascent that is further than this below an earlier bound is on its way back, not idle
 
     def step(
         self,
@@ -86,6 +87,8 @@ class Damping:
         idle, mark = state.idle + 1, state.mark
         if bound - mark > idle * self.small(bound):
             idle, mark = 0, bound
+        elif bound < mark - self.fall:
+            idle = 0
         return replace(
             longer, point=point, bound=bound, step=state.step + 1, quiet=quiet, settled=settled, idle=idle, mark=mark
         )

@@ -247,7 +247,7 @@ class AutoExplicit(OpperArchambeauGuide):
             )
         if self.is_free:
             raise ValueError("part needs the sums over all frames, which give the optimal q(U), but the guide is free.")
-        chosen = self.data.check_indices(sequences, empty=True)
+        chosen = self.data.check_indices(sequences, empty=True, name="sequences")
         if self._found is None or self._found[1] != versions(self):
             self.collect()
             assert self._found is not None

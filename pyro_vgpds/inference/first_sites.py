@@ -47,15 +47,13 @@ def first_sites(
         lam = torch.full(shape, _PRECISION, dtype=torch.float64, device=data.device)
         return iter([(data.rows(range(len(data))), (lam * points.x.to(lam), lam))])
     if isinstance(start, tuple):
-        if len(start) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in start):
-            raise ValueError(f"start must be η and λ, tensors of shape {shape} each, but got {start!r:.80}.")
-        return iter([(data.rows(range(len(data))), start)])
+        return iter([(data.rows(range(len(data))), _checked(start, shape))])
     if isinstance(start, Sequences):
         if model.start is None or model.start.times.lengths != start.lengths:
             raise ValueError("start must be the sequences from which VGPDS.from_data made the model.")
         start = linear_encoder(model, start, model.start.x)
-    check_callable("start", start, "sequences, a pair of tensors or a function", optional=True)
-    return _encoded(data, start)
+    check_callable("start", start, "sequences, a pair of tensors or a function")
+    return _encoded(data, start, model.latent_dim)
 
 
 def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
@@ -73,13 +71,31 @@ def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
     return guide.encode
 
 
-def _encoded(data: SequenceDataset, encode: Encode) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+def _checked(sites: object, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """η and λ that a user gave, or that a user's function returned."""
+    pair = sites if isinstance(sites, tuple) else ()
+    if len(pair) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in pair):
+        raise ValueError(
+            f"start must be η and λ, tensors of shape {shape} each, or a function that returns them, but got "
+            f"{sites!r:.80}."
+        )
+    eta, lam = pair
+    if not bool(torch.isfinite(eta).all()) or not bool((torch.isfinite(lam) & (lam > 0.0)).all()):
+        raise ValueError("η and λ of start must be finite and λ positive.")
+    return eta, lam
+
+
+def _encoded(data: SequenceDataset, encode: Encode, latent_dim: int) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
     first = 0
     while first < data.num_sequences:
         last, frames = first, 0
         while last < data.num_sequences and (last == first or frames + data.lengths[last] <= _FRAMES):
             last, frames = last + 1, frames + data.lengths[last]
-        yield data.rows(range(first, last)), encode(data.sequences(range(first, last)))
+        try:
+            found = encode(data.sequences(range(first, last)))
+        except TypeError as error:
+            raise TypeError(f"start must be a function of Sequences, but calling it failed: {error}") from error
+        yield data.rows(range(first, last)), _checked(found, (frames, latent_dim))
         first = last
 
 

@@ -13,15 +13,9 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import least_lam
 
-__all__ = ["NaturalGradient", "Tracked", "least_lam", "natural_step"]
-
-_FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
-
-
-def least_lam(prior_variance: Tensor) -> Tensor:
-    """The smallest λ that a natural step gives: negligible compared with the prior."""
-    return _FLOOR / prior_variance
+__all__ = ["NaturalGradient", "Tracked", "natural_step"]
 
 
 def natural_step(

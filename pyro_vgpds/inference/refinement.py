@@ -12,11 +12,11 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.ascent import Ascent, Damping
-from pyro_vgpds.inference.natural import least_lam, natural_step
+from pyro_vgpds.inference.natural import natural_step
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.temporal.distributions import OpperArchambeau
-from pyro_vgpds.temporal.gaussian import PathPosterior
+from pyro_vgpds.temporal.gaussian import PathPosterior, least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["Refined", "refine_sites"]

@@ -41,8 +41,32 @@ def function_means(likelihood: LikelihoodValue, y: Tensor) -> Tensor:
     f = y.new_zeros(width * count)
     for part in likelihood.parts(width):
         own, columns = likelihood.of(part), y[:, part.columns(width)]
-        f[part.functions(width, count)] = own.link(_means(own, columns, _exposure(own, columns)))
+        exposure = _exposure(own, columns)
+        f[part.functions(width, count)] = _Link(own, _means(own, columns, exposure), columns, exposure).means
     return f
+
+
+class _Link:
+    """The link of a likelihood, finite also at the ends of the range of means.
+
+    If n outputs are all zeros, or all successes, f = ∓log(2n + 1), as if there were half an event of the other kind.
+    Without any output, f = 0.
+    """
+
+    def __init__(self, likelihood: LikelihoodValue, means: Tensor, y: Tensor, exposure: Tensor | None) -> None:
+        self.link = likelihood.link
+        size = torch.where(torch.isfinite(y), 1.0 if exposure is None else exposure, 0.0).sum(-2)
+        f = self.link(means)
+        self._far = torch.log1p(2.0 * size).repeat_interleave(len(f) // len(means), -1)
+        self._inside, self.means = torch.isfinite(f), self._finite(f)  #: functions (F,) of the means of columns
+
+    def _finite(self, f: Tensor) -> Tensor:
+        far = torch.where(f > 0.0, self._far, -self._far)
+        return torch.where(f.isnan(), 0.0, torch.where(f.isinf(), far, f))
+
+    def __call__(self, mean: Tensor) -> Tensor:
+        """Functions (..., F) of averages (..., D). In columns at an end, averages differ from it by rounding errors."""
+        return torch.where(self._inside, self._finite(self.link(mean)), self.means)
 
 
 def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None) -> Tensor:
@@ -80,18 +104,18 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> T
 def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> Tensor:
     exposure = _exposure(likelihood, y)
     means = _means(likelihood, y, exposure)
-    seen = torch.isfinite(y)
+    seen, link = torch.isfinite(y), _Link(likelihood, means, y, exposure)
     if not likelihood.likelihood.is_discrete:
         rate = y if exposure is None else y / exposure
-        return likelihood.link(torch.where(seen, _without_outliers(rate), means))
+        return link(torch.where(seen, _without_outliers(rate), means))
     best, best_score = means.expand(y.shape), -torch.inf
     value = filled(y)
     for width in _WIDTHS:
         without = smoothed(y, lengths, width, means, own=False, exposure=exposure)
-        score = torch.where(seen, likelihood.distribution(likelihood.link(without)).log_prob(value), 0.0).sum()
+        score = torch.where(seen, likelihood.distribution(link(without)).log_prob(value), 0.0).sum()
         if float(score) > best_score:
             best, best_score = smoothed(y, lengths, width, means, own=True, exposure=exposure), float(score)
-    return likelihood.link(best)
+    return link(best)
 
 
 def _without_outliers(y: Tensor) -> Tensor:

@@ -16,14 +16,13 @@ from pyro_vgpds.data.parts import check_data, like_training
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.natural import least_lam
 from pyro_vgpds.inference.partial import PartialGuide, remembered_by
 from pyro_vgpds.kinds import check_kind, check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.gaussian import GaussianPosterior
+from pyro_vgpds.temporal.gaussian import GaussianPosterior, least_lam
 from pyro_vgpds.training.api import fit
 
 __all__ = ["condition", "continue_training", "from_sites", "place_sites"]
@@ -126,7 +125,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     learned += [p for p in model.parameters() if p.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
-    if num_steps:
+    if num_steps and data.num_observed:  # without observations, q(X) is the prior
         result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import Ascent, Damping
-from pyro_vgpds.inference.natural import least_lam, natural_step
+from pyro_vgpds.inference.natural import natural_step
 from pyro_vgpds.likelihoods.factors import Moments
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import collapsed_bound
@@ -32,6 +32,7 @@ from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["Evaluation", "Factors", "Joint", "Solution", "added"]

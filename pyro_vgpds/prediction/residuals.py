@@ -54,14 +54,16 @@ class Correlation:
 
     def of(self, t: Tensor) -> Tensor:
         """(n, n), with the white part on the diagonal."""
-        return self._scaled(self.kernel.gram(t), t, t)
+        return self._scaled(self.kernel.gram(t), t, t).fill_diagonal_(1.0)
 
     def between(self, a: Tensor, b: Tensor) -> Tensor:
         """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
     def _scaled(self, gram: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        left, right = (self.kernel.diag(t).to(t).reshape(-1).rsqrt() for t in (a, b))
+        # a frame at which the kernel has no variance, such as t = 0 of Linear, is independent of all others
+        variances = (self.kernel.diag(t).to(t).reshape(-1) for t in (a, b))
+        left, right = (torch.where(v > torch.finfo(v.dtype).tiny, v.rsqrt(), 0.0) for v in variances)
         return left.unsqueeze(-1) * gram.to(a).reshape(len(a), len(b)) * right
 
 

@@ -19,9 +19,23 @@ from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import check_divergence
 from pyro_vgpds.types import Shape
 
-__all__ = ["GaussianPosterior", "PathPosterior"]
+__all__ = ["GaussianPosterior", "PathPosterior", "least_lam"]
 
+_FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
 _LEAST_SHARE = 1e-3  # of the prior's variance: natural steps would need long to widen the sites of a point
+
+
+def least_lam(prior_variance: Tensor) -> Tensor:
+    """The smallest λ of a frame: negligible beside the prior.
+
+    At a time at which the prior has no variance, such as t = 0 of a ``Linear`` kernel, λ has no effect.
+    """
+    return _FLOOR / _filled(prior_variance)
+
+
+def _filled(prior_variance: Tensor) -> Tensor:
+    """Variances of which the inverse is finite: 1 in place of 0."""
+    return torch.where(prior_variance > torch.finfo(prior_variance.dtype).tiny, prior_variance, 1.0)
 
 
 class GaussianPosterior(Expandable):
@@ -155,10 +169,10 @@ class GaussianPosterior(Expandable):
             if self._covariance is not None:
                 own = torch.cholesky_inverse(self._posterior_factor(rows)) - torch.cholesky_inverse(factor)
                 lam[rows] = own.diagonal(dim1=-2, dim2=-1).mT
-        wide = self.prior.variance
+        wide = _filled(self.prior.variance)
         if self._covariance is None:
             lam = 1.0 / torch.maximum(self._variance, _LEAST_SHARE * wide) - 1.0 / wide
-        return mean_bar, torch.maximum(lam, 1e-6 / wide)
+        return mean_bar, torch.maximum(lam, least_lam(wide))
 
     def with_sites(self) -> OpperArchambeau | None:
         """The :class:`~pyro_vgpds.OpperArchambeau` of :meth:`sites`; None if frames are independent or points."""

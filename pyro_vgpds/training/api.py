@@ -194,8 +194,10 @@ def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: f
         )
 
 
-def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
+def _check(model: object, guide: object, data: Any, num_restarts: int) -> None:
     check_data(data)
+    if not data.num_observed:
+        raise ValueError("data has no observed outputs: there is nothing to learn from.")
     if not isinstance(guide, OpperArchambeauGuide):
         raise TypeError(
             "guide must be an AutoOpperArchambeau or AmortizedOpperArchambeau, but got "

@@ -56,13 +56,15 @@ class GradientSteps:
         self.adam = Adam(*rates, betas) if problem.parameters else None
         # The bound as an estimate falls by chance, and Adam alone lowers it on its way up.
         may_fall = problem.random or settings.method == "adam"
+        bad_drop = _BAD_DROP * problem.data.num_observed
         self.damping = Damping(
-            drop=math.inf if may_fall else _BAD_DROP * problem.data.num_observed,
+            drop=math.inf if may_fall else bad_drop,
             small=lambda bound: problem.small_change(bound, settings.tolerance),
             patience=_PATIENCE if settings.tolerance else math.inf,
             least=_LEAST_LENGTH,
             early=_EARLY_LENGTH,
             idle=_IDLE if settings.tolerance and not problem.random else math.inf,
+            fall=bad_drop,
         )
 
     def start(self) -> Ascent[Point]:

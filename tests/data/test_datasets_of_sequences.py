@@ -91,6 +91,8 @@ class Endless(IterableDataset):
         (Sequences([0.0]), {}, ValueError, "source has times but no outputs"),
         (Sequences([0.0], [[1.0]]), {"lengths": [1]}, ValueError, "are those of source"),
         ([([0.0], [[1.0]])], {"lengths": [1, 2]}, ValueError, "lengths of source must be 1 positive numbers"),
+        ([([0.0], [[1.0]])], {"lengths": [[1], [2, 3]]}, TypeError, "lengths must be whole numbers of frames"),
+        ({"a": ([0.0], [[1.0]])}, {}, TypeError, r"source must have items 0 to 0, .* but item 0 raises KeyError"),
         ([[0.0, 1.0, 2.0]], {}, TypeError, r"items of source must be pairs \(t, y\), but item 0 is a list"),
     ],
 )
@@ -104,6 +106,8 @@ def test_bad_requests():
     for indices, fault in (([3], "3 is not one"), ([0, 0], "one repeats"), ([], "there are 0")):
         with pytest.raises(ValueError, match=f"indices must be different sequences from 0 to 2, but {fault}"):
             many.batch(indices)
+    with pytest.raises(TypeError, match="indices must be a list of sequences, but got None"):
+        many.batch(None)
     with pytest.raises(ValueError, match="sequence 1 has 2 frames, but its length is 3"):
         many.batch([1])
     with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, but got 0"):

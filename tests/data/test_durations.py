@@ -77,7 +77,7 @@ def test_numbers_are_not_durations():
         ("0h", ValueError, "Periodic.period must be positive and finite, but got 0.0"),
         ("1e999h", ValueError, "must be positive and finite"),
         (np.timedelta64(-1, "h"), ValueError, "must be positive and finite"),
-        (np.timedelta64(5), ValueError, "a duration needs a unit, as in numpy.timedelta64"),
+        (np.array([5]).view("m8")[0], ValueError, "a duration needs a unit, as in numpy.timedelta64"),
         (np.timedelta64("NaT", "s"), ValueError, "a duration must be finite"),
         (np.timedelta64("NaT", "Y"), ValueError, "a duration must be finite"),
         (pandas.NaT, TypeError, "must be a positive number"),

@@ -234,7 +234,7 @@ def test_memmaps_are_read_in_blocks_and_not_copied(tmp_path, monkeypatch, mode, 
         ([T, T[::-1]], [Y, Y], ValueError, r"t\[1\] must increase, but it decreases"),
         ([0.0, np.nan, 1.0, 3.0], Y, ValueError, r"t must be finite, but t\[1\] is nan"),
         ([0.0, 0.5, 1.0, np.inf], Y, ValueError, r"t must be finite, but t\[3\] is inf"),
-        (T, np.where(Y == 7, -np.inf, Y), ValueError, "y must be finite or NaN .* row 2, column 1 is infinite"),
+        (T, np.where(Y == 7, -np.inf, Y), ValueError, r"y must be finite or NaN .* row 2, column 1 is infinite\.$"),
         ([], Y, ValueError, "t is empty"),
         ([T, []], [Y, Y[:0]], ValueError, r"t\[1\] is empty: a sequence needs at least one time"),
         (np.array([]), Y[:0], ValueError, "t is empty"),
@@ -262,6 +262,8 @@ def test_bad_options():
         Sequences(T, Y, columns=["a", "b"])
     with pytest.raises(TypeError, match=r"dtype must be torch\.float64 or torch\.float32, but got torch\.int64"):
         Sequences(T, Y, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"row 3, column 2 is infinite or too large for torch\.float32: use another"):
+        Sequences(T, np.where(Y.max() == Y, 1e39, Y), dtype=torch.float32)
     with pytest.raises(ValueError, match=r"times of sequence 0 are too close together for torch\.float32"):
         Sequences(1e6 + 1e-3 * T, Y, dtype=torch.float32)
 
@@ -349,7 +351,7 @@ def test_dates_of_python():
 
 
 def test_durations_are_not_times():
-    with pytest.raises(TypeError, match=r"t must be numbers or dates, .* such as hours: t / np.timedelta64\(1, 'h'\)"):
+    with pytest.raises(TypeError, match=r"t must be numbers or dates, but .* timedelta64\[h\]\. Convert durations to"):
         Sequences(np.array([1, 2], "timedelta64[h]"), np.ones(2))
 
 

@@ -94,6 +94,15 @@ def test_a_slow_steady_rise_is_not_idle():
         assert damping.stopped(state) is None
 
 
+def test_an_ascent_that_fell_far_and_rises_again_is_not_idle():
+    damping = Damping(drop=math.inf, small=lambda bound: 0.01, patience=3, least=1e-4, idle=8, fall=2.0)
+    state = Ascent(0, 0.0, mark=0.0)
+    state = damping.step(state, lambda state: (1, -50.0))
+    while damping.stopped(state) is None:
+        state = damping.step(state, lambda state: (state.point + 1, min(state.bound + 1.0, 5.0)))
+    assert (state.bound, state.quiet) == (5.0, 3)
+
+
 @pytest.mark.parametrize("failure", ["raises", "nan"])
 def test_lbfgs_turns_back_from_points_without_a_value(failure):
     x = torch.tensor([0.0], requires_grad=True)

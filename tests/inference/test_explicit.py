@@ -345,6 +345,15 @@ def test_errors(tmp_path):
         AutoExplicit(lambda batch: None, data)
     with pytest.raises(ValueError, match="start must be η and λ, tensors of shape"):
         AutoExplicit(model, data, start=(explicit.eta, explicit.lam[:3]))
+    for wrong in (-explicit.lam, explicit.lam / 0.0):
+        with pytest.raises(ValueError, match="η and λ of start must be finite and λ positive"):
+            AutoExplicit(model, data, start=(explicit.eta, wrong))
+    with pytest.raises(TypeError, match="start must be a function of Sequences, but calling it failed: bad operand"):
+        AutoExplicit(model, data, start=abs)
+    with pytest.raises(ValueError, match="or a function that returns them, but got 65"):
+        AutoExplicit(model, data, start=lambda sequences: sequences.num_frames)
+    with pytest.raises(ValueError, match="sequences must be different sequences from 0 to 4, but 9 is not one"):
+        explicit.part([9])
     with pytest.raises(ValueError, match=r"free=True needs q\(X\) in memory"):
         AutoExplicit(model, data, free=True, store=tmp_path / "s")
     (tmp_path / "here").touch()

@@ -220,7 +220,7 @@ def take(a, of_output):
 def test_errors():
     model, guide, data = problem(gaps=False)
     explicit = AutoExplicit.from_collapsed(guide, data)
-    with pytest.raises(ValueError, match="indices must be different sequences from 0 to 3, but 4 is not one"):
+    with pytest.raises(ValueError, match="sequences must be different sequences from 0 to 3, but 4 is not one"):
         explicit.part([4])
     with pytest.raises(ValueError, match="one repeats"):
         explicit.part([1, 1])

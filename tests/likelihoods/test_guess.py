@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from pyro_vgpds.likelihoods import guess
+from pyro_vgpds.likelihoods import Bernoulli, Binomial, NegativeBinomial, Poisson, StudentT, guess
 
 
 def slow_average(y, lengths, width, means, own, exposure):
@@ -42,3 +42,27 @@ def test_averages_against_a_loop(width, exposed, rows, monkeypatch):
     for own in (False, True):
         found = guess.smoothed(y, lengths, width, means, own, exposure)
         torch.testing.assert_close(found, slow_average(y, lengths, width, means, own, exposure))
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "sign"),
+    [(Bernoulli, 0, -1), (Bernoulli, 1, 1), (lambda: Binomial(5.0), 5, 1), (Poisson, 0, -1), (NegativeBinomial, 0, -1)],
+)
+@pytest.mark.parametrize("frames", [1, 7])
+@torch.no_grad()
+def test_outputs_at_the_end_of_their_range_have_a_finite_guess(make, value, sign, frames):
+    y = torch.full((frames, 3), float(value), dtype=torch.float64)
+    y[0, 1] = torch.nan
+    likelihood = make()()
+    seen = torch.tensor([frames, frames - 1, frames])
+    for f in (guess.function_means(likelihood, y), guess.guess(likelihood, y, (frames,))):
+        torch.testing.assert_close(f, (sign * torch.log(2.0 * seen + 1.0)).to(f).expand_as(f))
+
+
+@pytest.mark.parametrize("make", [Bernoulli, Poisson, NegativeBinomial, StudentT])
+@torch.no_grad()
+def test_without_any_output_the_guess_is_zero(make):
+    y = torch.full((4, 2), torch.nan, dtype=torch.float64)
+    likelihood = make()()
+    assert not guess.guess(likelihood, y, (4,)).any()
+    assert not guess.function_means(likelihood, y).any()

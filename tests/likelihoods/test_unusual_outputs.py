@@ -95,6 +95,20 @@ def test_a_constant_yes_is_allowed():
     assert bool(((probability > 0.0) & (probability < 1.0)).all())
 
 
+@pytest.mark.parametrize("likelihood", [Bernoulli, Poisson, NegativeBinomial, None])
+@pytest.mark.parametrize("value", [0.0, 1.0, NAN])
+def test_new_frames_that_are_all_alike_or_unknown(likelihood, value):
+    y = (counts() > 0).astype(float)
+    post = trained(y, None if likelihood is None else likelihood())
+    t, new = [9.1], np.full((1, y.shape[1]), value)
+    for later in (post.extended(t, new), post.condition(Sequences(t, new), [None])):
+        assert bool(torch.isfinite(later.forecast([9.2]).mean).all())
+    found = post.reconstruct(t, new, sequence=None)
+    assert bool(torch.isfinite(found.mean).all())
+    assert bool((found.variance > 0.0).all())
+    assert math.isfinite(float(post.log_density(t, new)))
+
+
 def test_a_column_that_was_never_observed_is_an_error():
     y = counts()
     y[:, 2] = NAN

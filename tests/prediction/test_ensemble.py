@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from problems import make_data, make_model
@@ -220,6 +221,8 @@ def test_bad_input_is_named():
     message = "members, names and combinations are required, but got"
     with pytest.raises(ValueError, match=f"{message} 0, 0 and 1 of them"):
         Ensemble([], {"forecast": combination})
+    with pytest.raises(TypeError, match="members must be trained models, but got "):
+        Ensemble(np.array(["2020-01-01"], "datetime64[s]"), {"forecast": combination})
     with pytest.raises(ValueError, match=r"combinations must be .* with at least one entry, but it is empty"):
         Ensemble(ensemble.members, {})
     with pytest.raises(ValueError, match=f"{message} 3, 2 and 1 of them"):

@@ -333,6 +333,16 @@ def test_hyperpriors_train(problem):
     assert result.bound == result.history[-1].bound  # an estimate: the best of them would be the luckiest
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_to_learn_from_is_an_error(problem, method):
+    model, guide, data = problem
+    lengths = list(data.lengths)
+    y = torch.full((data.num_frames, data.num_outputs), torch.nan)
+    unknown = Sequences(data.times.t.split(lengths), y.split(lengths))
+    with pytest.raises(ValueError, match="data has no observed outputs"):
+        fit(model, guide, unknown, 5, method)
+
+
 def test_missing_guides_and_bad_arguments(problem):
     model, guide, data = problem
     for options, message in (

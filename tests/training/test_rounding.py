@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, fit
-from pyro_vgpds.kernels import ARDRBF, RBF, Matern32, Matern52
+from pyro_vgpds.kernels import ARDRBF, RBF, Linear, Matern32, Matern52
 from pyro_vgpds.mapping import bound
 
 
@@ -82,3 +82,32 @@ def test_lbfgs_in_float32_continues_after_its_first_evaluations(tmp_path):
     assert results[0].num_steps > 40
     assert results[0].bound > results[0].history[20].bound
     assert results[2].bound >= results[1].bound
+
+
+@pytest.mark.parametrize("structure", ["dense", "markov"])
+@pytest.mark.parametrize("make", [Linear, lambda: Linear() * Matern32(lengthscale=8.0)])
+def test_a_time_at_which_the_prior_has_no_variance_is_trained_like_one_beside_it(make, structure):
+    y = np.sin(np.arange(30)[:, None] / 4 + np.arange(5)) + 0.1 * np.random.default_rng(0).standard_normal((30, 5))
+    bounds = []
+    for first in (0.0, 1e-7):  # the variance at t = 0 is 0
+        data = Sequences(first + np.arange(30.0), y)
+        pyro.set_rng_seed(0)
+        model = VGPDS.from_data(data, 2, 6, make(), structure=structure)
+        guide = AutoOpperArchambeau(model)
+        result = fit(model, guide, data, num_steps=20)
+        assert result.num_undone == 0
+        bounds.append(result.bound)
+        post = Posterior(model, guide, data, residual=Linear() * Matern32(lengthscale=8.0))
+        assert bool(torch.isfinite(post.impute().variance).all())
+        assert bool(torch.isfinite(post.reconstruct(data.times.t, data.y, sequence=None).mean).all())
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)
+
+
+def test_adam_continues_while_the_bound_comes_back_from_a_fall():
+    data = _sines(40, 5)
+    pyro.set_rng_seed(0)
+    model = VGPDS.from_data(data, 2, 8, RBF())
+    result = fit(model, AutoOpperArchambeau(model), data, 70, "adam", learning_rate=10.0)
+    best = max(record.bound for record in result.history)
+    assert result.history[-1].bound < best - 0.05 * data.num_observed  # the steps are too long
+    assert (result.stopped, result.num_steps, result.bound) == ("steps", 70, best)
