@@ -226,7 +226,8 @@ class VGPDS(ParameterModule):
             third of it. A single sequence has no ``Cosine()`` if oscillations do not predict one half of it from the
             other. Each latent dimension has parameters of its own. Variances that are redundant with the weights of the
             mapping are fixed.
-            With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``.
+            With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``, and the three cosines
+            for a single sequence in which one half of the average of all outputs predicts the other by its cycle.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a
@@ -272,7 +273,7 @@ class VGPDS(ParameterModule):
             start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
         is_discrete = likelihood is not None and likelihood.is_discrete
         model = cls(
-            default_temporal(start, is_discrete) if temporal is None else temporal,
+            default_temporal(start, outputs.average if is_discrete else None) if temporal is None else temporal,
             default_mapping(likelihood) if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0 if likelihood is None else None,

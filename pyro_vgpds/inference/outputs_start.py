@@ -37,6 +37,12 @@ class OutputStart(NamedTuple):
     mean: Tensor
     scale: Tensor
 
+    @property
+    def average(self) -> Tensor:
+        """The average of all functions in units of their scales, (N,), NaN in frames without any output."""
+        assert self.data.y is not None
+        return ((self.data.y - self.mean) / self.scale).nanmean(-1)
+
 
 def read_likelihood(likelihood: object) -> Likelihood | None:
     """The likelihood of outputs that are not Gaussian, else None.

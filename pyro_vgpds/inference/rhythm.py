@@ -11,6 +11,10 @@ log-evidence
 
 with the share :math:`w_q` of each component in the variance of A. Fixed directions of a random walk are random walks,
 which no oscillation predicts. The mean over both directions, A to B and B to A, is compared.
+
+Single counts are noise for the most part, so that no cycle is clear in the components of many outputs. The average of
+their functions has less noise. Its strongest period is a cycle if harmonics of it that are fitted to one half of the
+frames predict the other half, better than the mean of the first half does.
 """
 
 from __future__ import annotations
@@ -21,13 +25,19 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.inference.scales import choose_scales, evidence, head
+from pyro_vgpds.inference.scales import choose_scales, evidence, head, main_cycle
 from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern32, White
 
-__all__ = ["oscillates", "oscillator", "smooth_path"]
+__all__ = ["average_cycle", "harmonics", "oscillates", "oscillator", "smooth_path"]
 
 _LEAST_FRAMES = 16  # fewer cannot distinguish an oscillation from a slow path
 _FRAMES = 240  # frames that the comparison uses
+_CYCLES = 7.0  # periods over which a cycle changes, at first
+_HARMONICS = 3
+# Share of the variance of one half that harmonics of the other must predict. One of 150 slow paths of counts without a
+# cycle had more; periods are those that fit both halves best, so that their shares are not near 0.
+_PREDICTED = 0.4
+_RIDGE = 0.01  # of the harmonics' coefficients, for each frame
 _VARIANCE = 0.95  # share of the variance that the compared components have
 
 
@@ -39,6 +49,48 @@ def smooth_path() -> Kernel:
 def oscillator() -> Kernel:
     """The kernel of a noisy oscillation."""
     return Matern32().fix("variance") * Cosine().fix("variance")
+
+
+def harmonics(period: float) -> Kernel:
+    """The kernel of a cycle that changes over several periods.
+
+    :param period: of the cycle.
+    """
+    waves: Kernel = Cosine(period=period)
+    for k in range(2, _HARMONICS + 1):
+        waves = waves + Cosine(1.0 / k**2, period / k)
+    return Matern32(lengthscale=_CYCLES * period).fix("variance") * waves
+
+
+def average_cycle(times: Times, x: Tensor) -> float | None:
+    """The period of a cycle in the average of many outputs; None if one half of the frames does not predict the other.
+
+    :param times: of a single sequence.
+    :param x: the average, (N,), NaN in frames without any output.
+    """
+    seen = torch.isfinite(x)
+    t, x = times.t[seen], x[seen].unsqueeze(-1)
+    if len(x) < _LEAST_FRAMES or not bool((x != x[0]).any()):
+        return None
+    period = main_cycle(Times(t, [len(x)]), x, 0.0)
+    return period if period is not None and _predicted(t, x, period) > _PREDICTED else None
+
+
+def _predicted(t: Tensor, x: Tensor, period: float) -> float:
+    """The share of the variance of one half of the points (N, 1) that harmonics fitted to the other half predict.
+
+    Each half is centred, as for :func:`oscillates`: a level that changes is no argument against a cycle.
+    """
+    angle = (2.0 * math.pi / period) * t.unsqueeze(-1) * torch.arange(1, _HARMONICS + 1).to(t)
+    basis = torch.cat([angle.cos(), angle.sin()], -1)
+    n, error, total = len(x), 0.0, 0.0
+    for known, new in ((slice(0, n // 2), slice(n // 2, n)), (slice(n // 2, n), slice(0, n // 2))):
+        here, there = (basis[rows] - basis[rows].mean(0) for rows in (known, new))
+        own, other = (x[rows] - x[rows].mean(0) for rows in (known, new))
+        normal = here.mT @ here + _RIDGE * len(here) * torch.eye(here.shape[1]).to(t)
+        error += float((other - there @ torch.linalg.solve(normal, here.mT @ own)).square().sum())
+        total += float(other.square().sum())
+    return 1.0 - error / max(total, torch.finfo(x.dtype).tiny)
 
 
 def oscillates(times: Times, x: Tensor) -> bool:

@@ -178,12 +178,13 @@ def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
     return float(1.0 / frequencies[power.argmax()])
 
 
-def main_cycle(times: Times, x: Tensor) -> float | None:
+def main_cycle(times: Times, x: Tensor, least_share: float = _CLEAR) -> float | None:
     """The dominant period of the points, if it is clear: a sinusoid that is seen for several cycles explains a good
     part of their variance. None if no period is clear.
 
     :param times: of the points.
     :param x: (N, Q), with the variance that each component has in the outputs.
+    :param least_share: of the variance, which it must explain.
     """
     if max(times.lengths) < _LEAST_FRAMES:
         return None
@@ -194,7 +195,7 @@ def main_cycle(times: Times, x: Tensor) -> float | None:
     best = int(power.argmax())
     rows = first.slices()[0]
     total = (points[rows] - points[rows].mean(0)).square().sum()
-    if not bool(power[best] > _CLEAR * total):
+    if not bool(power[best] > least_share * total):
         return None
     below = _peak_at_half(frequencies, power, best, span)
     return float(1.0 / frequencies[best if below is None else below])

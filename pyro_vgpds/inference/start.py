@@ -15,7 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.rhythm import oscillates, oscillator, smooth_path
+from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, smooth_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.team import ALONE, Team
@@ -28,7 +28,6 @@ _NOISE = 0.01  # initial share of noise in the outputs' variance, as in the auth
 # Precision of the latent points as observations, whose posterior under the temporal prior is the first q(X).
 _SITE_PRECISION = 10.0
 _LATENT = 40  # latent dimensions, if there are as many outputs
-_CYCLES = 7.0  # periods over which a cycle changes, at first
 # Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
 _WEIGHTS = 0.2
 
@@ -60,6 +59,10 @@ class Start:
         """The period of a single sequence with a clear cycle."""
         return main_cycle(self.times, self.x * self.share.sqrt()) if self._is_alone else None
 
+    def cycle_of(self, average: Tensor) -> float | None:
+        """The period of a single sequence with a cycle in the average of its functions, (N,)."""
+        return average_cycle(self.times, average) if self._is_alone else None
+
     @property
     def oscillates(self) -> bool:
         """False for a single sequence that a smooth path predicts better than an oscillation of each dimension."""
@@ -79,26 +82,27 @@ class Start:
         return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def default_temporal(start: Start, is_discrete: bool = False) -> Kernel:
+def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     """The temporal kernel for data.
-
-    Functions of discrete outputs have a plain Matérn path: noisy counts do not show rhythms, and on held-out counts it
-    was better.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
     harmonics, which changes over several periods, plus a path that changes within one. If not, it is a noisy oscillator
     for each dimension if that predicts frames that the dimensions do not come from, else a plain Matérn path. Several
     sequences have the oscillators.
+
+    Functions of discrete outputs have a plain Matérn path, because noisy counts do not show other rhythms. A single
+    sequence has a cycle in addition if the average of all functions has one.
+
+    :param average: of the functions of discrete outputs, (N,). Default: the outputs are not discrete.
     """
-    period = None if is_discrete else start.cycle
+    period = start.cycle if average is None else start.cycle_of(average)
     path: Kernel
-    if is_discrete:
-        path = Matern32()
+    if average is not None:
+        path = Matern32() if period is None else harmonics(period) + Matern32()
     elif period is None:
         path = oscillator() if start.oscillates else smooth_path()
     else:
-        waves = Cosine(period=period) + Cosine(0.25, period / 2.0) + Cosine(1.0 / 9.0, period / 3.0)
-        path = Matern32(lengthscale=_CYCLES * period).fix("variance") * waves + Matern32(lengthscale=period)
+        path = harmonics(period) + Matern32(lengthscale=period)
     return path + White(1e-2) + Bias(0.1)
 
 

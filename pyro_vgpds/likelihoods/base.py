@@ -51,6 +51,8 @@ class Likelihood(LikelihoodParameters):
     learns_scale: bool = True
     #: whether f is a log rate, to which the log of an exposure can be added
     takes_exposure: ClassVar[bool] = False
+    #: parameters that are standard deviations: training moves their logs half as far as those of variances
+    deviations: ClassVar[frozenset[str]] = frozenset()
     #: arguments of the constructor that are not parameters, which files keep: attributes that are numbers, strings,
     #: None, tensors, likelihoods, and lists and dictionaries of these
     option_names: ClassVar[tuple[str, ...]] = ()

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "Part", "Sites", "Values", "filled", "spread"]
+__all__ = ["Moments", "Part", "Sites", "Values", "filled", "spread", "without_outliers"]
 
+_OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
+_NEIGHBOURS = 2  # frames on each side that tell whether it is an outlier
 
 #: the values of a likelihood's parameters, as attributes
 Values: TypeAlias = SimpleNamespace
@@ -64,13 +66,35 @@ class Part(NamedTuple):
 
 
 def spread(y: Tensor) -> Tensor:
-    """A robust standard deviation of each column (N, D), (D,), positive: the middle half of a Gaussian's values."""
-    quartiles = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
-    robust = (quartiles[1] - quartiles[0]) / 1.349
-    centred = y - y.nanmean(0)
-    plain = centred.square().nanmean(0).sqrt()
-    found = torch.where(robust > 1e-3 * plain, robust, plain)
+    """The standard deviation of each column (N, D) without outliers, (D,), positive."""
+    kept = without_outliers(y)
+    found = (kept - kept.nanmean(0)).square().nanmean(0).sqrt()
     return torch.where(found > 0.0, found, 1.0)
+
+
+def without_outliers(y: Tensor) -> Tensor:
+    """Outputs (N, D) of which those far from the others of the column are moved to the edge.
+
+    Most of five neighbouring frames cannot be outliers: if they are far from the others on the same side, that is what
+    the output does, such as one that is constant most of the time.
+
+    :param y: outputs, NaN if they were not observed.
+    """
+    low, high = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
+    reach = _OUTLIERS * (high - low)
+    low, high = low - reach, high + reach
+    far = (reach > 0.0) & ((y < low) | (y > high))
+    columns = far.any(0).nonzero().flatten()
+    if not len(columns):
+        return y
+    some, low, high = y[:, columns], low[columns], high[columns]
+    edge = some.new_full((_NEIGHBOURS, len(columns)), torch.nan)
+    windows = torch.cat([edge, some, edge]).unfold(0, 2 * _NEIGHBOURS + 1, 1)
+    usual = windows.nanmedian(-1).values
+    kept = torch.where(usual > high, torch.inf, high), torch.where(usual < low, -torch.inf, low)
+    result = y.clone()
+    result[:, columns] = torch.where(far[:, columns], torch.maximum(torch.minimum(some, kept[0]), kept[1]), some)
+    return result
 
 
 def filled(y: Tensor) -> Tensor:

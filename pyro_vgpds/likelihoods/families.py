@@ -27,6 +27,7 @@ class _WithScale(TangentLikelihood):
     """y = f + σ ε."""
 
     learns_scale = False
+    deviations = frozenset({"scale"})
 
     def prepare(self, y: Tensor) -> None:
         self.choose("scale", _SCALE * spread(y))

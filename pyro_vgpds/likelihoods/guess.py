@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import LikelihoodValue
-from pyro_vgpds.likelihoods.factors import filled
+from pyro_vgpds.likelihoods.factors import filled, without_outliers
 
 __all__ = ["column_means", "function_means", "guess", "smoothed"]
 
 _WIDTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the Gaussian window, in frames; 0 has the two neighbours
-_OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
 _REACH = 3.0  # widths after which the window ends
 _ROWS = 256  # rows of a block of windows
 
@@ -107,7 +106,7 @@ def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> 
     seen, link = torch.isfinite(y), _Link(likelihood, means, y, exposure)
     if not likelihood.likelihood.is_discrete:
         rate = y if exposure is None else y / exposure
-        return link(torch.where(seen, _without_outliers(rate), means))
+        return link(torch.where(seen, without_outliers(rate), means))
     best, best_score = means.expand(y.shape), -torch.inf
     value = filled(y)
     for width in _WIDTHS:
@@ -116,13 +115,6 @@ def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...]) -> 
         if float(score) > best_score:
             best, best_score = smoothed(y, lengths, width, means, own=True, exposure=exposure), float(score)
     return link(best)
-
-
-def _without_outliers(y: Tensor) -> Tensor:
-    """Outputs (N, D) of which those far from the others of the column are moved to the edge."""
-    low, high = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
-    reach = _OUTLIERS * (high - low)
-    return torch.where(reach > 0.0, torch.minimum(torch.maximum(y, low - reach), high + reach), y)
 
 
 def smoothed(

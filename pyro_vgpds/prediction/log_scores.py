@@ -16,7 +16,7 @@ __all__ = ["mixture_log_probs"]
 
 _STEPS = 12  # of Newton's method
 _MOST_STEP = 1.5  # in units of f
-_NARROW = 1.0  # variance of f times the curvature of log p above which p is narrower than the distribution of f
+_NARROW = 0.1  # variance of f times the curvature of log p above which p counts, and not only the distribution of f
 _LEAST_VARIANCE = 1e-12
 _REACH = 4.0  # standard deviations of f within which the mode is looked for first
 

@@ -18,6 +18,7 @@ from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
+from pyro_vgpds.prediction.draws import with_moments
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
@@ -48,8 +49,9 @@ class OutputPrediction(Prediction):
 
     The predictive distribution of an entry is a mixture over the latent point x and the function value f: f given x is
     Gaussian and is integrated by Gauss–Hermite quadrature, x by antithetic quasi-random draws that are the same in each
-    call. ``mean`` is the mean of the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of
-    the mixture, whole numbers for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
+    call. The mixture has the exact mean and variance of f (:mod:`pyro_vgpds.prediction.draws`). ``mean`` is the mean of
+    the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of the mixture, whole numbers
+    for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
 
     With ``include_noise=False`` it is the distribution of the rate: the mean of the output given f.
 
@@ -69,6 +71,7 @@ class OutputPrediction(Prediction):
     ) -> None:
         super().__init__(t, path, inducing, include_noise=include_noise, observed=observed, parts=parts)
         self.outputs = outputs
+        self._exact: tuple[Tensor, Tensor] | None = None
 
     is_gaussian = False
 
@@ -105,36 +108,50 @@ class OutputPrediction(Prediction):
 
     # the mixture
 
-    def _functions(self, num_nodes: int) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
+    def _function_moments(self) -> tuple[Tensor, Tensor]:
+        """The exact mean and variance of the functions, (T, F) each."""
+        if self._exact is None:
+            mean, variance = (part.double() for part in self.latent)
+            found = mean.new_empty(2, len(mean), self.inducing.num_outputs)
+            for rows, frames in self.inducing.frames(mean, variance):
+                for index, _, centre, spread in self.inducing.moments(frames):
+                    found[0][rows, index], found[1][rows, index] = centre, spread
+            self._exact = found[0], found[1]
+        return self._exact
+
+    def _functions(self, num_nodes: int, widen: bool = True) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
         """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
 
         :param num_nodes: of each function value, which the arrays will be multiplied by.
+        :param widen: as in :func:`~pyro_vgpds.prediction.draws.with_moments`.
         """
-        mean, variance = (part.double() for part in self.latent)
+        (mean, variance), exact = (part.double() for part in self.latent), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
         step = max(1, _BLOCK // (_DRAWS * num_nodes * self.inducing.num_outputs))
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
             x = mean[rows] + variance[rows].sqrt() * z.unsqueeze(-2)  # (S, T, Q)
             centre, spread = PosteriorGP(x, self.inducing, include_noise=False).moments()
-            yield rows, self.outputs.rows(rows), centre, spread.clamp_min(0.0)
+            moments = (part[rows] for part in exact)
+            yield rows, self.outputs.rows(rows), *with_moments(centre, spread.clamp_min(0.0), *moments, widen=widen)
 
-    def _nodes(self, has_steps: bool = False) -> Iterator[_Nodes]:
+    def _nodes(self, has_steps: bool = False, widen: bool = True) -> Iterator[_Nodes]:
         """Function values that stand for the distribution of each entry, some frames at a time.
 
         :param has_steps: whether they are for functions of f that have steps.
+        :param widen: as in :func:`~pyro_vgpds.prediction.draws.with_moments`.
         """
         count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
         if has_steps and count == 1:
-            points, weight = normal_lattice(_POINTS, _DRAWS), torch.full((_POINTS,), 1.0 / _POINTS)
+            points, weight = normal_lattice(_POINTS, _DRAWS + widen), torch.full((_POINTS,), 1.0 / _POINTS)
             points = points[..., None, None]  # (H, S, 1, 1)
         else:
             points, weight = hermite_nodes(_NODES.get(count, 3), count)  # (H, P), (H,)
             # function d·P + p has the p-th coordinate of the points
             points = points.repeat(1, functions // count)[:, None, None]  # (H, 1, 1, F)
-        for rows, outputs, centre, spread in self._functions(len(weight)):
+        for rows, outputs, centre, spread in self._functions(len(weight), widen):
             f = centre + spread.sqrt() * points.to(centre)  # (H, S, T, F)
-            share = (weight.to(centre) / _DRAWS).unsqueeze(-1).expand(-1, _DRAWS).reshape(-1)
+            share = (weight.to(centre) / len(centre)).repeat_interleave(len(centre))
             yield _Nodes(rows, outputs, f.flatten(0, 1), share)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
@@ -157,7 +174,8 @@ class OutputPrediction(Prediction):
     def _make_covariance(self) -> Tensor:
         parts = []
         with torch.no_grad():
-            for rows, outputs, f, weight in self._nodes():
+            # what widens the components is independent in each output
+            for rows, outputs, f, weight in self._nodes(widen=False):
                 means, _ = outputs.moments(f)
                 given = means.unflatten(0, (-1, _DRAWS)).mul(weight.unflatten(0, (-1, _DRAWS))[..., None, None])
                 given = given.sum(0) * _DRAWS  # (S, T, D): the mean given the latent point

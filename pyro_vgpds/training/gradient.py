@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pyro_vgpds.inference.ascent import Ascent, Damping
 from pyro_vgpds.kernels import Kernel
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.adam import Adam, AdamState
 from pyro_vgpds.training.problem import NO_START, Problem, Values
@@ -33,6 +34,7 @@ _PACE = 2.0  # learning rate of scales relative to that of inducing inputs, with
 # A period is known to about its length over the number of cycles, and the bound has many peaks in it. Adam's steps are
 # as long for small gradients as for large ones, and would leave the right peak.
 _SLOW_PACE = 0.03
+_DEVIATION_PACE = 0.5  # of standard deviations, whose logs change half as much as those of variances
 _NETWORK_PACE = 0.3  # learning rate of the weights of an amortised guide, each of which moves many frames
 # Gradients are huge at the start and small later on: a long memory of their squares would keep Adam's steps tiny.
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
@@ -163,17 +165,20 @@ class GradientSteps:
 def adam_rates(
     parameters: Sequence[Tensor], model: nn.Module, guide: nn.Module, settings: Settings
 ) -> tuple[list[Tensor], list[float]]:
-    """Adam's parameters and their learning rates: inducing inputs, all others, networks, and slow parameters.
+    """Adam's parameters and their learning rates: inducing inputs, all others, standard deviations, networks, and slow
+    parameters.
 
     :param parameters: those of ``model`` and ``guide`` that are trained.
     """
     inducing = getattr(model, "inducing_unconstrained", None)
     slow = {id(p) for p in _slow_parameters(model)}
     network = {id(p) for p in getattr(guide, "network", nn.Module()).parameters()}
-    pace, other = _PACE if settings.method == "natural" else 1.0, slow | network | {id(inducing)}
+    deviations = {id(p) for p in _deviations(model)}
+    pace, other = _PACE if settings.method == "natural" else 1.0, slow | network | deviations | {id(inducing)}
     groups = [
         ([p for p in parameters if p is inducing], 1.0),
         ([p for p in parameters if id(p) not in other], pace),
+        ([p for p in parameters if id(p) in deviations], _DEVIATION_PACE * pace),
         ([p for p in parameters if id(p) in network], _NETWORK_PACE * pace),
         ([p for p in parameters if id(p) in slow], _SLOW_PACE * pace),
     ]
@@ -186,5 +191,17 @@ def _slow_parameters(model: nn.Module) -> Iterator[Tensor]:
         names: Iterable[str] = module.slow_parameters if isinstance(module, Kernel) else ()
         if isinstance(module, PyroGPPeriodic):
             names = ("period",)
-        own = dict(module.named_parameters(recurse=False))
-        yield from (own[f"{name}_unconstrained"] for name in names if f"{name}_unconstrained" in own)
+        yield from _named(module, names)
+
+
+def _deviations(model: nn.Module) -> Iterator[Tensor]:
+    """The parameters of likelihoods that are standard deviations."""
+    for module in model.modules():
+        if isinstance(module, Likelihood):
+            yield from _named(module, module.deviations)
+
+
+def _named(module: nn.Module, names: Iterable[str]) -> Iterator[Tensor]:
+    """The learned parameters of these names."""
+    own = dict(module.named_parameters(recurse=False))
+    return (own[f"{name}_unconstrained"] for name in names if f"{name}_unconstrained" in own)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a sequence oscillates: random walks do not, noisy oscillators do; the evidence against dense Gaussians."""
+"""Whether a sequence oscillates, against dense Gaussians, and whether counts have a cycle."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
@@ -101,3 +102,63 @@ def test_the_default_kernel_of_a_single_sequence():
     t, y = mixed(Matern12(1.0, 200.0), 0)
     several = VGPDS.from_data(Sequences([t[:45], t[45:]], [y[:45], y[45:]]))
     assert any(isinstance(leaf, Cosine) for leaf in several.temporal.leaves())
+
+
+def seasonal(seed, frames=160, period=40.0, size=1.5):
+    """Counts of 30 districts (N, D), most of them 0, with seasons of different heights, or none."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(float(frames))
+    height = size * (1.0 + 0.3 * rng.standard_normal(1 + int(frames / period)))[(t / period).astype(int)]
+    walk = np.cumsum(0.05 * rng.standard_normal(frames))
+    rate = np.exp(height * np.cos(2.0 * np.pi * t / period) + walk - walk.mean() - 2.0)[:, None] * rng.gamma(
+        2.0, 0.5, 30
+    )
+    y = rng.poisson(rate).astype(float)
+    y[5:9] = np.nan
+    return Sequences(t, y)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_have_the_cycle_of_their_average(seed):
+    model = VGPDS.from_data(seasonal(seed), 4, 10, likelihood="poisson")
+    periods = [float(leaf.period.detach()[0]) for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    assert periods == pytest.approx([40.0, 20.0, 40.0 / 3.0], rel=0.05)
+
+
+def test_counts_without_a_cycle_have_a_plain_path():
+    found = 0
+    for seed in range(6):
+        model = VGPDS.from_data(seasonal(seed, size=0.0), 4, 10, likelihood="poisson")
+        found += any(isinstance(leaf, Cosine) for leaf in model.temporal.leaves())
+    assert found == 0
+
+
+def test_several_sequences_of_counts_have_a_plain_path():
+    data = seasonal(0)
+    t, y = (part.split([80, 80]) for part in (data.times.t, data.y))
+    model = VGPDS.from_data(Sequences(list(t), list(y)), 4, 10, likelihood="poisson")
+    assert not any(isinstance(leaf, Cosine) for leaf in model.temporal.leaves())
+
+
+def test_what_one_half_predicts_of_the_other_against_least_squares():
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.random(50) * 30.0)
+    x = np.sin(2.0 * np.pi * t / 7.0) + 0.03 * t + 0.3 * rng.standard_normal(50)
+    error = total = 0.0
+    for known, new in ((range(25), range(25, 50)), (range(25, 50), range(25))):
+        rows = {name: [[f(2.0 * np.pi * k * t[n] / 7.0) for f in (np.cos, np.sin) for k in (1, 2, 3)] for n in index]
+                for name, index in (("known", known), ("new", new))}  # fmt: skip
+        a, b = (np.array(rows[name]) - np.mean(rows[name], 0) for name in ("known", "new"))
+        penalised = np.vstack([a, math.sqrt(0.01 * 25) * np.eye(6)])
+        weights = np.linalg.lstsq(penalised, np.concatenate([x[known] - x[known].mean(), np.zeros(6)]), rcond=None)[0]
+        error += np.square(x[new] - x[new].mean() - b @ weights).sum()
+        total += np.square(x[new] - x[new].mean()).sum()
+    found = rhythm._predicted(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
+    assert found == pytest.approx(1.0 - error / total, abs=1e-10)
+    assert found > 0.5
+
+
+def test_averages_in_which_no_cycle_can_be_seen():
+    times = Times(torch.arange(40.0).double(), [40])
+    assert rhythm.average_cycle(times, torch.full((40,), torch.nan).double()) is None
+    assert rhythm.average_cycle(times, torch.ones(40).double()) is None
