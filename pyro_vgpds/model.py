@@ -52,7 +52,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
-from pyro_vgpds.team import announced, check_gaussian
+from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -259,8 +259,6 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
-        if likelihood is not None and data.team.size > 1:
-            raise ValueError(f"{likelihood} needs data in one process: several processes train Gaussian outputs only.")
         with torch.no_grad():
             if likelihood is None:
                 check_exposure(None, data)
@@ -383,9 +381,8 @@ class VGPDS(ParameterModule):
 
         :param batch: whose scale, rows and processes a guide may need.
         :param kernel: the value of ``mapping``.
-        :raises ValueError: if the mapping is linear, or several processes have outputs that are not Gaussian.
+        :raises ValueError: if the mapping is linear.
         """
-        check_gaussian(self.output_likelihood, batch.team)
         if linear_form(kernel) is not None:
             raise ValueError(
                 "batches need a mapping that is not linear: a linear one has its weights as inducing variables. Train "

@@ -74,6 +74,7 @@ class Sequences:
 
     team: Team = ALONE  # the processes that have the data together
     most_frames: int = 0  # of one of them
+    offset: int = 0  # frames of the processes before this one
 
     def __init__(
         self,

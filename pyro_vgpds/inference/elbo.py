@@ -24,7 +24,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-__all__ = ["Collapsed_ELBO", "IntegrateMessenger", "sites_of"]
+__all__ = ["Collapsed_ELBO", "IntegrateMessenger"]
 
 
 class IntegrateMessenger(Messenger):
@@ -80,11 +80,13 @@ class IntegrateMessenger(Messenger):
 
     def _divide(self, msg: Message, name: str) -> None:
         """Take the part of this process of a site that all of them have."""
-        if isinstance(msg["fn"], (LatentGP, GivenLatent)):
-            raise ValueError(
-                "several processes can train a model of Gaussian outputs only: train one with a likelihood in one "
-                "process."
-            )
+        if isinstance(msg["fn"], LatentGP):
+            if msg["name"] in self._posteriors:
+                raise ValueError(
+                    f"several processes cannot train a guide with a site {msg['name']!r} of its own, which has the "
+                    "functions of all frames. Use a guide without it: the functions are then integrated out."
+                )
+            return
         if msg["is_observed"] and name not in self._posteriors:
             raise ValueError(
                 f"several processes cannot train a model with the observed site {msg['name']!r}, which is not "
@@ -123,13 +125,6 @@ class IntegrateMessenger(Messenger):
                     f"the guide's site {name!r} is an {kind}, but no observed site of the model is marked "
                     f"infer={{'integrate': {name!r}}}. Mark the site of the outputs, or use Trace_ELBO."
                 )
-
-
-def sites_of(model: object) -> OutputSites | None:
-    """The Gaussian factors of a model's outputs; None if these are Gaussian."""
-    if not isinstance(model, torch.nn.Module):
-        return None
-    return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
 #: posteriors that are integrated and never drawn; their KL divergence is analytic
@@ -234,9 +229,10 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             return float(surrogate.detach())
 
         if team.size > 1:
-            return joint_gradients(team, model, guide, evaluate, traced=not direct)
-        warn_if_alone()
-        loss = evaluate()
+            loss = joint_gradients(team, model, guide, evaluate, traced=not direct)
+        else:
+            warn_if_alone()
+            loss = evaluate()
         self._step()
         return loss
 

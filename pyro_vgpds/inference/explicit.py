@@ -29,7 +29,6 @@ from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import one_at_a_time
-from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
 
@@ -98,7 +97,6 @@ class AutoExplicit(OpperArchambeauGuide):
         if free and store is not None:
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
         own = as_dataset(data)
-        check_gaussian(inner.output_likelihood, own.team)
         super().__init__(model, **options)
         self.data, self.is_free = own, free
         self._found: tuple[Streamed, list[tuple[int, int]]] | None = None  # of the last pass over all sequences
@@ -136,8 +134,8 @@ class AutoExplicit(OpperArchambeauGuide):
         """
         check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
         own = as_dataset(data)
-        check_gaussian(getattr(model_of(guide), "output_likelihood", None), own.team)
-        q = read_point(guide.model, guide, own.sequences()).q
+        whole = own.source if isinstance(own.source, Sequences) else own.sequences()
+        q = read_point(guide.model, guide, whole).q
         assert isinstance(q, OpperArchambeau)
         new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
         if new.factors.shape[-1]:  # those of the data: the model has been called on them

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.team import ALONE, ProcessError, Team
 
 __all__ = [
@@ -180,6 +181,8 @@ def check_same(team: Team, model: object, guide: object) -> None:
 def shared_tensors(model: object, guide: object) -> Iterator[tuple[str, Tensor]]:
     """Names and values of the parameters and buffers that all processes have."""
     own = {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
+    if (sites := sites_of(model)) is not None:
+        own |= {id(value) for value in sites.buffers()}
     for part, module in (("model", model), ("guide", guide)):
         if isinstance(module, nn.Module):
             for name, value in (*module.named_parameters(), *module.named_buffers()):

@@ -79,13 +79,14 @@ class Streamed(NamedTuple):
         if self.limits is None or not model_of(guide).output_likelihood.is_drawn:
             return self
         total = 0.0
-        with torch.no_grad():
-            for batch in _batches(data, batch_size):
+        team, own = data.team, data if isinstance(data, Batch) else data.of_this_process()
+        with torch.no_grad(), team.together():
+            for batch in _batches(own, batch_size):
                 expected, sites = _factors(guide, batch, *at_medians(guide, batch))
                 y = expected.outputs.data.y
                 assert y is not None
                 total += float(expected.correction(expected.inducing, y.double(), sites)[0])
-        return self._replace(estimate=total)
+        return self._replace(estimate=float(team.total(torch.tensor([total]).double())))
 
 
 def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
@@ -120,6 +121,7 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
             total = sums if total is None else added_sums(total, sums)
         assert total is not None
         total, divergence = sum_frames(total, team), float(team.total(torch.tensor([divergence]).double()))
+        limits = None if limits is None else limits.of_all(team)
     return Streamed(total, divergence, inducing, limits)
 
 

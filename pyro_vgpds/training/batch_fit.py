@@ -15,7 +15,6 @@ from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
-from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
 from pyro_vgpds.training.checkpoints import read_own_snapshot
@@ -80,7 +79,6 @@ class BatchOptions:
         assert self.batch_size is not None
         _check_guide(model, guide)
         dataset = as_dataset(data)
-        check_gaussian(getattr(model_of(guide), "output_likelihood", None), dataset.team)
         several, frames = dataset.total_sequences > 1, dataset.num_frames
         units, most = (dataset.total_sequences, dataset.fewest_sequences) if several else (frames, frames)
         batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units, most)

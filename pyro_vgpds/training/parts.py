@@ -33,7 +33,7 @@ def split_rows(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[
     rows = {name: [content[name][i] for i in content["frame_tensors"]] for name in _LISTS}
     rest = dict(content)
     for name in _LISTS:
-        rest[name] = [x[:0] if i in content["frame_tensors"] else x for i, x in enumerate(content[name])]
+        rest[name] = [_frames(x, 0, 0) if i in content["frame_tensors"] else x for i, x in enumerate(content[name])]
     return rest, rows
 
 
@@ -110,7 +110,7 @@ def unpack_parts(path: Path, content: dict[str, Any], data: Sequences, read: Rea
     for name in _LISTS:
         values = list(content[name])
         for i, pieces in zip(content["frame_tensors"], found[name], strict=True):
-            values[i] = torch.cat(pieces)
+            values[i] = torch.cat(pieces, -2)
         new[name] = values
     return new
 
@@ -136,7 +136,7 @@ def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, lis
     file = part_file(path, name)
     part = read(file)
     good = isinstance(part, dict) and part.keys() == set(_LISTS)
-    if not good or any(not isinstance(x, Tensor) or len(x) != count for rows in part.values() for x in rows):
+    if not good or any(not _has_frames(x, count) for rows in part.values() for x in rows):
         raise FileFormatError(f"{file} is not the part of a checkpoint with {count} frames.")
     return part
 
@@ -144,7 +144,7 @@ def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, lis
 def _add(found: dict[str, list[list[Tensor]]], part: dict[str, list[Tensor]], low: int, high: int) -> None:
     for name in _LISTS:
         for pieces, rows in zip(found[name], part[name], strict=True):
-            pieces.append(rows[low:high])
+            pieces.append(_frames(rows, low, high))
 
 
 def _sliced(content: dict[str, Any], first: int, stop: int, data: Sequences) -> dict[str, Any]:
@@ -154,10 +154,21 @@ def _sliced(content: dict[str, Any], first: int, stop: int, data: Sequences) -> 
     for name in _LISTS:
         values = list(content[name])
         for i in content["frame_tensors"]:
-            if len(values[i]) != _total(data):
+            if not _has_frames(values[i], _total(data)):
+                shape = list(values[i].shape)
                 raise ResumeError(
-                    f"Cannot resume: the checkpoint has {len(values[i])} frames, but the data have {_total(data)}."
+                    f"Cannot resume: the data have {_total(data)} frames, but a tensor of the checkpoint that needs a "
+                    f"row for each has the shape {shape}."
                 )
-            values[i] = values[i][first:stop]
+            values[i] = _frames(values[i], first, stop)
         new[name] = values
     return new
+
+
+def _frames(x: Tensor, first: int, stop: int) -> Tensor:
+    """Some of the frames of a tensor (..., N, Q)."""
+    return x[..., first:stop, :]
+
+
+def _has_frames(x: object, count: int) -> bool:
+    return isinstance(x, Tensor) and x.dim() > 1 and x.shape[-2] == count

@@ -13,12 +13,12 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import strict_rounding
-from pyro_vgpds.mapping.output_sites import OutputSites
+from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
 from pyro_vgpds.team import Team
 from pyro_vgpds.training.settings import ResumeError
 
@@ -118,7 +118,7 @@ class Problem:
 
     @property
     def frame_tensors(self) -> list[int]:
-        """Which of the values, parameters and then sites, have a row for each frame."""
+        """Which of the values, parameters and then sites, have a row for each frame, in the last but one dimension."""
         own, count = {id(p) for p in self.guide.frame_parameters}, len(self.parameters)
         sites = range(count, count + (0 if self.natural is None else 2) + (self.outputs is not None))
         return [*(i for i, p in enumerate(self.parameters) if id(p) in own), *sites]

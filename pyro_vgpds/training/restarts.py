@@ -12,9 +12,10 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
 from pyro_vgpds.training.problem import Problem, copies, put_back
 from pyro_vgpds.training.processes import can_fork, in_processes
