@@ -259,6 +259,11 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
+        if likelihood is not None and data.column_team.size > 1:
+            raise ValueError(
+                f"a model with {likelihood} needs all columns in each process, but they are divided between "
+                f"{data.team.size}. Divide the sequences: distributed.shard(data)."
+            )
         with torch.no_grad():
             if likelihood is None:
                 check_exposure(None, data)
@@ -284,7 +289,8 @@ class VGPDS(ParameterModule):
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
                 num_inducing = min(sizes_of(data)[0], latent_dim + 1)
-            model.inducing = PyroParam(kmeans(start.x, num_inducing, team=data.team), event_dim=2)
+            centres = kmeans(start.x, num_inducing, team=data.frame_team)
+            model.inducing = PyroParam(data.column_team.broadcast(centres), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
@@ -487,8 +493,8 @@ class VGPDS(ParameterModule):
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
             q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
-            centre = data.team.total(q.mean.sum(0)) / n
-            spread = data.team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            centre = data.frame_team.total(q.mean.sum(0)) / n
+            spread = data.frame_team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
             return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:

@@ -7,16 +7,15 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype
 from pyro_vgpds.data.batch import Batch, SomeSequences
-from pyro_vgpds.data.indices import read_indices, read_lengths, read_order
+from pyro_vgpds.data.indices import Items, is_map, read_indices, read_lengths, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -25,13 +24,6 @@ from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
-
-
-class _Items(Protocol):
-    """A map-style dataset: ``torch.utils.data.Dataset``, a list, or anything with a length and items."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
 
 
 class SequenceDataset:
@@ -66,7 +58,7 @@ class SequenceDataset:
 
     def __init__(
         self,
-        source: Sequences | _Items,
+        source: Sequences | Items,
         *,
         lengths: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
@@ -76,11 +68,16 @@ class SequenceDataset:
         if isinstance(source, Sequences):
             if source.num_outputs == 0:
                 raise ValueError("source has times but no outputs: create it with Sequences(t, y).")
+            if source.column_team.size > 1:
+                raise ValueError(
+                    "batches need sequences with all their columns, but the columns are divided between processes. "
+                    "Divide the sequences: distributed.shard(data)."
+                )
             if any(option is not None for option in (lengths, columns, dtype, device)):
                 raise ValueError("lengths, columns, dtype and device are those of source if it is Sequences.")
             lengths, self.dtype, self.device = source.lengths, source.dtype, source.device
         else:
-            if not _is_map(source):
+            if not is_map(source):
                 raise TypeError(
                     "source must be Sequences or a map-style dataset with a length and items (t, y), such as a "
                     f"torch.utils.data.Dataset, but got {type(source).__name__}. An IterableDataset has no items: q(X) "
@@ -106,7 +103,7 @@ class SequenceDataset:
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
         self.team: Team = ALONE
         self.total_sequences = self.fewest_sequences = self.num_sequences
-        self.total_frames = self.num_frames
+        self.total_frames, self.offset, self.first_sequence = self.num_frames, 0, 0
         if isinstance(source, Sequences) and source.team.size > 1:
             self._set_team(source.team)
 
@@ -114,6 +111,7 @@ class SequenceDataset:
         self.team = team
         sizes = team.gather([self.num_sequences, self.num_frames])
         self.total_sequences, self.total_frames = (sum(column) for column in zip(*sizes, strict=True))
+        self.first_sequence, self.offset = (sum(column[: team.rank]) for column in zip(*sizes, strict=True))
         self.fewest_sequences = min(count for count, _ in sizes)
 
     def shared_by(self, team: Team) -> SequenceDataset:
@@ -135,9 +133,14 @@ class SequenceDataset:
         if self.team.size == 1:
             return self
         new = copy.copy(self)
-        new.team, new.total_frames = ALONE, self.num_frames
+        new.team, new.total_frames, new.offset, new.first_sequence = ALONE, self.num_frames, 0, 0
         new.total_sequences = new.fewest_sequences = self.num_sequences
         return new
+
+    @property
+    def frame_team(self) -> Team:
+        """The processes that have other frames."""
+        return self.team
 
     @property
     def num_sequences(self) -> int:
@@ -278,7 +281,7 @@ class SequenceDataset:
 
 
 #: what is trained on in batches
-DatasetLike: TypeAlias = "SequenceDataset | Sequences | _Items"
+DatasetLike: TypeAlias = "SequenceDataset | Sequences | Items"
 
 
 def as_dataset(data: DatasetLike) -> SequenceDataset:
@@ -287,11 +290,6 @@ def as_dataset(data: DatasetLike) -> SequenceDataset:
         return data if isinstance(data, SequenceDataset) else SequenceDataset(data)
     except (TypeError, ValueError) as error:
         raise type(error)(f"data, read as SequenceDataset(data): {error}") from None
-
-
-def _is_map(source: object) -> TypeGuard[_Items]:
-    is_map = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
-    return is_map and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
 
 
 def _plain(value: ArrayLike) -> ArrayLike:

@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indices, orders and lengths of sequences, as users give them."""
+"""Datasets, and indices, orders and lengths of sequences, as users give them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from pyro_vgpds.checks import is_whole
 from pyro_vgpds.kinds import check_kind, check_list
+from pyro_vgpds.types import ArrayLike
 
-__all__ = ["read_indices", "read_lengths", "read_order"]
+__all__ = ["Items", "is_map", "read_indices", "read_lengths", "read_order"]
+
+
+class Items(Protocol):
+    """A map-style dataset: ``torch.utils.data.Dataset``, a list, or anything with a length and items."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> tuple[ArrayLike, ArrayLike]: ...
+
+
+def is_map(source: object) -> TypeGuard[Items]:
+    """Whether something has a length and items, by index.
+
+    :param source: of any kind.
+    """
+    found = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    return found and getattr(source, "ndim", 1) != 0  # a number as a tensor or an array has no length
 
 
 def read_indices(indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False) -> list[int]:

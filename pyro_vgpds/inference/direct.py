@@ -107,7 +107,8 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     assert data.y is not None
     prior = model.path_prior(data)
     q = guide.make_posterior(prior)
-    return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
+    divergence = kl_divergence(q, prior) / data.column_team.size  # of which each process with other columns has a part
+    return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
 class BatchModel(PlainModel, Protocol):

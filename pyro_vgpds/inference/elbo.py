@@ -15,7 +15,14 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.inference.direct import direct_loss, is_plain
-from pyro_vgpds.inference.joint import joint_gradients, joint_loss, refuse_wrapped, team_of, warn_if_alone
+from pyro_vgpds.inference.joint import (
+    column_team_of,
+    joint_gradients,
+    joint_loss,
+    refuse_wrapped,
+    team_of,
+    warn_if_alone,
+)  # fmt: skip
 from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian
@@ -41,6 +48,7 @@ class IntegrateMessenger(Messenger):
         computed. Default: nothing.
     :param share: factor of latent sites other than integrated ones, such as hyperparameters with priors: 1/K if each of
         K processes adds this term.
+    :param shares_paths: whether latent paths have this factor, too: all processes have the same frames.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     >>> import pyro
@@ -51,9 +59,11 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0) -> None:
+    def __init__(
+        self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0, shares_paths: bool = False
+    ) -> None:
         super().__init__()
-        self._meet, self._share = meet, share
+        self._meet, self._share, self._shares_paths = meet, share, shares_paths
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
@@ -61,7 +71,7 @@ class IntegrateMessenger(Messenger):
         name, *others = _mark(msg)
         if name in self._posteriors:
             refuse_wrapped()
-        if self._share != 1.0 and not isinstance(msg["fn"], (OpperArchambeau, TemporalGP)):
+        if self._share != 1.0 and (self._shares_paths or not isinstance(msg["fn"], (OpperArchambeau, TemporalGP))):
             self._divide(msg, name)
         if isinstance(msg["fn"], LatentGP) and msg["name"] not in self._posteriors and name in self._posteriors:
             self._collapse(msg, msg["fn"], name)
@@ -229,7 +239,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             return float(surrogate.detach())
 
         if team.size > 1:
-            loss = joint_gradients(team, model, guide, evaluate, traced=not direct)
+            options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}
+            loss = joint_gradients(team, model, guide, evaluate, **options)
         else:
             warn_if_alone()
             loss = evaluate()
@@ -263,7 +274,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     ) -> tuple[Trace, Trace]:
         check_callable("model", model)
         check_callable("guide", guide)
-        with pyro_lock(), IntegrateMessenger(self._meet, 1.0 / team_of(args, kwargs).size) as messenger:
+        share, paths = 1.0 / team_of(args, kwargs).size, column_team_of(args, kwargs).size > 1
+        with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         return traces

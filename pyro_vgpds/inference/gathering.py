@@ -8,6 +8,7 @@ import copy
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.column_shards import ColumnShard, whole_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, whole_of
@@ -44,6 +45,10 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
 
 def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
     """:func:`gather` without checks of the arguments."""
+    if isinstance(data, ColumnShard):
+        with data.team.together():
+            every = whole_columns(data)
+        return None if every is None else (guide, every)
     if not isinstance(data, Shard):
         return guide, data
     if hasattr(guide, "collapsed"):
@@ -83,7 +88,7 @@ def _with_factors(guide: OpperArchambeauGuide, factors: Tensor, whole: Sequences
 
 @torch.no_grad()
 def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Sequences) -> None:
-    """Give all processes the parameters of the first one, except those of q(X); all processes must call it.
+    """Give all processes the parameters of the first one, except those of the frames of each; all must call it.
 
     :param model: the model.
     :param guide: its guide, or None.
@@ -98,7 +103,7 @@ def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Seque
     check_data(data)
     team = data.team
     with team.together():
-        named = dict(shared_tensors(model, guide))
+        named = dict(shared_tensors(model, guide, data.column_team.size > 1))
         hint = "Create the model in the same way in all processes."
         team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, hint)
         for value in named.values():

@@ -17,7 +17,7 @@ from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
-from pyro_vgpds.training.checkpoints import read_own_snapshot
+from pyro_vgpds.training.checkpoints import read_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.training.run import Run, Watch
@@ -109,7 +109,7 @@ class BatchFit:
         :param resume: a checkpoint to continue from.
         :raises ValueError: if it is of another run.
         """
-        snapshot, settings = None if resume is None else read_own_snapshot(resume, self.data.team), self.settings
+        snapshot, settings = None if resume is None else read_snapshot(resume, self.data), self.settings
         if snapshot is not None:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):

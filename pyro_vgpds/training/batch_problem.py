@@ -37,7 +37,6 @@ class BatchProblem:
         self.late = noise_parameters(self.model)
         self.best, self.best_bound = Values((), ()), -math.inf
         self.team = guide.data.team
-        self.frame_tensors: list[int] = []  # each process stores all of its own
         self._elbo = Collapsed_ELBO()
 
     def __enter__(self) -> BatchProblem:
@@ -51,6 +50,12 @@ class BatchProblem:
         """The current values; those of q(X) are not copied."""
         dual = [part.double() for part in self.guide.dual.tensors()]
         return Values(copies(self.parameters), (self.guide.eta, self.guide.lam, *dual, *self._factors()))
+
+    @property
+    def frame_tensors(self) -> list[int]:
+        """Which of the values have a row for each frame, in the last but one dimension: η, λ and the factors."""
+        count = len(self.parameters)
+        return [count, count + 1, *(count + 8 for _ in self._factors())]
 
     def _factors(self) -> list[Tensor]:
         """The factors of outputs that are not Gaussian, of all frames."""

@@ -78,7 +78,9 @@ class Runs:
         """The best of several runs, the first of which has the current inducing inputs."""
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
-        starts += [kmeans(self.model.start.x, self.model.num_inducing, team=self.data.team) for _ in range(count - 1)]
+        for _ in range(count - 1):
+            centres = kmeans(self.model.start.x, self.model.num_inducing, team=self.data.frame_team)
+            starts.append(self.data.column_team.broadcast(centres))
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)

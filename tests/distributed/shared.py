@@ -19,7 +19,10 @@ from problems import make_data, make_model  # noqa: E402
 
 from pyro_vgpds import AutoOpperArchambeau, distributed  # noqa: E402
 
-__all__ = ["CASES", "CHECKS", "FEW", "FOLDER", "LENGTHS", "check", "difference", "problem", "sites_of"]
+__all__ = [
+    "CASES", "CHECKS", "FEW", "FOLDER", "LENGTHS", "check", "difference", "make_data", "make_model", "problem",
+    "sites_of",
+]  # fmt: skip
 
 FOLDER = Path(sys.argv[1])
 LENGTHS = (7, 4, 1, 9, 6)

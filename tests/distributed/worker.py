@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import column_checks  # noqa: F401
 import likelihood_checks  # noqa: F401
 import numpy as np
 import pyro
@@ -216,28 +217,40 @@ def restarts(rank):
     return [result.bound, float(model.inducing.detach().sum())]
 
 
-@check
-def checkpoints(rank):
-    """A run that continues from a checkpoint is the run that was never stopped."""
+def continued(name, steps, **options):
+    """A run that continues from a checkpoint, of any number of processes, is the run that was never stopped."""
     model, _, _, part, data, _ = problem()
     start = {k: v.clone() for k, v in model.state_dict().items()}
     sites = part.mean_bar.detach().clone(), part.lam.detach().clone()
-    whole = fit(model, part, data, num_steps=12, warmup=1)
+    pyro.set_rng_seed(7 + data.team.rank)
+    whole = fit(model, part, data, num_steps=12, warmup=1, **options)
     wanted = [v.clone() for v in model.state_dict().values()]
     bounds = []
-    for path in (FOLDER / f"of {data.team.size}", FOLDER / "of 1", FOLDER / "of 2", FOLDER / "of 3"):
-        if path.name == f"of {data.team.size}" and not bounds:
+    for path in (FOLDER / f"{name} {data.team.size}", *(FOLDER / f"{name} {count}" for count in (1, 2, 3))):
+        if path.name == f"{name} {data.team.size}" and not bounds:
             model.load_state_dict(start)
             part.set(*sites)
-            fit(model, part, data, num_steps=7, warmup=1, checkpoint=path, checkpoint_steps=3)
+            pyro.set_rng_seed(7 + data.team.rank)
+            fit(model, part, data, num_steps=steps, warmup=1, checkpoint=path, checkpoint_steps=3, **options)
         if not path.exists():
             continue
         model.load_state_dict(start)
         part.set(*sites)
-        bounds.append([path.name, fit(model, part, data, num_steps=12, warmup=1, resume=path).bound])
+        bounds.append([path.name, fit(model, part, data, num_steps=12, warmup=1, resume=path, **options).bound])
         if len(bounds) == 1:
             exact = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), wanted, strict=True))
     return [whole.bound, exact, bounds]
+
+
+@check
+def checkpoints(rank):
+    return continued("of", 7)
+
+
+@check
+def batch_checkpoints(rank):
+    """With all sequences in a batch the order of the sequences does not count."""
+    return continued("all of", 7, batch_size=len(LENGTHS), schedule="constant", learning_rate=0.01)
 
 
 @check
