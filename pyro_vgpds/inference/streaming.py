@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.frame_batches import FrameDataset
+from pyro_vgpds.inference.direct import BatchModel, batch_priors, is_plain
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.likelihoods.factors import Sites
@@ -147,6 +148,12 @@ def _factors(
 
 def at_medians(guide: OpperArchambeauGuide, batch: Batch) -> tuple[InducingPrior, TemporalGP, _Outputs]:
     """The distributions of the sites of the model on a batch, with hyperparameters at their medians."""
+    model = model_of(guide)
+    if is_plain(model, guide, batch):
+        plain = cast("BatchModel", model)
+        kernel, path, p_u = batch_priors(plain, batch)
+        x = p_u.inducing.new_zeros(len(batch.rows), model.latent_dim)  # which sums over frames do not read
+        return p_u, path, plain.outputs_on(batch, x, p_u.mean, p_u, kernel)
     with own_store():
         guide.median(batch)
         nodes = guide.get_traces()[0].nodes

@@ -22,7 +22,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
-from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.basis import Basis
 from pyro_vgpds.mapping.bound import check_slack, site_limits
 from pyro_vgpds.mapping.drawn import correction
@@ -118,7 +118,7 @@ class ExplicitOutputs(Expandable):
     ) -> None:  # fmt: skip
         self.gp, self.u, self.prior, self.likelihood, self.data = gp, u.double(), prior, likelihood, data
         self.places = places
-        batch = torch.broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
+        batch = broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
         n, functions = gp.event_shape
         shape = torch.Size((n, functions // likelihood.likelihood.num_functions))
         super().__init__(batch, shape, validate_args=False)

@@ -14,7 +14,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
-from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
@@ -56,7 +56,7 @@ class LatentGP(Expandable):
     ) -> None:
         self.x, self.kernel, self.inducing = x.double(), in_double(kernel), inducing.double()
         self.output_mean, self.output_scale, self.jitter = mean.double(), scale.double(), jitter
-        batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], scale.shape[:-1])
+        batch = broadcast_shapes(x.shape[:-2], inducing.shape[:-2], scale.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], mean.shape[-1])), validate_args=False)
 
     @property
@@ -119,7 +119,7 @@ class CollapsedLatent:
         self.gp = gp
         self.x = gp.x if posterior is None else posterior.mean.double()
         self.x_variance = None if posterior is None else posterior.variance.double()
-        self.batch_shape = gp.batch_shape if posterior is None else torch.broadcast_shapes(
+        self.batch_shape = gp.batch_shape if posterior is None else broadcast_shapes(
             gp.batch_shape, posterior.batch_shape
         )  # fmt: skip
 

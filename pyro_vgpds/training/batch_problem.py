@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
@@ -15,7 +14,7 @@ from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
-from pyro_vgpds.training.problem import Values, copies, noise_parameters, put_back
+from pyro_vgpds.training.problem import Values, are_finite, copies, noise_parameters, put_back
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["BatchProblem", "unpacked"]
@@ -98,9 +97,7 @@ class BatchProblem:
         self.natural.inducing_rate = rate
         bound = -float(self._elbo.loss_and_grads(self.model, self.guide, batch))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        finite = math.isfinite(bound) and all(
-            bool(torch.isfinite(g).all()) for g in (*gradients, *self.natural.derivatives())
-        )
+        finite = math.isfinite(bound) and are_finite([*gradients, *self.natural.derivatives()])
         self.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         return bound
 

@@ -22,7 +22,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
 from pyro_vgpds.team import Team
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Trained", "Values", "copies", "noise_parameters", "put_back"]
+__all__ = ["NO_START", "Problem", "Trained", "Values", "are_finite", "copies", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
@@ -168,7 +168,7 @@ class Problem:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
-        finite = math.isfinite(bound) and _are_finite(gradients)
+        finite = math.isfinite(bound) and are_finite(gradients)
         self.data.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         values = self.values()
         if bound > self.best_bound or self.random:
@@ -186,8 +186,11 @@ class Problem:
         return tolerance * max(abs(bound), self._observed)
 
 
-def _are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers."""
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers.
+
+    :param tensors: of the same dtype.
+    """
     return not tensors or bool(torch.isfinite(torch.cat([x.flatten() for x in tensors])).all())
 
 
