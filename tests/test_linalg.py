@@ -71,5 +71,5 @@ def test_broadcast_shapes(shapes):
 
 @pytest.mark.parametrize("shapes", [[(2,), (3,)], [(2, 1), (3, 1)], [(0,), (2,)]])
 def test_broadcast_shapes_that_do_not_fit(shapes):
-    with pytest.raises(RuntimeError, match="[Mm]ismatch"):
+    with pytest.raises(RuntimeError, match="ismatch"):
         broadcast_shapes(*map(torch.Size, shapes))

@@ -97,7 +97,7 @@ class SomeSequences(Sequences):
             self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
         self._groups = {}
         self._whole: tuple[Sequences, Tensor] | None = None
-        small = data.y is not None and data.y.numel() <= _MOST and not data._is_on_disk()
+        small = data.y is not None and data.y.numel() <= _MOST and not self._is_on_disk()
         if small and data.num_missing == 0 and data.team.size == 1:
             self._take(data, torch.cat([torch.arange(slices[i].start, slices[i].stop) for i in indices]))
             return
@@ -110,7 +110,7 @@ class SomeSequences(Sequences):
         assert data.y is not None
         for name in _SUMMARY:
             del vars(self)[name]
-        self._patterns = replace(data._patterns, masks=data._patterns.masks[:, rows.numpy()])
+        self._patterns = replace(self._patterns, masks=self._patterns.masks[:, rows.numpy()])
         self._whole = data, rows.to(data.device)
         self._y = data.y[self._whole[1]]
 
