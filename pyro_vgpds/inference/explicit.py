@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.batch_factors import BatchFactors
-from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, linear_encoder
+from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, regression_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
@@ -149,7 +149,7 @@ class AutoExplicit(OpperArchambeauGuide):
     ) -> AutoExplicit:
         """The guide for many sequences, after a model was trained on a few of them.
 
-        The sites of all frames start at the linear regression of the trained latent points on the outputs, and q(U) at
+        The sites of all frames start at a regression of the trained latent points on the outputs, and q(U) at
         that of the sample. This is the fastest way to train on many sequences: most hyperparameters are known after
         training on some of them.
 
@@ -167,7 +167,7 @@ class AutoExplicit(OpperArchambeauGuide):
         model, first = model_of(guide), cls.from_collapsed(guide, sample)
         first.collect()
         x = read_point(model, guide, sample).q.mean
-        new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
+        new = cls(model, data, start=regression_encoder(model, sample, x), store=store)
         new.dual = first.dual.scaled(new.data.total_sequences / first.data.total_sequences)
         share_hyperparameters(guide, new)
         return new

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
-from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping import native
 from pyro_vgpds.types import Context
 
@@ -233,7 +232,7 @@ def exp_sum(left: Tensor, right: Tensor, mask: Tensor | None) -> Tensor:
 
     ``left`` is (..., N, K), its last column all ones, ``right`` (..., P, K), and ``mask`` any numbers (C, N).
     """
-    batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if not batch:
         return _ExpSum.apply(left, right, mask)
     left, right = left.expand(batch + left.shape[-2:]), right.expand(batch + right.shape[-2:])
