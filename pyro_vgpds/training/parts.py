@@ -108,8 +108,13 @@ def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader)
     else:  # of one process
         if "frame_tensors" not in content:
             raise ResumeError("Cannot resume with several processes: the checkpoint is of an earlier version.")
+        if len(content["best"]) not in (0, len(content["state"])):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: it has another number of best values.")
         rest, whole = split_rows(content)
-        names, frames = [path.name], [x.shape[-2] if x.dim() > 1 else len(x) for x in whole["state"][:1]]
+        tensors = [x for name in _LISTS for x in whole[name]]
+        names, frames = [path.name], [x.shape[-2] if x.dim() > 1 else len(x) for x in tensors[:1]]
+        if any(not _has_frames(x, frames[0]) for x in tensors):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: its tensors have different numbers of frames.")
     if sum(frames) != total_frames(data):
         raise ResumeError(
             f"Cannot resume: the checkpoint has {sum(frames)} frames, but the data have {total_frames(data)}."
@@ -136,7 +141,8 @@ def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader)
 
 
 def _regrouped(path: Path, owns: list[Any], frames: list[int], data: _Data) -> dict[str, Any]:
-    assert isinstance(data, SequenceDataset)
+    if not isinstance(data, SequenceDataset):
+        raise ResumeError("Cannot resume: the checkpoint is of a run in batches. Give its batch_size.")
     try:
         return regrouped(owns, frames, data)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

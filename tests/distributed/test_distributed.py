@@ -64,6 +64,9 @@ def one(folder):
     fit(model, guide, data, num_steps=7, warmup=1, checkpoint=folder / "of 1")
     model, guide = make_model(data, noise=0.3, jitter=1e-2)
     fit(model, guide, data, num_steps=7, warmup=1, checkpoint=folder / "all of 1", **WHOLE)
+    content = read_checkpoint(folder / "of 1")
+    content["best"][content["frame_tensors"][0]] = torch.zeros(4, 2)
+    write_checkpoint(folder / "ragged", content)
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +256,8 @@ ERRORS = {
     "settings": "ProcessError: the settings of fit must be the same in all processes",
     "batch settings": "ProcessError: the settings of fit must be the same in all processes",
     "batch checkpoint": "ResumeError: Cannot resume: learning_rate was 0.07 and is now 0.1",
+    "resumed batches": "ResumeError: Cannot resume: the checkpoint is of a run in batches. Give its batch_size",
+    "ragged": "FileFormatError: .*ragged is not a checkpoint of fit: its tensors have different numbers of frames",
     "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
     "part": r"ValueError: part needs all sequences in one process, but data is shared by 2.*gather\(guide.collapsed",
     "frames": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",

@@ -466,6 +466,8 @@ def errors(rank):
         "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
         "batch settings": lambda: fit(model, part, shared, batch_size=3 + rank),
         "batch checkpoint": lambda: fit(model, part, shared, batch_size=3, resume=FOLDER / "of 1"),
+        "resumed batches": lambda: fit(model, part, shared, resume=FOLDER / "all of 1"),
+        "ragged": lambda: fit(model, part, shared, num_steps=9, resume=FOLDER / "ragged"),
         "explicit": lambda: distributed.gather(AutoExplicit(model, shared, start=tuple(sites_of(part))), shared),
         "part": lambda: AutoExplicit(model, shared, start=tuple(sites_of(part))).part([0]),
         "frames": lambda: FrameDataset(shared),
