@@ -96,7 +96,7 @@ class SomeSequences(Sequences):
         if data.exposure is not None and data.exposure.dim() > 1:
             self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
         self._groups = {}
-        self._whole: tuple[Sequences, Tensor] | None = None
+        self._whole: tuple[Sequences, Tensor, list[Any]] | None = None
         small = data.y is not None and data.y.numel() <= _MOST and not self._is_on_disk()
         if small and data.num_missing == 0 and data.team.size == 1:
             self._take(data, torch.cat([torch.arange(slices[i].start, slices[i].stop) for i in indices]))
@@ -109,9 +109,9 @@ class SomeSequences(Sequences):
         """Take what is known of data without gaps. Their means and variances are computed if somebody asks."""
         assert data.y is not None
         for name in _SUMMARY:
-            del vars(self)[name]
+            vars(self).pop(name, None)
         self._patterns = replace(self._patterns, masks=self._patterns.masks[:, rows.numpy()])
-        self._whole = data, rows.to(data.device)
+        self._whole = data, rows.to(data.device), self._arrays
         self._y = data.y[self._whole[1]]
 
     def __getattr__(self, name: str) -> Any:
@@ -121,9 +121,9 @@ class SomeSequences(Sequences):
         return vars(self)[name]
 
     def groups(self, mean: Tensor, scale: Tensor | None = None, columns: bool = False) -> ColumnGroups:
-        if self._whole is None or not columns:
+        if self._whole is None or not columns or self._whole[2] is not self._arrays:  # a copy may have other outputs
             return super().groups(mean, scale, columns)
-        data, rows = self._whole
+        data, rows, _ = self._whole
         return data.groups(mean, scale, columns).taken(rows)
 
     def __repr__(self) -> str:

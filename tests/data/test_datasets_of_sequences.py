@@ -79,6 +79,10 @@ def test_groups_of_a_batch_are_those_of_its_own_sequences(dtype, gap):
     assert torch.equal(some.mask(), other.mask())
     assert torch.equal(some.y.nan_to_num(), other.y.nan_to_num())
     assert (some.num_observed, some.num_missing) == (other.num_observed, other.num_missing)
+    longer, wanted = some.joined(other), other.joined(other)
+    assert torch.allclose(longer.groups(mean, scale, True).factor, wanted.groups(mean, scale, True).factor)
+    inner = SequenceDataset(some).sequences([1])
+    assert torch.equal(inner.output_means, SequenceDataset(other).sequences([1]).output_means)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         some.nothing  # noqa: B018
     assert some.groups(mean, scale).rows.tolist() == other.groups(mean, scale).rows.tolist()
