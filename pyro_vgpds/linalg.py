@@ -62,9 +62,22 @@ def default_jitter(dtype: torch.dtype) -> float:
 
 
 def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
-    """The shape of tensors of these shapes together; equal shapes, the usual case, cost nothing."""
+    """The shape of tensors of these shapes together: ``torch.broadcast_shapes``, which takes far longer.
+
+    :raises RuntimeError: if they do not fit together.
+    """
     first = shapes[0]
-    return first if all(shape == first for shape in shapes) else torch.broadcast_shapes(*shapes)
+    if all(shape == first for shape in shapes):
+        return first
+    longest = max(map(len, shapes))
+    found = [1] * longest
+    for shape in shapes:
+        for i, size in enumerate(shape, longest - len(shape)):
+            if size != 1 and found[i] != size:
+                if found[i] != 1:
+                    return torch.broadcast_shapes(*shapes)  # raises the error
+                found[i] = size
+    return torch.Size(found)
 
 
 def add_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:

@@ -52,7 +52,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior
-from pyro_vgpds.team import announced, check_gaussian
+from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -260,8 +260,11 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
-        if likelihood is not None and data.team.size > 1:
-            raise ValueError(f"{likelihood} needs data in one process: several processes train Gaussian outputs only.")
+        if likelihood is not None and data.column_team.size > 1:
+            raise ValueError(
+                f"a model with {likelihood} needs all columns in each process, but they are divided between "
+                f"{data.team.size}. Divide the sequences: distributed.shard(data)."
+            )
         with torch.no_grad():
             if likelihood is None:
                 check_exposure(None, data)
@@ -287,7 +290,8 @@ class VGPDS(ParameterModule):
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
                 num_inducing = min(sizes_of(data)[0], latent_dim + 1)
-            model.inducing = PyroParam(kmeans(start.x, num_inducing, team=data.team), event_dim=2)
+            centres = kmeans(start.x, num_inducing, team=data.frame_team)
+            model.inducing = PyroParam(data.column_team.broadcast(centres), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
@@ -384,9 +388,8 @@ class VGPDS(ParameterModule):
 
         :param batch: whose scale, rows and processes a guide may need.
         :param kernel: the value of ``mapping``.
-        :raises ValueError: if the mapping is linear, or several processes have outputs that are not Gaussian.
+        :raises ValueError: if the mapping is linear.
         """
-        check_gaussian(self.output_likelihood, batch.team)
         if linear_form(kernel) is not None:
             raise ValueError(
                 "batches need a mapping that is not linear: a linear one has its weights as inducing variables. Train "
@@ -491,8 +494,8 @@ class VGPDS(ParameterModule):
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
             q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
-            centre = data.team.total(q.mean.sum(0)) / n
-            spread = data.team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            centre = data.frame_team.total(q.mean.sum(0)) / n
+            spread = data.frame_team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
             return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:

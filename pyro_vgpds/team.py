@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError
 
-__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced", "check_gaussian"]
+__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -262,18 +262,3 @@ def announced(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **options)
 
     return run
-
-
-def check_gaussian(likelihood: object, team: Team) -> None:
-    """Raise an error if several processes have the data of a model whose outputs are not Gaussian.
-
-    :param likelihood: of the model; None for Gaussian outputs.
-    :param team: the processes.
-    :raises ValueError: in each of them.
-    """
-    if likelihood is not None and team.size > 1:
-        raise ValueError(
-            f"data is shared by {team.size} processes, but a model with the likelihood {likelihood} needs data in one: "
-            "several processes train Gaussian outputs only. Give all sequences to one process, without "
-            "distributed.shard or share."
-        )

@@ -51,7 +51,8 @@ PACKAGES = [
 #: classes that the library makes and users read
 RECORDS = {
     "ARDLinearValue", "ARDRBFValue", "Batch", "BoundEstimate", "CMU35", "Calibration", "CaseCounts", "Chorales",
-    "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "Combination", "Dataset", "Dual", "EmbeddedAnimation",
+    "CollapsedGP", "Collapsed_ELBO", "ColumnGroups", "ColumnShard",
+    "Combination", "Dataset", "Dual", "EmbeddedAnimation",
     "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
     "FrameBatch", "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
     "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
@@ -62,7 +63,8 @@ RECORDS = {
 #: classes whose methods the library calls, in its inner loops and with tensors of its own: what own kernels,
 #: likelihoods and predictors define
 CALLED = {
-    "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "CollapsedGP", "Combination", "Dual",
+    "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "ColumnShard",
+    "CollapsedGP", "Combination", "Dual",
     "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior",
     "Gaussian",
     "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
@@ -384,8 +386,8 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         "data": k.data, "task": "forecast", "candidates": [], "baselines": ["column mean", "last value"], "horizon": 2,
         "seconds": 100.0, "seed": 0, "processes": 1, "folder": None, "refit": False, "progress": False}),
     "join": lambda k: (lambda timeout: distributed.join(timeout).__enter__(), {"timeout": 1.0}),
-    "shard": lambda k: (distributed.shard, {"data": k.data, "group": None}),
-    "share": lambda k: (distributed.share, {"data": k.data, "group": None}),
+    "shard": lambda k: (distributed.shard, {"data": k.data, "group": None, "columns": True}),
+    "share": lambda k: (distributed.share, {"data": k.data, "group": None, "columns": True}),
     "gather": lambda k: (distributed.gather, {"guide": k.guide, "data": k.data}),
     "same": lambda k: (distributed.same, {"model": k.model, "guide": k.guide, "data": k.data}),
     "fit": lambda k: (vg.fit, {

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from pyro_vgpds.linalg import NumericalError, add_diagonal, cholesky, default_jitter, positive_part
+from pyro_vgpds.linalg import NumericalError, add_diagonal, broadcast_shapes, cholesky, default_jitter, positive_part
 
 
 def test_the_rule():
@@ -56,3 +56,20 @@ def test_only_negative_eigenvalues_are_removed():
     torch.testing.assert_close(found[0], (unit * values.clamp_min(0.0)) @ unit.mT)
     torch.testing.assert_close(found[1], singular[0])
     assert positive_part(torch.full((2, 2), torch.nan)).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[()], [(), ()], [(3,), ()], [(1,), (4,)], [(2, 1), (1, 5)], [(5,), (2, 1), ()], [(0,), (1,)], [(2, 3)] * 2],
+)
+def test_broadcast_shapes(shapes):
+    shapes = [torch.Size(shape) for shape in shapes]
+    found = broadcast_shapes(*shapes)
+    assert found == torch.broadcast_shapes(*shapes)
+    assert isinstance(found, torch.Size)
+
+
+@pytest.mark.parametrize("shapes", [[(2,), (3,)], [(2, 1), (3, 1)], [(0,), (2,)]])
+def test_broadcast_shapes_that_do_not_fit(shapes):
+    with pytest.raises(RuntimeError, match="ismatch"):
+        broadcast_shapes(*map(torch.Size, shapes))

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["Batch", "SomeSequences"]
+
+_MOST = 1 << 24  # numbers of data whose centred and scaled copy is kept in memory for all batches
+_SUMMARY = ("output_means", "output_variances", "output_counts")
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,35 @@ class SomeSequences(Sequences):
         if data.exposure is not None and data.exposure.dim() > 1:
             self.exposure = torch.cat([data.exposure[slices[i]] for i in indices])
         self._groups = {}
+        self._whole: tuple[Sequences, Tensor, list[Any]] | None = None
+        small = data.y is not None and data.y.numel() <= _MOST and not self._is_on_disk()
+        if small and data.num_missing == 0 and data.team.size == 1:
+            self._take(data, torch.cat([torch.arange(slices[i].start, slices[i].stop) for i in indices]))
+            return
         if own:
             self._summarise()
         self._y = self._make_y()
+
+    def _take(self, data: Sequences, rows: Tensor) -> None:
+        """Take what is known of data without gaps. Their means and variances are computed if somebody asks."""
+        assert data.y is not None
+        for name in _SUMMARY:
+            vars(self).pop(name, None)
+        self._patterns = replace(self._patterns, masks=self._patterns.masks[:, rows.numpy()])
+        self._whole = data, rows.to(data.device), self._arrays
+        self._y = data.y[self._whole[1]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SUMMARY:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._summarise()
+        return vars(self)[name]
+
+    def groups(self, mean: Tensor, scale: Tensor | None = None, columns: bool = False) -> ColumnGroups:
+        if self._whole is None or not columns or self._whole[2] is not self._arrays:  # a copy may have other outputs
+            return super().groups(mean, scale, columns)
+        data, rows, _ = self._whole
+        return data.groups(mean, scale, columns).taken(rows)
 
     def __repr__(self) -> str:
         return Sequences.__repr__(self)

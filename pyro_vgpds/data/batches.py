@@ -67,6 +67,11 @@ class SequenceDataset:
         if isinstance(source, Sequences):
             if source.num_outputs == 0:
                 raise ValueError("source has times but no outputs: create it with Sequences(t, y).")
+            if source.column_team.size > 1:
+                raise ValueError(
+                    "batches need sequences with all their columns, but the columns are divided between processes. "
+                    "Divide the sequences: distributed.shard(data)."
+                )
             if any(option is not None for option in (lengths, columns, dtype, device)):
                 raise ValueError("lengths, columns, dtype and device are those of source if it is Sequences.")
             lengths, self.dtype, self.device = source.lengths, source.dtype, source.device
@@ -98,7 +103,7 @@ class SequenceDataset:
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
         self.team: Team = ALONE
         self.total_sequences = self.fewest_sequences = self.num_sequences
-        self.total_frames = self.num_frames
+        self.total_frames, self.offset, self.first_sequence = self.num_frames, 0, 0
         if isinstance(source, Sequences) and source.team.size > 1:
             self._set_team(source.team)
 
@@ -106,6 +111,7 @@ class SequenceDataset:
         self.team = team
         sizes = team.gather([self.num_sequences, self.num_frames])
         self.total_sequences, self.total_frames = (sum(column) for column in zip(*sizes, strict=True))
+        self.first_sequence, self.offset = (sum(column[: team.rank]) for column in zip(*sizes, strict=True))
         self.fewest_sequences = min(count for count, _ in sizes)
 
     def shared_by(self, team: Team) -> SequenceDataset:
@@ -127,9 +133,14 @@ class SequenceDataset:
         if self.team.size == 1:
             return self
         new = copy.copy(self)
-        new.team, new.total_frames = ALONE, self.num_frames
+        new.team, new.total_frames, new.offset, new.first_sequence = ALONE, self.num_frames, 0, 0
         new.total_sequences = new.fewest_sequences = self.num_sequences
         return new
+
+    @property
+    def frame_team(self) -> Team:
+        """The processes that have other frames."""
+        return self.team
 
     @property
     def num_sequences(self) -> int:

@@ -72,6 +72,17 @@ class ColumnGroups:
         """The number of observed entries, and the sum of their squares."""
         return float(self.rows @ self.columns), float(self.square.sum())
 
+    def taken(self, rows: Tensor) -> ColumnGroups:
+        """The groups of some rows, if every column was observed in all of them.
+
+        :param rows: which of them, (n,).
+        """
+        assert self.mask is None, "every column must be observed in all rows"
+        assert self.joint_squares is None, "the rows must be those of one process"
+        factor, count = self.factor[rows], torch.full_like(self.rows, len(rows))
+        square, log_scale = factor.square().sum().reshape(1), self.log_scale * (count / self.rows)[0]
+        return replace(self, rows=count, square=square, factor=factor, log_scale=log_scale)
+
     @property
     def num_groups(self) -> int:
         """C, the number of groups."""

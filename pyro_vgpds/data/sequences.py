@@ -74,6 +74,7 @@ class Sequences:
 
     team: Team = ALONE  # the processes that have the data together
     most_frames: int = 0  # of one of them
+    offset: int = 0  # frames of the processes before this one
 
     def __init__(
         self,
@@ -177,6 +178,18 @@ class Sequences:
         new.time_origin, new.time_zone, new.lags = self.time_origin, self.time_zone, tuple(int(lag) for lag in lags)
         return new
 
+    # the processes that have the data together
+
+    @property
+    def frame_team(self) -> Team:
+        """Those that have other frames."""
+        return self.team
+
+    @property
+    def column_team(self) -> Team:
+        """Those that have other columns of the same frames."""
+        return ALONE
+
     # sizes
 
     @property
@@ -266,10 +279,14 @@ class Sequences:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of columns, one after the other, each (N, block)."""
-        step = max(1, _BLOCK // max(self.most_frames, self.num_frames))
-        for start in range(0, self.num_outputs, step):
-            stop = min(start + step, self.num_outputs)
+        for start in range(0, self.num_outputs, self.block_width):
+            stop = min(start + self.block_width, self.num_outputs)
             yield slice(start, stop), self.read(start, stop)
+
+    @property
+    def block_width(self) -> int:
+        """The number of columns of a block."""
+        return max(1, _BLOCK // max(self.most_frames, self.num_frames))
 
     def _summarise(self) -> None:
         summary = summarise(self.blocks(), self.num_outputs, self.times.t)
@@ -301,9 +318,12 @@ class Sequences:
                 raise ValueError(f"{name} {fault}.")
         divisor = torch.ones_like(mean) if scale is None else scale.detach()
         mean, divisor = mean.detach().to(self.device, self.dtype), divisor.to(self.device, self.dtype)
-        groups = make_groups(self.blocks(), self._patterns, mean, divisor, columns)
+        groups = self._make_groups(mean, divisor, columns)
         self._groups[columns] = (given, versions, groups)
         return groups
+
+    def _make_groups(self, mean: Tensor, scale: Tensor, columns: bool) -> ColumnGroups:
+        return make_groups(self.blocks(), self._patterns, mean, scale, columns)
 
     @property
     def output_scales(self) -> Tensor:

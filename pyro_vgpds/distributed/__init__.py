@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model trained by several processes, each with sequences of its own, on one machine or many."""
 
+from pyro_vgpds.data.column_shards import ColumnShard
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.distributed.processes import join, shard, share
 from pyro_vgpds.inference.gathering import gather, same
@@ -8,6 +9,7 @@ from pyro_vgpds.inference.joint import IndependentWarning, independent
 from pyro_vgpds.team import ProcessError
 
 __all__ = [
+    "ColumnShard",
     "IndependentWarning",
     "ProcessError",
     "Shard",

@@ -16,9 +16,11 @@ import torch.distributed as dist
 
 from pyro_vgpds.checks import check_number
 from pyro_vgpds.data.batches import SequenceDataset
+from pyro_vgpds.data.column_shards import ColumnShard, share_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
 
 __all__ = ["join", "release_group", "shard", "share"]
@@ -100,7 +102,7 @@ def release_group(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
+def shard(data: Sequences, group: dist.ProcessGroup | None = None, *, columns: bool = False) -> Sequences:
     """The sequences of ``data`` that this process trains on, if all processes have the same ``data``.
 
     Each process gets sequences one after the other, almost the same number of frames for each process. Models and
@@ -109,41 +111,56 @@ def shard(data: Sequences, group: dist.ProcessGroup | None = None) -> Sequences:
 
     :param data: all sequences; memory-mapped outputs are read only where they are used.
     :param group: a group of ``torch.distributed``. Default: all processes.
-    :returns: a :class:`~pyro_vgpds.distributed.Shard`; ``data`` itself if there is one process.
-    :raises ProcessError: in all processes, if they have different data, or there are fewer sequences than processes.
+    :param columns: divide the outputs: each process has all frames and some columns. For many more outputs than frames,
+        or fewer sequences than processes.
+    :returns: a :class:`~pyro_vgpds.distributed.Shard`, or a :class:`~pyro_vgpds.distributed.ColumnShard` with
+        ``columns``; ``data`` itself if there is one process.
+    :raises ProcessError: in all processes, if they have different data, or there are fewer sequences, or columns, than
+        processes.
 
     >>> from pyro_vgpds import distributed
     >>> distributed.shard(data) is data  # one process
     True
     """
+    check_flags(columns=columns)
     team = _team(group)
     with team.together():
         own = _checked(data)
-        return own if team.size == 1 else share_of(own, team)
+        if team.size == 1:
+            return own
+        return share_columns(own, team) if columns else share_of(own, team)
 
 
 @overload
-def share(data: SequenceDataset, group: dist.ProcessGroup | None = None) -> SequenceDataset: ...
+def share(
+    data: SequenceDataset, group: dist.ProcessGroup | None = None, *, columns: bool = False
+) -> SequenceDataset: ...
 @overload
-def share(data: Sequences | None, group: dist.ProcessGroup | None = None) -> Sequences: ...
+def share(data: Sequences | None, group: dist.ProcessGroup | None = None, *, columns: bool = False) -> Sequences: ...
 
 
 def share(
-    data: Sequences | SequenceDataset | None, group: dist.ProcessGroup | None = None
+    data: Sequences | SequenceDataset | None, group: dist.ProcessGroup | None = None, *, columns: bool = False
 ) -> Sequences | SequenceDataset:
     """Sequences of this process, to be trained on together with those of the others.
 
     :param data: the sequences that this process has, and no other; None if it has no data, which is an error in all
         processes. A :class:`~pyro_vgpds.SequenceDataset` for training in batches.
     :param group: a group of ``torch.distributed``. Default: all processes.
-    :returns: a :class:`~pyro_vgpds.distributed.Shard`, or a dataset that knows the other processes; ``data`` itself if
+    :param columns: the processes have the same sequences, and other columns of their outputs, which are put side by
+        side in the order of the processes.
+    :returns: a :class:`~pyro_vgpds.distributed.Shard` or, with ``columns``, a
+        :class:`~pyro_vgpds.distributed.ColumnShard`, or a dataset that knows the other processes; ``data`` itself if
         there is one process.
-    :raises ProcessError: in all processes, if one of them has no data, or other outputs than this one.
+    :raises ProcessError: in all processes, if one of them has no data, other outputs than this one or, with
+        ``columns``, other times.
+    :raises ValueError: if ``data`` is a SequenceDataset and ``columns`` is True.
 
     >>> from pyro_vgpds import distributed
     >>> distributed.share(data) is data  # one process
     True
     """
+    check_flags(columns=columns)
     team = _team(group)
     with team.together():
         empty = [rank for rank, some in enumerate(team.gather(data is not None)) if not some]
@@ -156,16 +173,20 @@ def share(
         if any(kind != kinds[0] for kind in kinds):
             raise ProcessError("data must be Sequences in all processes, or a SequenceDataset in all of them.")
         if isinstance(data, SequenceDataset):
+            if columns:
+                raise ValueError("columns=True needs Sequences(t, y): batches are of sequences with all their columns.")
             if data.team.size > 1:
                 raise ValueError(_SHARED)
             return data if team.size == 1 else data.shared_by(team)
         own = _checked(data)
-        return own if team.size == 1 else Shard(own, team)
+        if team.size == 1:
+            return own
+        return ColumnShard(own, team) if columns else Shard(own, team)
 
 
 def _checked(data: Sequences | None) -> Sequences:
     check_data(data)
-    if isinstance(data, Shard):
+    if isinstance(data, (Shard, ColumnShard)):
         raise ValueError(_SHARED)
     assert data is not None
     return data

@@ -66,12 +66,13 @@ def save(
     team = data.team if isinstance(data, Sequences) else ALONE
     with team.together():
         if whole is not None:
-            _write(path, model, *whole, metadata)
+            own = model if whole[0] is guide else whole[0].model  # a copy has the factors of all outputs
+            _write(path, own, *whole, metadata)
     team.check()  # the file is complete
 
 
 def _write(
-    path: PathLike, model: VGPDS, guide: OpperArchambeauGuide, data: Sequences, metadata: dict[str, object] | None
+    path: PathLike, model: object, guide: OpperArchambeauGuide, data: Sequences, metadata: dict[str, object] | None
 ) -> None:
     header, tensors = describe_model(model, guide, data)
     data_header, data_tensors = describe_data(data)

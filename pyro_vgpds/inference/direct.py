@@ -27,7 +27,7 @@ from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-__all__ = ["PlainGuide", "PlainModel", "direct_loss", "is_plain"]
+__all__ = ["BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_loss", "is_plain"]
 
 
 @runtime_checkable
@@ -107,7 +107,8 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     assert data.y is not None
     prior = model.path_prior(data)
     q = guide.make_posterior(prior)
-    return kl_divergence(q, prior) - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
+    divergence = kl_divergence(q, prior) / data.column_team.size  # of which each process with other columns has a part
+    return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
 class BatchModel(PlainModel, Protocol):
@@ -137,11 +138,20 @@ class BatchGuide(PlainGuide, Protocol):
         ...
 
 
+def batch_priors(model: BatchModel, batch: Batch) -> tuple[MappingValue, TemporalGP, InducingPrior]:
+    """k_f, and p(X) and p(U) on a batch, of a model in which nothing is random.
+
+    :param model: a :class:`BatchModel`.
+    :param batch: the batch.
+    """
+    kernel, path = model.mapping(), model.path_prior(batch.paths)
+    path.rows, path.places = batch.path_rows, batch.places
+    return kernel, path, model.inducing_prior(batch, kernel)
+
+
 def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     """The same with the inducing variables explicit."""
-    kernel, path = model.mapping(), model.path_prior(batch.paths)
-    inducing = model.inducing_prior(batch, kernel)
-    path.rows, path.places = batch.path_rows, batch.places
+    kernel, path, inducing = batch_priors(model, batch)
     q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
     x = q.mean if batch.places is None else q.mean[batch.places]
     outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)

@@ -15,7 +15,14 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.inference.direct import direct_loss, is_plain
-from pyro_vgpds.inference.joint import joint_gradients, joint_loss, refuse_wrapped, team_of, warn_if_alone
+from pyro_vgpds.inference.joint import (
+    column_team_of,
+    joint_gradients,
+    joint_loss,
+    refuse_wrapped,
+    team_of,
+    warn_if_alone,
+)  # fmt: skip
 from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian
@@ -24,7 +31,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
-__all__ = ["Collapsed_ELBO", "IntegrateMessenger", "sites_of"]
+__all__ = ["Collapsed_ELBO", "IntegrateMessenger"]
 
 
 class IntegrateMessenger(Messenger):
@@ -41,6 +48,7 @@ class IntegrateMessenger(Messenger):
         computed. Default: nothing.
     :param share: factor of latent sites other than integrated ones, such as hyperparameters with priors: 1/K if each of
         K processes adds this term.
+    :param shares_paths: whether latent paths have this factor, too: all processes have the same frames.
     :raises TypeError: if the guide's distribution of an integrated site has no mean or no variance.
 
     >>> import pyro
@@ -51,9 +59,11 @@ class IntegrateMessenger(Messenger):
     True
     """
 
-    def __init__(self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0) -> None:
+    def __init__(
+        self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0, shares_paths: bool = False
+    ) -> None:
         super().__init__()
-        self._meet, self._share = meet, share
+        self._meet, self._share, self._shares_paths = meet, share, shares_paths
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
@@ -61,7 +71,7 @@ class IntegrateMessenger(Messenger):
         name, *others = _mark(msg)
         if name in self._posteriors:
             refuse_wrapped()
-        if self._share != 1.0 and not isinstance(msg["fn"], (OpperArchambeau, TemporalGP)):
+        if self._share != 1.0 and (self._shares_paths or not isinstance(msg["fn"], (OpperArchambeau, TemporalGP))):
             self._divide(msg, name)
         if isinstance(msg["fn"], LatentGP) and msg["name"] not in self._posteriors and name in self._posteriors:
             self._collapse(msg, msg["fn"], name)
@@ -80,11 +90,13 @@ class IntegrateMessenger(Messenger):
 
     def _divide(self, msg: Message, name: str) -> None:
         """Take the part of this process of a site that all of them have."""
-        if isinstance(msg["fn"], (LatentGP, GivenLatent)):
-            raise ValueError(
-                "several processes can train a model of Gaussian outputs only: train one with a likelihood in one "
-                "process."
-            )
+        if isinstance(msg["fn"], LatentGP):
+            if msg["name"] in self._posteriors:
+                raise ValueError(
+                    f"several processes cannot train a guide with a site {msg['name']!r} of its own, which has the "
+                    "functions of all frames. Use a guide without it: the functions are then integrated out."
+                )
+            return
         if msg["is_observed"] and name not in self._posteriors:
             raise ValueError(
                 f"several processes cannot train a model with the observed site {msg['name']!r}, which is not "
@@ -123,13 +135,6 @@ class IntegrateMessenger(Messenger):
                     f"the guide's site {name!r} is an {kind}, but no observed site of the model is marked "
                     f"infer={{'integrate': {name!r}}}. Mark the site of the outputs, or use Trace_ELBO."
                 )
-
-
-def sites_of(model: object) -> OutputSites | None:
-    """The Gaussian factors of a model's outputs; None if these are Gaussian."""
-    if not isinstance(model, torch.nn.Module):
-        return None
-    return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
 #: posteriors that are integrated and never drawn; their KL divergence is analytic
@@ -234,9 +239,11 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             return float(surrogate.detach())
 
         if team.size > 1:
-            return joint_gradients(team, model, guide, evaluate, traced=not direct)
-        warn_if_alone()
-        loss = evaluate()
+            options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}
+            loss = joint_gradients(team, model, guide, evaluate, **options)
+        else:
+            warn_if_alone()
+            loss = evaluate()
         self._step()
         return loss
 
@@ -267,7 +274,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     ) -> tuple[Trace, Trace]:
         check_callable("model", model)
         check_callable("guide", guide)
-        with pyro_lock(), IntegrateMessenger(self._meet, 1.0 / team_of(args, kwargs).size) as messenger:
+        share, paths = 1.0 / team_of(args, kwargs).size, column_team_of(args, kwargs).size > 1
+        with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
             traces = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         return traces

@@ -82,21 +82,43 @@ class Encoder(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.linear(inputs) + self.outer(torch.tanh(self.inner(inputs)))
 
-    def regress(self, inputs: Tensor, x: Tensor) -> None:
+    def regress(self, inputs: Tensor, x: Tensor, hidden: bool = False) -> None:
         """Start the linear map at the ridge regression of latent points.
 
         :param inputs: (N, 2D).
         :param x: latent points (N, Q).
+        :param hidden: regress on the hidden units, too, as they are; otherwise they are not used.
         """
         with torch.no_grad():
-            centre, target = inputs.mean(0), x.to(inputs)
-            a, b = inputs - centre, target - target.mean(0)
+            self.to(inputs)
+            known = torch.cat([inputs, torch.tanh(self.inner(inputs))], -1) if hidden else inputs
+            centre, target = known.mean(0), x.to(inputs)
+            a, b = known - centre, target - target.mean(0)
             ridge = _RIDGE * a.square().sum() / max(1, a.shape[1]) + torch.finfo(a.dtype).tiny
             small = a.shape[0] < a.shape[1]  # the smaller of the two equal systems
             gram = a @ a.mT if small else a.mT @ a
             gram.diagonal().add_(ridge)
             weight = a.mT @ torch.linalg.solve(gram, b) if small else torch.linalg.solve(gram, a.mT @ b)  # (2D, Q)
-            latent = x.shape[1]
-            self.to(inputs)
-            self.linear.weight[:latent] = weight.mT
+            latent, count = x.shape[1], inputs.shape[1]
+            self.linear.weight[:latent] = weight[:count].mT
+            self.outer.weight[:latent] = weight[count:].mT if hidden else 0.0
             self.linear.bias[:latent] = target.mean(0) - centre @ weight
+
+    def draw_hidden(self, generator: torch.Generator) -> None:
+        """Hidden units of all directions of the outputs, which bend within their spread.
+
+        :param generator: of the random numbers.
+        """
+        with torch.no_grad():
+            half = self.inner.in_features // 2  # outputs, and then which of them were observed
+            self.inner.weight.zero_()
+            self.inner.weight[:, :half].normal_(0.0, max(1, half) ** -0.5, generator=generator)
+            self.inner.bias.normal_(generator=generator)
+
+    def set_precision(self, precision: Tensor) -> None:
+        """Set the precision of the sites, in all frames the same.
+
+        :param precision: (Q,).
+        """
+        with torch.no_grad():
+            self.linear.bias[len(precision) :] = precision.log().to(self.linear.bias)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.batch_factors import BatchFactors
-from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, linear_encoder
+from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, regression_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
@@ -29,7 +29,6 @@ from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import one_at_a_time
-from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.types import PathLike
 
@@ -98,7 +97,6 @@ class AutoExplicit(OpperArchambeauGuide):
         if free and store is not None:
             raise ValueError(f"free=True needs q(X) in memory, but got store={store!r}.")
         own = as_dataset(data)
-        check_gaussian(inner.output_likelihood, own.team)
         super().__init__(model, **options)
         self.data, self.is_free = own, free
         self._found: tuple[Streamed, list[tuple[int, int]]] | None = None  # of the last pass over all sequences
@@ -136,8 +134,8 @@ class AutoExplicit(OpperArchambeauGuide):
         """
         check_kind("guide", guide, AutoOpperArchambeau, "an AutoOpperArchambeau")
         own = as_dataset(data)
-        check_gaussian(getattr(model_of(guide), "output_likelihood", None), own.team)
-        q = read_point(guide.model, guide, own.sequences()).q
+        whole = own.source if isinstance(own.source, Sequences) else own.sequences()
+        q = read_point(guide.model, guide, whole).q
         assert isinstance(q, OpperArchambeau)
         new = cls(model_of(guide), own, start=(q.eta, q.lam), store=store)
         if new.factors.shape[-1]:  # those of the data: the model has been called on them
@@ -151,7 +149,7 @@ class AutoExplicit(OpperArchambeauGuide):
     ) -> AutoExplicit:
         """The guide for many sequences, after a model was trained on a few of them.
 
-        The sites of all frames start at the linear regression of the trained latent points on the outputs, and q(U) at
+        The sites of all frames start at a regression of the trained latent points on the outputs, and q(U) at
         that of the sample. This is the fastest way to train on many sequences: most hyperparameters are known after
         training on some of them.
 
@@ -169,7 +167,7 @@ class AutoExplicit(OpperArchambeauGuide):
         model, first = model_of(guide), cls.from_collapsed(guide, sample)
         first.collect()
         x = read_point(model, guide, sample).q.mean
-        new = cls(model, data, start=linear_encoder(model, sample, x), store=store)
+        new = cls(model, data, start=regression_encoder(model, sample, x), store=store)
         new.dual = first.dual.scaled(new.data.total_sequences / first.data.total_sequences)
         share_hyperparameters(guide, new)
         return new

@@ -17,10 +17,14 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
 from pyro_vgpds.kinds import check_callable
 
-__all__ = ["Encode", "first_sites", "free_parameters", "linear_encoder"]
+__all__ = ["Encode", "first_sites", "free_parameters", "linear_encoder", "regression_encoder"]
 
 _PRECISION = 10.0  # of the first sites, as those of a model on all data
 _FRAMES = 20_000  # whose first sites are computed at a time
+_HIDDEN = 300  # random functions of the outputs that latent points of a sample are regressed on
+_FEW = 50  # frames of a sample, below which it is regressed on the outputs alone
+_LEAST_ERROR = 1e-4  # variance of the latent points that are predicted, at least
+_SEED = 19
 
 #: sequences ↦ their sites η and λ, (n, Q) each
 Encode: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor]]
@@ -64,11 +68,49 @@ def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
     :param x: their latent points, (n, Q).
     """
     inputs = encoder_inputs(sample, model.output_mean, model.output_scale)
-    with torch.random.fork_rng(devices=[]):  # the hidden layer, which is not used
-        network = Encoder(inputs.shape[1], 1, x.shape[1])
+    network = _network(inputs, x, 1)
     network.regress(inputs, x)
-    guide = AmortizedOpperArchambeau(model, network=network)
-    return guide.encode
+    return AmortizedOpperArchambeau(model, network=network).encode
+
+
+def regression_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
+    """The regression of latent points on the outputs of the same frame and on random functions of them.
+
+    Half of the sequences tell how well the other half is predicted: whether by the outputs alone, and the precision of
+    the sites, that of the predictions of each latent dimension.
+
+    :param model: a VGPDS.
+    :param sample: some sequences.
+    :param x: their latent points after training, (n, Q).
+    """
+    if sample.num_frames < _FEW:
+        return linear_encoder(model, sample, x)
+    inputs, x = encoder_inputs(sample, model.output_mean, model.output_scale), x.to(model.output_mean)
+    network = _network(inputs, x, _HIDDEN)
+    network.draw_hidden(torch.Generator().manual_seed(_SEED))
+    known = _half(sample).to(inputs.device)
+    with torch.no_grad():
+        errors = []
+        for hidden in (False, True):
+            network.regress(inputs[known], x[known], hidden)
+            off = network(inputs[~known])[:, : x.shape[1]] - x[~known]
+            errors.append(off.square().mean(0).clamp(_LEAST_ERROR, 1.0 / _PRECISION))
+        bends = bool((errors[1] / errors[0]).log().mean() < 0.0)
+        network.regress(inputs, x, bends)
+        network.set_precision(1.0 / errors[bends])
+    return AmortizedOpperArchambeau(model, network=network).encode
+
+
+def _network(inputs: Tensor, x: Tensor, num_hidden: int) -> Encoder:
+    with torch.random.fork_rng(devices=[]):  # its first weights, which are not used
+        return Encoder(inputs.shape[1], num_hidden, x.shape[1]).to(inputs)
+
+
+def _half(data: Sequences) -> Tensor:
+    """Every other sequence, or half of the frames of a single one, as a mask (n,)."""
+    if data.num_sequences == 1:
+        return torch.arange(data.num_frames) < data.num_frames // 2
+    return torch.cat([torch.full((n,), i % 2 == 0) for i, n in enumerate(data.lengths)])
 
 
 def _checked(sites: object, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:

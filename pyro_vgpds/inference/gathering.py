@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-import torch
+import copy
 
+import torch
+from torch import Tensor
+
+from pyro_vgpds.data.column_shards import ColumnShard, whole_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, whole_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.joint import shared_tensors
 from pyro_vgpds.kinds import check_kind
+from pyro_vgpds.mapping.output_sites import sites_of
 
 __all__ = ["gather", "gathered", "same"]
 
@@ -20,7 +25,8 @@ _GUIDE = "an AutoOpperArchambeau or AmortizedOpperArchambeau"
 def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
     """The guide and the data of all processes in the first one, for predictions; all processes must call it.
 
-    Sequences are in the order of the processes. The model is the same everywhere.
+    Sequences are in the order of the processes. The model is the same everywhere, except for the Gaussian factors of
+    outputs that are not Gaussian: the guide then belongs to a copy of the model that has those of all frames.
 
     :param guide: the guide of this process.
     :param data: the sequences of this process.
@@ -30,7 +36,7 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
     >>> from pyro_vgpds import distributed
     >>> whole = distributed.gather(guide, data)
     >>> if whole is not None:
-    ...     post = Posterior(model, *whole)
+    ...     post = Posterior(whole[0].model, *whole)
     """
     check_kind("guide", guide, OpperArchambeauGuide, _GUIDE)
     check_data(data)
@@ -39,6 +45,10 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
 
 def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
     """:func:`gather` without checks of the arguments."""
+    if isinstance(data, ColumnShard):
+        with data.team.together():
+            every = whole_columns(data)
+        return None if every is None else (guide, every)
     if not isinstance(data, Shard):
         return guide, data
     if hasattr(guide, "collapsed"):
@@ -50,9 +60,14 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
         sites = None
         if isinstance(guide, AutoOpperArchambeau):
             sites = [data.team.rows_of_first(value.detach()) for value in (guide.mean_bar, guide.lam)]
+        outputs, factors = sites_of(guide.model), None
+        if outputs is not None:
+            factors = data.team.rows_of_first(outputs.state.movedim(1, 0))  # (N, 2, F)
         whole = whole_of(data)
     if whole is None:
         return None
+    if factors is not None:
+        guide = _with_factors(guide, factors.movedim(0, 1), whole)
     if sites is None:  # a network, which all processes have
         return guide, whole
     new = AutoOpperArchambeau(guide.model, mean_bar=sites[0], lam=sites[1])
@@ -61,9 +76,19 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
     return new, whole
 
 
+def _with_factors(guide: OpperArchambeauGuide, factors: Tensor, whole: Sequences) -> OpperArchambeauGuide:
+    """A copy of a guide and its model, which has the factors of the outputs of all sequences."""
+    new = copy.deepcopy(guide)
+    outputs = sites_of(new.model)
+    assert outputs is not None
+    outputs.set(factors)
+    outputs.belong_to(whole)
+    return new
+
+
 @torch.no_grad()
 def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Sequences) -> None:
-    """Give all processes the parameters of the first one, except those of q(X); all processes must call it.
+    """Give all processes the parameters of the first one, except those of the frames of each; all must call it.
 
     :param model: the model.
     :param guide: its guide, or None.
@@ -78,7 +103,7 @@ def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Seque
     check_data(data)
     team = data.team
     with team.together():
-        named = dict(shared_tensors(model, guide))
+        named = dict(shared_tensors(model, guide, data.column_team.size > 1))
         hint = "Create the model in the same way in all processes."
         team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, hint)
         for value in named.values():

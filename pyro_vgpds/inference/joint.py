@@ -3,7 +3,8 @@
 
 The loss is the sum of the parts that the processes compute: each has the KL divergence of its own sequences and 1/K of
 everything else. Gradients of parameters that all processes have are summed in one operation after the backward pass;
-those of q(X) stay with the process that has its sequences.
+those of q(X) stay with the process that has its sequences. Processes with the same frames and other columns all have
+q(X): each has the terms of its own columns and 1/K of everything else, and all gradients are summed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.team import ALONE, ProcessError, Team
 
 __all__ = [
-    "IndependentWarning", "check_same", "independent", "joint_gradients", "joint_loss", "refuse_wrapped",
-    "shared_tensors", "team_of", "warn_if_alone",
+    "IndependentWarning", "check_same", "column_team_of", "independent", "joint_gradients", "joint_loss",
+    "refuse_wrapped", "shared_tensors", "team_of", "warn_if_alone",
 ]  # fmt: skip
 
 _independent = ContextVar("_independent", default=False)
@@ -78,6 +80,11 @@ def team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
     )
 
 
+def column_team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
+    """The processes that have the same frames of the data which a model is called with, and other columns."""
+    return next((x.column_team for x in (*args, *kwargs.values()) if isinstance(x, Sequences)), ALONE)
+
+
 def refuse_wrapped() -> None:
     """Raise an error within the forward pass of a ``DistributedDataParallel``.
 
@@ -115,7 +122,12 @@ def joint_loss(team: Team, guide: object, evaluate: Callable[[], float]) -> floa
 
 
 def joint_gradients(
-    team: Team, model: object, guide: object, evaluate: Callable[[], float], traced: bool = True
+    team: Team,
+    model: object,
+    guide: object,
+    evaluate: Callable[[], float],
+    traced: bool = True,
+    same_frames: bool = False,
 ) -> float:
     """The loss of all processes; its gradients are left with the parameters.
 
@@ -124,6 +136,7 @@ def joint_gradients(
     :param guide: the guide.
     :param evaluate: computes the part of this process and its gradients.
     :param traced: whether the parameters are found by tracing the evaluation, and not only those of the modules.
+    :param same_frames: whether all processes have the same frames, and so the parameters of q(X).
     :raises NumericalError: if one of the processes has one.
     """
     with team.together():
@@ -132,15 +145,17 @@ def joint_gradients(
         capture = poutine.trace(param_only=True)
         with capture if traced else nullcontext():
             loss = evaluate()
-        every = [(parameter, parameter.grad) for parameter in _shared(model, guide, capture.trace if traced else None)]
+        own = _frame_parameters(guide, same_frames)
+        parameters = _shared(model, guide, capture.trace if traced else None, own)
+        every = [(parameter, parameter.grad) for parameter in parameters]
         shared = [(parameter, grad.double().flatten()) for parameter, grad in every if grad is not None]
         first = torch.tensor([loss, len(shared)], dtype=torch.float64)
-        own = [gradient for _, gradient in shared]
-        flat = torch.cat([first.to(own[0].device) if own else first, *own])
+        gradients = [gradient for _, gradient in shared]
+        flat = torch.cat([first.to(gradients[0].device) if gradients else first, *gradients])
     total = team.total(flat)
     if float(total[1]) != team.size * len(shared):
         raise ProcessError(f"the processes have different parameters. {_SAME}")
-    sums = total[2:].split([len(gradient) for gradient in own])
+    sums = total[2:].split([len(gradient) for gradient in gradients])
     for (parameter, _), gradient in zip(shared, sums, strict=True):
         parameter.grad = gradient.view_as(parameter).to(parameter)
     for parameter, gradient in before:
@@ -148,9 +163,13 @@ def joint_gradients(
     return float(total[0])
 
 
-def _shared(model: object, guide: object, trace: Trace | None) -> list[Tensor]:
+def _frame_parameters(guide: object, same_frames: bool) -> set[int]:
+    """The identities of parameters that belong to the frames of this process."""
+    return set() if same_frames else {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
+
+
+def _shared(model: object, guide: object, trace: Trace | None, own: set[int]) -> list[Tensor]:
     """Parameters of the modules and in Pyro's store that all processes have, in the same order everywhere."""
-    own = {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
     found: dict[int, Tensor] = {}
     for module in (model, guide):
         if isinstance(module, nn.Module):
@@ -162,13 +181,14 @@ def _shared(model: object, guide: object, trace: Trace | None) -> list[Tensor]:
     return [parameter for key, parameter in found.items() if key not in own]
 
 
-def check_same(team: Team, model: object, guide: object) -> None:
-    """Raise an error if the processes have different parameters or buffers, except those of q(X).
+def check_same(team: Team, model: object, guide: object, same_frames: bool = False) -> None:
+    """Raise an error if the processes have different parameters or buffers, except those of their own frames.
 
+    :param same_frames: whether all processes have the same frames.
     :raises ProcessError: in all processes.
     """
     with team.together():
-        named = dict(shared_tensors(model, guide))
+        named = dict(shared_tensors(model, guide, same_frames))
         team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, _SAME)
         sums = {name: float(value.double().sum()).hex() for name, value in named.items()}
         every = team.gather(sums)
@@ -177,9 +197,11 @@ def check_same(team: Team, model: object, guide: object) -> None:
             raise ProcessError(f"{', '.join(differing[:5])} must be the same in all processes, but differ. {_SAME}")
 
 
-def shared_tensors(model: object, guide: object) -> Iterator[tuple[str, Tensor]]:
+def shared_tensors(model: object, guide: object, same_frames: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Names and values of the parameters and buffers that all processes have."""
-    own = {id(parameter) for parameter in getattr(guide, "frame_parameters", ())}
+    own = _frame_parameters(guide, same_frames)
+    if (sites := sites_of(model)) is not None:
+        own |= {id(value) for value in sites.buffers()}
     for part, module in (("model", model), ("guide", guide)):
         if isinstance(module, nn.Module):
             for name, value in (*module.named_parameters(), *module.named_buffers()):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.joint import column_team_of
 from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -140,6 +141,12 @@ class NaturalGradient:
         q = self.q
         if q is None or q.tracked_mean is None or q.tracked_mean.grad is None or q.tracked_variance.grad is None:
             raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
+        team = column_team_of(*self._call)
+        if team.size > 1 and not q.is_total:  # each process has the derivatives of its own columns
+            q.tracked_mean.grad, q.tracked_variance.grad = team.total(
+                torch.stack([q.tracked_mean.grad, q.tracked_variance.grad])
+            )
+            q.is_total = True
         return -q.tracked_mean.grad, -q.tracked_variance.grad
 
 
@@ -148,6 +155,7 @@ class Tracked(OpperArchambeau):
 
     tracked_mean: Tensor | None = None
     tracked_variance: Tensor
+    is_total: bool = False  # whether the gradients are those of the outputs of all processes
 
     def _track(self) -> None:
         if self.tracked_mean is None:

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.factors import rows_of_all
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.team import Team
 
 __all__ = [
     "OutputStart",
@@ -140,16 +143,16 @@ def _place(data: Sequences, row: int, column: int, columns: Sequence[str] | None
 def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     """The start for data whose outputs are possible; chooses the parameters of the likelihood that were not given."""
     assert data.y is not None
-    y = data.y.detach().double()
-    likelihood.prepare(y)
+    y, team = data.y.detach().double(), data.team
+    likelihood.prepare(rows_of_all(y, team))
     likelihood.to(device=data.device, dtype=data.dtype)
     value = likelihood().exposed(data.exposure)
-    f = guess(value, y, data.times.lengths)
-    mean = function_means(value, y)
+    f = guess(value, y, data.times.lengths, team)
+    mean = function_means(value, y, team)
     seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
     # a guess of a discrete output that was not observed follows its neighbours; others are at the mean, without spread
     counts = seen | _is_discrete(value, y.shape[1]).to(seen.device)
-    scale = _deviations(f, counts)
+    scale = _deviations(f, counts, team)
     # of those that vary; the second function of an output may be in other units
     by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
     usual = by_function.amax(0)
@@ -160,6 +163,8 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip
+    if team.size > 1:
+        pseudo = Shard(pseudo, team)
     return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))
 
 
@@ -172,11 +177,11 @@ def _is_discrete(value: LikelihoodValue, num_outputs: int) -> Tensor:
     return found
 
 
-def _deviations(f: Tensor, counts: Tensor) -> Tensor:
-    """Standard deviations (F,) of the function values (N, F) that count."""
-    number = counts.sum(0).clamp_min(1)
-    centre = torch.where(counts, f, 0.0).sum(0) / number
-    return (torch.where(counts, f - centre, 0.0).square().sum(0) / number).sqrt()
+def _deviations(f: Tensor, counts: Tensor, team: Team) -> Tensor:
+    """Standard deviations (F,) of the function values (N, F) that count, in all processes."""
+    number, total = team.total(torch.stack([counts.sum(0).to(f), torch.where(counts, f, 0.0).sum(0)]))
+    number = number.clamp_min(1)
+    return (team.total(torch.where(counts, f - total / number, 0.0).square().sum(0)) / number).sqrt()
 
 
 def default_mapping(likelihood: Likelihood | None) -> Kernel:

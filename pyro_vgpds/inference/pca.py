@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import Shard, sizes_of
+from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.team import ALONE, Team
 
@@ -29,12 +29,9 @@ def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[
     If data are missing, they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
     observed is interpolated in time.
     """
-    groups = data.groups(mean, scale)
-    if groups.mask is None:
-        u, s = components(groups.factor, data)
-        u, s = u[:, :latent_dim], s[:latent_dim]
-    else:
-        u, s = components(_fit_low_rank(data, latent_dim, mean, scale), data)
+    scores, columns = _scores(data, latent_dim, mean, scale)
+    u, s = components(scores, data, columns)
+    u, s = u[:, :latent_dim], s[:latent_dim]
     short = latent_dim - u.shape[1]
     if short > 0:  # there are fewer frames than latent dimensions
         u, s = torch.nn.functional.pad(u, (0, short)), torch.nn.functional.pad(s, (0, short))
@@ -44,7 +41,7 @@ def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[
 def _whiten(u: Tensor, s: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
     """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
     biggest = u.gather(0, u.abs().argmax(0, keepdim=True))
-    biggest = data.team.rows(biggest)  # one of each process
+    biggest = data.frame_team.rows(biggest)  # one of each process
     sign = biggest.gather(0, biggest.abs().argmax(0, keepdim=True)).sign()
     u = u * sign  # the sign of a component is free: make it reproducible
     share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
@@ -57,25 +54,35 @@ def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, s
     Every sequence is centred for the components within, so that all share one space. The differences between
     sequences are left to the last dimensions, which are constant in each sequence.
     """
-    groups = data.groups(mean, scale)
-    scores = groups.factor if groups.mask is None else _fit_low_rank(data, latent_dim, mean, scale)
+    scores, columns = _scores(data, latent_dim, mean, scale)
     between = torch.cat([scores[s].mean(0, keepdim=True).expand(s.stop - s.start, -1) for s in data.times.slices()])
     parts = []
     for matrix, rank in ((scores - between, latent_dim - static_dim), (between, static_dim)):
-        u, s = components(matrix, data)
+        u, s = components(matrix, data, columns)
         short = rank - u.shape[1]
         parts.append(torch.nn.functional.pad(torch.cat([u, s.unsqueeze(0)]), (0, max(0, short)))[:, :rank])
     joined = torch.cat(parts, 1)
     return _whiten(joined[:-1], joined[-1], data)
 
 
-def components(matrix: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
+def _scores(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Team]:
+    """Columns with the components of the scaled data, (N, R), and the processes that have other columns of them."""
+    groups, team = data.groups(mean, scale), data.column_team
+    if team.any(groups.mask is not None):
+        return _fit_low_rank(data, rank, mean, scale), ALONE
+    return groups.factor, team
+
+
+def components(matrix: Tensor, data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
     """Left singular vectors (n, R) and singular values (R,) of a matrix whose rows the processes have together.
 
     :param matrix: the rows of this process, (n, D).
     :param data: its sequences.
+    :param columns: the processes that have other columns of the same rows.
     """
-    team = data.team
+    team = data.frame_team
+    if columns.size > 1:
+        return wide_components([matrix], data, columns)
     if team.size == 1:
         u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
         return u, s
@@ -87,26 +94,26 @@ def components(matrix: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
     return matrix @ v / s.clamp_min(torch.finfo(s.dtype).eps * s.max()), s
 
 
-def wide_components(blocks: Iterable[Tensor], data: Sequences) -> tuple[Tensor, Tensor]:
+def wide_components(blocks: Iterable[Tensor], data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
     """The same for a matrix with more columns than all processes have rows.
 
     :param blocks: columns of the rows of this process, (n, block) each.
     :param data: its sequences.
+    :param columns: the processes that have other columns of the same rows.
     """
-    team, n = data.team, sizes_of(data)[0]
+    team, n = data.frame_team, sizes_of(data)[0]
     gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
     for block in blocks:
         every = team.rows(block)
         gram.addmm_(every, every.mT)
-    e, u = torch.linalg.eigh(gram)
-    both = team.broadcast(torch.cat([e.unsqueeze(0), u]))
-    first = data.offset if isinstance(data, Shard) else 0
-    return both[1 + first :][: data.num_frames].flip(-1), both[0].clamp_min(0.0).sqrt().flip(-1)
+    e, u = torch.linalg.eigh(columns.total(gram))
+    both = columns.broadcast(team.broadcast(torch.cat([e.unsqueeze(0), u])))
+    return both[1 + data.offset :][: data.num_frames].flip(-1), both[0].clamp_min(0.0).sqrt().flip(-1)
 
 
 def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Tensor:
     """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the scaled data."""
-    n, team = sizes_of(data)[0], data.team
+    n, team, columns = sizes_of(data)[0], data.frame_team, data.column_team
     ridge = 0.05 * float((data.output_variances / scale.square()).mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
 
@@ -116,12 +123,12 @@ def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Te
             yield torch.isfinite(block).to(data.dtype), torch.nan_to_num(scaled, nan=0.0)
 
     # start from the components of the data with zeros for missing entries
-    if data.num_outputs < n:
+    if data.num_outputs < n and columns.size == 1:
         filled = torch.cat([y for _, y in blocks()], 1)
         x = components(filled, data)[0][:, :rank] * math.sqrt(n)
         del filled
     else:
-        x = wide_components((y for _, y in blocks()), data)[0][:, :rank] * math.sqrt(n)
+        x = wide_components((y for _, y in blocks()), data, columns)[0][:, :rank] * math.sqrt(n)
     if x.shape[1] < rank:
         x = torch.nn.functional.pad(x, (0, rank - x.shape[1]))
     for _ in range(_SWEEPS):
@@ -133,10 +140,11 @@ def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Te
             loadings = torch.linalg.solve(normal + 1e-3 * n * eye, target).squeeze(-1)
             left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
             right.addmm_(y, loadings)
+        left, right = columns.total(torch.cat([left, right], 1)).split([rank * rank, rank], 1)
         x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
         x = x / (team.total(x.square().sum(0)) / n).sqrt().clamp_min(1e-12)
     size = (team.total(left.sum(0)) / n).view(rank, rank).diagonal().clamp_min(0.0).sqrt()
-    empty = sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(len(x))) == 0
+    empty = columns.total(sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(len(x)))) == 0
     return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
 
 

@@ -98,6 +98,7 @@ def _pseudo(gp: LatentGP, outputs: GivenLatent) -> PseudoGP:
     """The mapping with the factors of the outputs, of which the model has the state."""
     latent, value = CollapsedLatent(gp), outputs.likelihood.detached()
     assert outputs.data.y is not None
+    latent.belong_to(outputs.data)
     y, state = outputs.sites.read(outputs.data, outputs.data.y, value, latent.bound)
     frozen = LatentGP(
         gp.x.clone(), gp.kernel, inducing=gp.inducing.clone(), mean=gp.output_mean.clone(),

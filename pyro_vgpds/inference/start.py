@@ -114,7 +114,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    return Start(x, data.times, share, data.output_variances / scale.square(), data.team)
+    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team)
 
 
 def start_kernels(

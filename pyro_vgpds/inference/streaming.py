@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.frame_batches import FrameDataset
+from pyro_vgpds.inference.direct import BatchModel, batch_priors, is_plain
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.likelihoods.factors import Sites
@@ -79,13 +80,14 @@ class Streamed(NamedTuple):
         if self.limits is None or not model_of(guide).output_likelihood.is_drawn:
             return self
         total = 0.0
-        with torch.no_grad():
-            for batch in _batches(data, batch_size):
+        team, own = data.team, data if isinstance(data, Batch) else data.of_this_process()
+        with torch.no_grad(), team.together():
+            for batch in _batches(own, batch_size):
                 expected, sites = _factors(guide, batch, *at_medians(guide, batch))
                 y = expected.outputs.data.y
                 assert y is not None
                 total += float(expected.correction(expected.inducing, y.double(), sites)[0])
-        return self._replace(estimate=total)
+        return self._replace(estimate=float(team.total(torch.tensor([total]).double())))
 
 
 def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
@@ -120,6 +122,7 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
             total = sums if total is None else added_sums(total, sums)
         assert total is not None
         total, divergence = sum_frames(total, team), float(team.total(torch.tensor([divergence]).double()))
+        limits = None if limits is None else limits.of_all(team)
     return Streamed(total, divergence, inducing, limits)
 
 
@@ -145,6 +148,12 @@ def _factors(
 
 def at_medians(guide: OpperArchambeauGuide, batch: Batch) -> tuple[InducingPrior, TemporalGP, _Outputs]:
     """The distributions of the sites of the model on a batch, with hyperparameters at their medians."""
+    model = model_of(guide)
+    if is_plain(model, guide, batch):
+        plain = cast("BatchModel", model)
+        kernel, path, p_u = batch_priors(plain, batch)
+        x = p_u.inducing.new_zeros(len(batch.rows), model.latent_dim)  # which sums over frames do not read
+        return p_u, path, plain.outputs_on(batch, x, p_u.mean, p_u, kernel)
     with own_store():
         guide.median(batch)
         nodes = guide.get_traces()[0].nodes

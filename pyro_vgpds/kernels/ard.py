@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
+from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
@@ -38,7 +39,7 @@ class ARDRBFValue(MappingValue):
         return self.cov(z, z)
 
     def cov_diag(self, x: Tensor) -> Tensor:
-        return self.variance.unsqueeze(-1).expand(torch.broadcast_shapes(self.variance.shape + (1,), x.shape[:-1]))
+        return self.variance.unsqueeze(-1).expand(broadcast_shapes(self.variance.shape + (1,), x.shape[:-1]))
 
     def psi0(self, mean: Tensor, variance: Tensor, mask: Tensor | None) -> Tensor:
         return masked_sum(mean.new_ones(mean.shape[-2], 1), mask)[..., 0] * self.variance.unsqueeze(-1)
@@ -89,9 +90,7 @@ def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:
 def _right(z: Tensor, offset: Tensor | float, log_scale: Tensor) -> Tensor:
     """The factor that depends on the inducing inputs, (..., M, 2Q + 2)."""
     last = (
-        (offset + log_scale.unsqueeze(-1))
-        .expand(torch.broadcast_shapes(log_scale.shape + (1,), z.shape[:-1]))
-        .unsqueeze(-1)
+        (offset + log_scale.unsqueeze(-1)).expand(broadcast_shapes(log_scale.shape + (1,), z.shape[:-1])).unsqueeze(-1)
     )
     z = z.expand(last.shape[:-1] + z.shape[-1:])
     return torch.cat([torch.ones_like(last), z, z.square(), last], -1)

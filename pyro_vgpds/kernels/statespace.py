@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import undefined
+from pyro_vgpds.linalg import broadcast_shapes
 
 __all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum"]
 
@@ -203,7 +204,7 @@ def block_diagonal(parts: Sequence[Tensor]) -> Tensor:
     """The block-diagonal matrix (..., Σd_i, Σd_i) of matrices (..., d_i, d_i)."""
     if len(parts) == 1:
         return parts[0]
-    batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+    batch = broadcast_shapes(*[part.shape[:-2] for part in parts])
     dtype = reduce(torch.promote_types, [part.dtype for part in parts])
     size = sum(part.shape[-1] for part in parts)
     out, at = parts[0].new_zeros(batch + (size, size), dtype=dtype), 0

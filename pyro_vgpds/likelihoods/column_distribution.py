@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.types import Shape
 
 __all__ = ["ColumnDistribution"]
@@ -26,11 +27,11 @@ class ColumnDistribution(Expandable):
     def __init__(self, parts: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         self.parts, self.outputs = list(parts), list(outputs)
         self._order = torch.cat(self.outputs).argsort()
-        batch = torch.broadcast_shapes(*(part.batch_shape[:-1] for part in parts))
+        batch = broadcast_shapes(*(part.batch_shape[:-1] for part in parts))
         super().__init__(batch + self._order.shape, torch.Size(()), validate_args=False)
 
     def _joined(self, found: Sequence[Tensor]) -> Tensor:
-        shape = torch.broadcast_shapes(*(each.shape[:-1] for each in found))
+        shape = broadcast_shapes(*(each.shape[:-1] for each in found))
         return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order]
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
+from pyro_vgpds.linalg import broadcast_shapes
 
 __all__ = ["ByColumn"]
 
@@ -152,7 +153,7 @@ class ByColumn(Likelihood):
         """Results (..., d) of the outputs of each likelihood, in the order of all outputs, (..., D)."""
         parts = self.parts(p, len(self.place))
         found = [take(part.likelihood, part.parameters, _outputs(part)) for part in parts]
-        shape = torch.broadcast_shapes(*(each.shape[:-1] for each in found))
+        shape = broadcast_shapes(*(each.shape[:-1] for each in found))
         return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order()]
 
     def _order(self) -> Tensor:

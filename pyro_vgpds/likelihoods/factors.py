@@ -9,9 +9,12 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "Part", "Sites", "Values", "filled", "spread", "without_outliers"]
+from pyro_vgpds.team import ALONE, Team
+
+__all__ = ["Moments", "Part", "Sites", "Values", "filled", "rows_of_all", "spread", "without_outliers"]
 
 _OUTLIERS = 3.0  # distances between the quartiles, beyond which an output does not count more
+_MOST = 1 << 24  # numbers that processes send each other for the quartiles of the outputs
 _NEIGHBOURS = 2  # frames on each side that tell whether it is an outlier
 
 #: the values of a likelihood's parameters, as attributes
@@ -72,15 +75,28 @@ def spread(y: Tensor) -> Tensor:
     return torch.where(found > 0.0, found, 1.0)
 
 
-def without_outliers(y: Tensor) -> Tensor:
+def rows_of_all(y: Tensor, team: Team) -> Tensor:
+    """The rows of all processes; if they are very many, some of them at equal distances.
+
+    :param y: those of this process, (n, D).
+    :param team: the processes.
+    """
+    if team.size == 1:
+        return y
+    numbers = sum(team.gather(y.numel()))
+    return team.rows(y[:: -(-numbers // _MOST)])
+
+
+def without_outliers(y: Tensor, team: Team = ALONE) -> Tensor:
     """Outputs (N, D) of which those far from the others of the column are moved to the edge.
 
     Most of five neighbouring frames cannot be outliers: if they are far from the others on the same side, that is what
     the output does, such as one that is constant most of the time.
 
     :param y: outputs, NaN if they were not observed.
+    :param team: the processes that have the rows together, and share the quartiles.
     """
-    low, high = torch.nanquantile(y, y.new_tensor([0.25, 0.75]), 0)
+    low, high = torch.nanquantile(rows_of_all(y, team), y.new_tensor([0.25, 0.75]), 0)
     reach = _OUTLIERS * (high - low)
     low, high = low - reach, high + reach
     far = (reach > 0.0) & ((y < low) | (y > high))

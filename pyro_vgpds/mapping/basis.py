@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pyro_vgpds.linalg import cholesky
+from pyro_vgpds.linalg import broadcast_shapes, cholesky
 from pyro_vgpds.mapping.pairs import outer_sums
 from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, masked_sum, observe
 
@@ -229,7 +229,7 @@ def basis_of(kernel: MappingValue, inducing: Tensor, jitter: float | None) -> Ba
         return InducingInputs(kernel, inducing, jitter)
     parts = [form.weight.expand(*form.weight.shape[:-1], inducing.shape[-1])]
     if form.constant is not None:
-        batch = torch.broadcast_shapes(form.weight.shape[:-1], form.constant.shape[:-1])
+        batch = broadcast_shapes(form.weight.shape[:-1], form.constant.shape[:-1])
         parts = [part.expand(*batch, part.shape[-1]) for part in (*parts, form.constant)]
     scale = torch.cat(parts, -1).clamp_min(torch.finfo(inducing.dtype).tiny).sqrt()  # weights may underflow
     return LinearWeights(kernel, scale, inducing)

@@ -30,6 +30,7 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.team import Team
 from pyro_vgpds.types import Context
 
 __all__ = ["SiteLimits", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
@@ -135,6 +136,17 @@ class SiteLimits(NamedTuple):
     def joined(self, other: SiteLimits) -> SiteLimits:
         """The limits of the frames of both."""
         return SiteLimits(self.seen + other.seen, self.size + other.size, self.most + other.most)
+
+    def of_all(self, team: Team) -> SiteLimits:
+        """The limits of the frames of all processes.
+
+        :param team: the processes.
+        """
+        if team.size == 1:
+            return self
+        most = self.most.reshape(1)
+        sums = team.total(torch.cat([self.seen.to(most), most.new_tensor([self.size]), most]))
+        return SiteLimits(sums[:-2], int(sums[-2]), sums[-1])
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def randomised(seed: int, num_draws: int | None = None) -> Iterator[None]:
         _draws.reset(token)
 
 
-def path_draws(num_draws: int, num_frames: int, dim: int) -> Tensor:
+def path_draws(num_draws: int, num_frames: int, dim: int, first: int = 0) -> Tensor:
     """Standard normal draws (num_draws, num_frames, dim) in antithetic pairs, independent between frames.
 
     Frames have the same draws whatever frames follow.
@@ -63,15 +63,16 @@ def path_draws(num_draws: int, num_frames: int, dim: int) -> Tensor:
     :param num_draws: of each frame, an even number, unless :func:`randomised` says another.
     :param num_frames: N.
     :param dim: Q.
+    :param first: number of frames before these.
     """
     seed, other = _draws.get()
-    return _path_draws(num_draws if other is None else other, num_frames, dim, seed)
+    return _path_draws(num_draws if other is None else other, num_frames, dim, seed, first)
 
 
 @functools.lru_cache(maxsize=8)
-def _path_draws(num_draws: int, num_frames: int, dim: int, seed: int) -> Tensor:
+def _path_draws(num_draws: int, num_frames: int, dim: int, seed: int, first: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    shift = torch.rand(num_frames, 1, dim, dtype=torch.float64, generator=generator)
+    shift = torch.rand(first + num_frames, 1, dim, dtype=torch.float64, generator=generator)[first:]
     points = torch.quasirandom.SobolEngine(dim).draw(num_draws // 2, dtype=torch.float64)
     u = (points + shift).remainder(1.0).clamp(1e-9, 1.0 - 1e-9)  # the shifted points are uniform
     z = torch.special.ndtri(u).movedim(0, 1)
@@ -108,8 +109,9 @@ class Given(NamedTuple):
 
 
 def correction(
-    given: Given, x: Tensor, variance: Tensor | None, y: Tensor, sites: Sites, likelihood: LikelihoodValue
-) -> tuple[Tensor, Moments | None]:
+    given: Given, x: Tensor, variance: Tensor | None, y: Tensor, sites: Sites, likelihood: LikelihoodValue,
+    first: int = 0,
+) -> tuple[Tensor, Moments | None]:  # fmt: skip
     """Σ E[log p(y given f) − log factor] of the outputs whose likelihoods need draws, and the moments of f.
 
     The moments (N, F) are None without gradients, and 0 for functions of other outputs.
@@ -120,6 +122,7 @@ def correction(
     :param y: outputs (N, D), NaN if they were not observed.
     :param sites: their Gaussian factors, without gradients.
     :param likelihood: the likelihood at its parameters.
+    :param first: number of frames before these, which have other draws.
     """
     total, moments = x.new_zeros(()), None
     for part in likelihood.drawn(y.shape[-1]):
@@ -127,7 +130,7 @@ def correction(
         functions = part.functions(y.shape[-1], likelihood.likelihood.num_functions)
         points = x.unsqueeze(0)
         if variance is not None:
-            z = path_draws(part.likelihood.draws_for(y.shape[-1]), *x.shape[-2:]).to(x)
+            z = path_draws(part.likelihood.draws_for(y.shape[-1]), x.shape[-2], x.shape[-1], first).to(x)
             points = torch.addcmul(x, variance.sqrt(), z)
         mean, spread = given.of(functions).moments(points)
         weight, linear, constant = (each[:, functions].detach() for each in sites)

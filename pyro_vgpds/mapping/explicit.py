@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -88,7 +88,7 @@ class ExplicitGP(Expandable):
 
     def __init__(self, gp: SparseGP, u: Tensor, prior: InducingPrior, places: Tensor | None = None) -> None:
         self.gp, self.u, self.prior, self.places = gp, u.double(), prior, places
-        batch = torch.broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
+        batch = broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
         super().__init__(batch, gp.event_shape, validate_args=False)
 
     def _functions(self) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
-from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.basis import Basis
 from pyro_vgpds.mapping.bound import check_slack, site_limits
 from pyro_vgpds.mapping.drawn import correction
@@ -32,7 +32,7 @@ from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import OutputSites, site_moments
 from pyro_vgpds.mapping.pairs import quadratic_forms
-from pyro_vgpds.mapping.sums import FrameSums
+from pyro_vgpds.mapping.sums import FrameSums, sum_frames
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedOutputs", "ExplicitOutputs", "GivenInducing", "site_sums"]
@@ -118,7 +118,7 @@ class ExplicitOutputs(Expandable):
     ) -> None:  # fmt: skip
         self.gp, self.u, self.prior, self.likelihood, self.data = gp, u.double(), prior, likelihood, data
         self.places = places
-        batch = torch.broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
+        batch = broadcast_shapes(gp.batch_shape, u.shape[:-2], prior.batch_shape)
         n, functions = gp.event_shape
         shape = torch.Size((n, functions // likelihood.likelihood.num_functions))
         super().__init__(batch, shape, validate_args=False)
@@ -200,16 +200,18 @@ class ExpectedOutputs(Expandable):
 
         :param y: outputs (N, D).
         """
-        kept, value = self.sites.state, self.outputs.likelihood
-        if kept.shape[1] and not bool(kept.isnan().any()):
+        kept, value, team = self.sites.state, self.outputs.likelihood, self.outputs.prior.team
+        if not team.any(not kept.shape[1] or bool(kept.isnan().any())):
             return kept
         before = self.inducing.before()
         with torch.no_grad():
-            first = value.initial(y, guess(value, y, self.outputs.data.lengths))
+            first = value.initial(y, guess(value, y, self.outputs.data.lengths, team))
 
         def bound(sites: Sites) -> Tensor:
-            sums = self.sums(sites)
-            return optimum(sums, _one(sums))[1] if before is None else expected_log_density(sums, _one(sums), before)
+            sums, own = self._joint(sites, different=False)
+            if before is None:
+                return optimum(sums, _one(sums))[1] / team.size + own
+            return expected_log_density(sums, _one(sums), before) / team.size + own
 
         for _ in range(_FIRST_UPDATES):
             first = value.updated(y, first, site_moments(value.sites(y, first), bound), 1.0)
@@ -220,15 +222,21 @@ class ExpectedOutputs(Expandable):
     def log_prob(self, value: Tensor) -> Tensor:
         if value.requires_grad:
             raise NotImplementedError("outputs have no gradient under Collapsed_ELBO: its data are constants.")
-        y, likelihood = value.detach().double(), self.outputs.likelihood
+        y, likelihood, team = value.detach().double(), self.outputs.likelihood, self.outputs.prior.team
         evaluation = self.sites.tracked(likelihood, y, self.state(y), self.share)
-        sums = self.sums(evaluation.sites)
+        sums, own = self._joint(evaluation.sites, likelihood.likelihood.is_drawn)
         q = self.inducing.given(sums)
-        bound = expected_log_density(sums, _one(sums), q)
+        bound = expected_log_density(sums, _one(sums), q) / team.size + own
         if likelihood.likelihood.is_drawn:
             more, evaluation.drawn = self.correction(q, y, evaluation.sites)
             bound = bound + more
         return bound
+
+    def _joint(self, sites: Sites, different: bool) -> tuple[FrameSums, Tensor]:
+        """The sums over the frames of all processes, and what only this one has: the logs of its factors at f = m."""
+        own = self.sums(sites)
+        rest = own._replace(log_scale=torch.zeros_like(own.log_scale.detach()))
+        return sum_frames(rest, self.outputs.prior.team, different), -own.log_scale
 
     def correction(self, q: InducingGaussian, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """What draws of the latent points add to the bound, and the moments of the functions.
@@ -239,7 +247,9 @@ class ExpectedOutputs(Expandable):
         """
         gp, factor = self.likelihood, self.outputs.prior.factor
         given = GivenInducing(gp.basis, factor, q.mean, q.covariance_matrix, gp.output_mean, gp.output_scale)
-        return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood)  # type: ignore[arg-type]
+        team = self.outputs.prior.team
+        first = sum(team.gather(len(y))[: team.rank])
+        return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood, first)  # type: ignore[arg-type]
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("ExpectedOutputs is for the bound; sample the model itself.")

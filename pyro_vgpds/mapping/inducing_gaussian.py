@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sums import FrameSums
@@ -50,7 +50,7 @@ class InducingPrior(Expandable):
         self.kernel, self.inducing, self.noise = in_double(kernel), inducing.double(), noise.double()
         self.factor = cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", jitter)
         self.scale, self.rows, self.team = scale, rows, team
-        batch = torch.broadcast_shapes(self.factor.shape[:-2], self.noise.shape[:-1])
+        batch = broadcast_shapes(self.factor.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((inducing.shape[-2], num_outputs)), validate_args=False)
 
     @property

@@ -5,7 +5,8 @@ r"""Ψ statistics of frames that several processes have.
 processes are all that must be exchanged: C (1 + M (M + 1) / 2) + M R numbers, for any number of frames. Every process
 then computes the same :math:`\hat F`, and takes 1/K of it as its part of the loss. The gradient of that part in the
 sums, times K, is the gradient of :math:`\hat F` in the statistics of its own frames: nothing has to be exchanged in the
-backward pass.
+backward pass. If the processes have different functions of the sums, as outputs whose expectations are drawn do, the
+gradients are summed there.
 
 The sums of a batch (:mod:`~pyro_vgpds.mapping.sums`) are summed in the same way, G (1 + M (M + 1) / 2) + M D numbers
 and a few, for G groups of outputs that were observed together in the batches of all processes.
@@ -24,28 +25,44 @@ from pyro_vgpds.types import Context
 __all__ = ["sum_parts", "sum_psi"]
 
 
-def sum_psi(psi: Psi, team: Team) -> Psi:
+def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
     """The statistics of the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
 
     :param psi: the statistics of the frames of this process.
     :param team: the processes.
+    :param different: whether the processes have different functions of them, whose gradients must be summed.
     """
-    return psi if team.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, team))
+    return psi if team.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, team, different))
 
 
-def sum_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+def sum_parts(
+    values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over the processes, in one operation, with gradients as those of :func:`sum_psi`.
 
     :param values: of any shape.
     :param columns: of any shape.
     :param matrices: symmetric, (..., M, M), of which half is sent.
     :param team: the processes.
+    :param different: whether the processes have different functions of the sums.
     """
-    return _Sum.apply(values, columns, matrices, team)
+    return _Sum.apply(values, columns, matrices, team, different)
 
 
 class _SumContext(Context):
-    size: int
+    team: Team
+    different: bool
+
+
+def _total(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+    m = matrices.shape[-1]
+    row, column = torch.triu_indices(m, m, device=matrices.device)
+    half = matrices[..., row, column]
+    flat = team.total(torch.cat([values.flatten(), columns.flatten(), half.flatten()]))
+    sums = flat.split([values.numel(), columns.numel(), half.numel()])
+    full = torch.empty_like(matrices)
+    full[..., row, column] = full[..., column, row] = sums[2].view_as(half)
+    return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), full
 
 
 class _Sum(torch.autograd.Function):
@@ -53,19 +70,15 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, team: Team
+        ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.size = team.size
-        m = matrices.shape[-1]
-        row, column = torch.triu_indices(m, m, device=matrices.device)
-        half = matrices[..., row, column]
-        flat = team.total(torch.cat([values.flatten(), columns.flatten(), half.flatten()]))
-        sums = flat.split([values.numel(), columns.numel(), half.numel()])
-        full = torch.empty_like(matrices)
-        full[..., row, column] = full[..., column, row] = sums[2].view_as(half)
-        return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), full
+        ctx.team, ctx.different = team, different
+        return _total(values, columns, matrices, team)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _SumContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return (*(ctx.size * grad for grad in grads), None)
+        if ctx.different:
+            values, columns, matrices = grads
+            return (*_total(values, columns, 0.5 * (matrices + matrices.mT), ctx.team), None, None)
+        return (*(ctx.team.size * grad for grad in grads), None, None)

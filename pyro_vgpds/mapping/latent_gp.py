@@ -14,13 +14,15 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
-from pyro_vgpds.linalg import cholesky, in_double
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.group_terms import whiten
+from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
+from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP"]
@@ -54,7 +56,7 @@ class LatentGP(Expandable):
     ) -> None:
         self.x, self.kernel, self.inducing = x.double(), in_double(kernel), inducing.double()
         self.output_mean, self.output_scale, self.jitter = mean.double(), scale.double(), jitter
-        batch = torch.broadcast_shapes(x.shape[:-2], inducing.shape[:-2], scale.shape[:-1])
+        batch = broadcast_shapes(x.shape[:-2], inducing.shape[:-2], scale.shape[:-1])
         super().__init__(batch, torch.Size((x.shape[-2], mean.shape[-1])), validate_args=False)
 
     @property
@@ -101,29 +103,46 @@ class LatentGP(Expandable):
 class CollapsedLatent:
     """The functions with x integrated out: what the bound of the outputs needs of both.
 
+    Of several processes that have the frames together each has a part of the bound: that of its own frames and 1/K of
+    what depends on their sums.
+
     :param gp: p(f given x).
     :param posterior: q(x), with a mean and a variance (..., N, Q).
+    :ivar team: the processes that have the frames together.
+    :ivar first: the number of frames of the processes before this one.
     """
+
+    team: Team = ALONE
+    first: int = 0
 
     def __init__(self, gp: LatentGP, posterior: TorchDistribution | None = None) -> None:
         self.gp = gp
         self.x = gp.x if posterior is None else posterior.mean.double()
         self.x_variance = None if posterior is None else posterior.variance.double()
-        self.batch_shape = gp.batch_shape if posterior is None else torch.broadcast_shapes(
+        self.batch_shape = gp.batch_shape if posterior is None else broadcast_shapes(
             gp.batch_shape, posterior.batch_shape
         )  # fmt: skip
+
+    def belong_to(self, data: Sequences) -> None:
+        """Take the frames as those of data, which several processes may have together.
+
+        :param data: the sequences of this process.
+        """
+        self.team, self.first = data.team, data.offset
 
     def bound(self, sites: Sites) -> Tensor:
         """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
         return self._bound(sites)[0]
 
-    def _bound(self, sites: Sites) -> tuple[Tensor, Psi, Tensor]:
-        gp = self.gp
+    def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:
+        """The bound, and the statistics of all frames, of which a drawn correction is a function of each process."""
+        gp, team = self.gp, self.team
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
-        psi, factor = basis.expect(self.x, self.x_variance, weight.mT.contiguous(), linear), basis.factor()
-        bound = site_bound(psi, factor, site_limits(weight, linear)) + mean_terms(sites, gp.output_mean)
-        return bound, psi, factor
+        own, factor = basis.expect(self.x, self.x_variance, weight.mT.contiguous(), linear), basis.factor()
+        psi = sum_psi(own, team, different)
+        bound = site_bound(psi, factor, site_limits(weight, linear).of_all(team))
+        return bound / team.size + mean_terms(sites, gp.output_mean), psi, factor
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
@@ -132,11 +151,12 @@ class CollapsedLatent:
         :param y: outputs (N, D), NaN if they were not observed.
         :param sites: their Gaussian factors.
         """
-        bound, psi, factor = self._bound(sites)
+        bound, psi, factor = self._bound(sites, likelihood.likelihood.is_drawn)
         bound = bound + sites.constant.sum()
         if not likelihood.likelihood.is_drawn:
             return bound, None
-        more, moments = correction(self.gp.given(psi, factor), self.x, self.x_variance, y, sites, likelihood)
+        given = self.gp.given(psi, factor)
+        more, moments = correction(given, self.x, self.x_variance, y, sites, likelihood, self.first)
         return bound + more, moments
 
 
@@ -203,8 +223,10 @@ class CollapsedOutputs(Expandable):
         return self.outputs.sites
 
     def log_prob(self, value: Tensor) -> Tensor:
-        outputs, likelihood = self.outputs, self.outputs.likelihood
-        y, state = outputs.sites.read(outputs.data, value, likelihood, self.latent.bound)
+        outputs, likelihood, data = self.outputs, self.outputs.likelihood, self.outputs.data
+        if value is data.y:
+            self.latent.belong_to(data)
+        y, state = outputs.sites.read(data, value, likelihood, self.latent.bound)
         evaluation = outputs.sites.tracked(likelihood, y, state, self.share)
         bound, evaluation.drawn = self.latent.evaluate(likelihood, y, evaluation.sites)
         return bound.expand(self.batch_shape)

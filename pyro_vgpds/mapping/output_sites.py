@@ -18,8 +18,9 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.linalg import followed
+from pyro_vgpds.team import ALONE
 
-__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "told_moments"]
+__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "sites_of", "told_moments"]
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -93,12 +94,13 @@ class OutputSites(PyroModule):
         own = data.y is value
         if own and self._known() is data:
             return y, self.state
-        mark = _hash(y)
-        if self.state.shape[1] and mark == int(self.mark) and self.state.shape[1] == len(y):
+        mark, team = _hash(y), data.team if own else ALONE
+        found = self.state.shape[1] and mark == int(self.mark) and self.state.shape[1] == len(y)
+        if not team.any(not found):
             state = self.state
         else:
             with torch.no_grad():
-                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths))
+                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, team))
             for _ in range(_FIRST_UPDATES):
                 state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
         if own:
@@ -167,6 +169,16 @@ class OutputSites(PyroModule):
             self.state = torch.empty_like(found, device=self.state.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._forget()
+
+
+def sites_of(model: object) -> OutputSites | None:
+    """The Gaussian factors of a model's outputs; None if these are Gaussian.
+
+    :param model: a model of any kind.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return None
+    return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
 def site_moments(sites: Sites, bound: Bound) -> Moments:

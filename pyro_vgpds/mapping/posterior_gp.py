@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import add_diagonal, cholesky, default_jitter
+from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.types import Shape
 
@@ -95,7 +95,7 @@ class PosteriorGP(Expandable):
             raise ValueError("PosteriorGP.log_prob needs finite values; Posterior.log_density takes NaN.")
         u, k = self.inducing, self._whitened(self.x)
         rest = u.basis.kernel.cov(self.x, self.x) - k @ k.mT
-        total = value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
+        total = value.new_zeros(broadcast_shapes(value.shape[:-2], self.batch_shape))
         for part in u.columns():
             noise, rotated = part.noise, k @ part.basis
             total = total - value.shape[-2] * part.scale.log().sum()

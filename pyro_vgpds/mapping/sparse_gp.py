@@ -120,11 +120,11 @@ class SparseGP(Expandable):
         return self.groups_of(data, columns)
 
     def team(self, value: Tensor) -> Team:
-        """The processes that have the data together, if ``value`` is the data's own ``y``; otherwise this one alone.
+        """The processes that have other frames of the data, if ``value`` is the data's ``y``; otherwise this one alone.
 
         :param value: outputs (N, D).
         """
-        return self.data.team if self.data is not None and value is self.data.y else ALONE
+        return self.data.frame_team if self.data is not None and value is self.data.y else ALONE
 
     def groups_of(self, data: Sequences, columns: bool = False) -> ColumnGroups:
         """The column groups of centred and scaled outputs.

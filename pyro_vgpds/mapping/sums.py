@@ -141,18 +141,19 @@ def rescaled_sums(sums: FrameSums, old: Tensor, new: Tensor) -> FrameSums:
     return sums._replace(v=sums.v * ratio, square=sums.square * ratio.square(), log_scale=log_scale)
 
 
-def sum_frames(sums: FrameSums, team: Team) -> FrameSums:
+def sum_frames(sums: FrameSums, team: Team, different: bool = False) -> FrameSums:
     """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
 
     :param sums: of the frames of this process.
     :param team: the processes.
+    :param different: whether the processes have different functions of the sums, whose gradients must be summed.
     """
     if team.size == 1:
         return sums
     every = team.rows(sums.of_output.unsqueeze(0))  # (K, D)
-    different, of_output = every.unique(dim=1, return_inverse=True)  # (K, G): outputs that are alike in all processes
-    own = different[team.rank]
-    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), team)
+    groups, of_output = every.unique(dim=1, return_inverse=True)  # (K, G): outputs that are alike in all processes
+    own = groups[team.rank]
+    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), team, different)
     with torch.no_grad():
         parts = [sums.rows, sums.square, sums.log_scale.unsqueeze(-1)]
         rows, square, log_scale = team.total(torch.cat([part.to(a) for part in parts])).split([len(p) for p in parts])

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
-from pyro_vgpds.linalg import cholesky, matvec
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, matvec
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.gram import fast_blocks
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -75,7 +75,7 @@ class DenseCovariance(TemporalCovariance):
     def uncorrelate(self, x: Tensor) -> Tensor:
         parts = []
         for factor, part in zip(self.factors, self.times.split(x), strict=True):
-            factor = factor.expand(torch.broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
+            factor = factor.expand(broadcast_shapes(factor.shape[:-2], part.shape[:-1]) + factor.shape[-2:])
             part = part.unsqueeze(-1).expand(factor.shape[:-1] + (1,))
             parts.append(torch.linalg.solve_triangular(factor, part, upper=False).squeeze(-1))
         return self.times.join(parts)

@@ -23,7 +23,7 @@ from torch import Tensor
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
-from pyro_vgpds.linalg import default_jitter
+from pyro_vgpds.linalg import broadcast_shapes, default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
@@ -58,7 +58,7 @@ class MarkovCovariance(TemporalCovariance):
             return
         forms, diag = make_forms(self.kernel, self.times, self._fast), kernel.diag(times.t)
         self._made = {True: forms, False: forms}
-        self.kernels = torch.broadcast_shapes(forms.a.shape[:-3], forms.q.shape[:-3], diag.shape[:-1])
+        self.kernels = broadcast_shapes(forms.a.shape[:-3], forms.q.shape[:-3], diag.shape[:-1])
         self._k = diag.expand(self.kernels + (len(times),)).mT
 
     @property
@@ -138,7 +138,7 @@ class MarkovCovariance(TemporalCovariance):
 
     def _run(self, recursion: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
         """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q)."""
-        chains = torch.broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
+        chains = broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
         rows = self.kernels.numel()
         forms = self.forms
         index = torch.arange(rows, device=forms.a.device).reshape(self.kernels).expand(chains).flatten()

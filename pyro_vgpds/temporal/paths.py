@@ -10,7 +10,7 @@ from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.linalg import cholesky, matvec, positive_part
+from pyro_vgpds.linalg import broadcast_shapes, cholesky, matvec, positive_part
 from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPath"]
@@ -36,7 +36,7 @@ class GaussianPath(Expandable):
     ) -> None:
         self._mean, self._variance, self._covariance = mean, variance, covariance
         self._draw = self._correlate if draw is None else draw
-        shape = torch.broadcast_shapes(mean.shape, variance.shape)
+        shape = broadcast_shapes(mean.shape, variance.shape)
         super().__init__(shape[:-2], shape[-2:], validate_args=False)
 
     @property

@@ -142,7 +142,7 @@ def fit(
         team.agree("whether there is a checkpoint", checkpoint is not None, _ALIKE)
         checkpoints = None
         if checkpoint is not None:
-            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, team=team)
+            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, plan.data)
         watch = Watch("batches", progress if team.rank == 0 else False, callback, checkpoints)
         return plan.train(watch, resume)
     num_steps = 60 if num_steps is None else num_steps
@@ -175,7 +175,7 @@ def fit(
         snapshot = None if resume is None else read_snapshot(resume, data)
         with threads_for(sizes_work(model, data)):
             Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
-        check_same(team, model, guide)
+        check_same(team, model, guide, data.column_team.size > 1)
         runs = Runs(model, guide, data, settings, progress, callback)
         with threads_for(_work(guide, data)):
             if num_restarts:
@@ -231,7 +231,8 @@ def _check_together(
         raise ValueError("method='lbfgs' needs data in one process. Several processes can use 'natural' or 'adam'.")
     if runs[1] > 1:
         raise ValueError(f"data of several processes need processes=1, but got processes={runs[1]}.")
-    if checkpoint is not None and settings.method == "adam" and guide.frame_parameters:
+    frames = guide.frame_parameters if data.frame_team.size > 1 else []
+    if checkpoint is not None and settings.method == "adam" and frames:
         raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 
 

@@ -15,10 +15,9 @@ from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
-from pyro_vgpds.team import check_gaussian
 from pyro_vgpds.threads import bound_work, threads_for
 from pyro_vgpds.training.batch_problem import BatchProblem
-from pyro_vgpds.training.checkpoints import read_own_snapshot
+from pyro_vgpds.training.checkpoints import read_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.training.run import Run, Watch
@@ -80,7 +79,6 @@ class BatchOptions:
         assert self.batch_size is not None
         _check_guide(model, guide)
         dataset = as_dataset(data)
-        check_gaussian(getattr(model_of(guide), "output_likelihood", None), dataset.team)
         several, frames = dataset.total_sequences > 1, dataset.num_frames
         units, most = (dataset.total_sequences, dataset.fewest_sequences) if several else (frames, frames)
         batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units, most)
@@ -111,7 +109,7 @@ class BatchFit:
         :param resume: a checkpoint to continue from.
         :raises ValueError: if it is of another run.
         """
-        snapshot, settings = None if resume is None else read_own_snapshot(resume, self.data.team), self.settings
+        snapshot, settings = None if resume is None else read_snapshot(resume, self.data), self.settings
         if snapshot is not None:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):

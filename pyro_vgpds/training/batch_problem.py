@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
@@ -15,7 +14,7 @@ from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
-from pyro_vgpds.training.problem import Values, copies, noise_parameters, put_back
+from pyro_vgpds.training.problem import Values, are_finite, copies, noise_parameters, put_back
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["BatchProblem", "unpacked"]
@@ -37,7 +36,6 @@ class BatchProblem:
         self.late = noise_parameters(self.model)
         self.best, self.best_bound = Values((), ()), -math.inf
         self.team = guide.data.team
-        self.frame_tensors: list[int] = []  # each process stores all of its own
         self._elbo = Collapsed_ELBO()
 
     def __enter__(self) -> BatchProblem:
@@ -51,6 +49,12 @@ class BatchProblem:
         """The current values; those of q(X) are not copied."""
         dual = [part.double() for part in self.guide.dual.tensors()]
         return Values(copies(self.parameters), (self.guide.eta, self.guide.lam, *dual, *self._factors()))
+
+    @property
+    def frame_tensors(self) -> list[int]:
+        """Which of the values have a row for each frame, in the last but one dimension: η, λ and the factors."""
+        count = len(self.parameters)
+        return [count, count + 1, *(count + 8 for _ in self._factors())]
 
     def _factors(self) -> list[Tensor]:
         """The factors of outputs that are not Gaussian, of all frames."""
@@ -93,9 +97,7 @@ class BatchProblem:
         self.natural.inducing_rate = rate
         bound = -float(self._elbo.loss_and_grads(self.model, self.guide, batch))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        finite = math.isfinite(bound) and all(
-            bool(torch.isfinite(g).all()) for g in (*gradients, *self.natural.derivatives())
-        )
+        finite = math.isfinite(bound) and are_finite([*gradients, *self.natural.derivatives()])
         self.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         return bound
 

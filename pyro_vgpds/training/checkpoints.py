@@ -11,14 +11,15 @@ from typing import Any, TypedDict, cast
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.team import ALONE, Team
-from pyro_vgpds.training.parts import check_parts, part_file, part_name, remove_old_parts, split_rows, unpack_parts
-from pyro_vgpds.training.settings import METHODS, ResumeError
+from pyro_vgpds.team import ALONE
+from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
+from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
 
-__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_own_snapshot", "read_snapshot", "write_checkpoint"]
+__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
 
 
 class Snapshot(TypedDict):
@@ -31,7 +32,7 @@ class Snapshot(TypedDict):
     best_bound: float
     history: list[list[float]]  #: step, seconds and bound of each record
     num_undone: int
-    loop: dict[str, Any]  #: the optimiser's state, as it stores it
+    loop: dict[str, Any]  #: the optimiser's state, as it stores it; "own" is that of the sequences of this process
     frame_tensors: list[int]  #: which tensors of ``state`` and ``best`` have a row for each frame
 
 
@@ -40,14 +41,12 @@ class Checkpoints:
 
     :param data: the sequences of this process. Several processes each write a part, see
         :mod:`pyro_vgpds.training.parts`. Default: one process writes everything.
-    :param team: the processes of a run in batches, without ``data``. Each has a snapshot of its own.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
     def __init__(
-        self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | None = None,
-        team: Team = ALONE,
-    ) -> None:  # fmt: skip
+        self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | SequenceDataset | None = None
+    ) -> None:
         if steps is not None:
             check_count("checkpoint_steps", steps)
         if seconds is not None:
@@ -57,8 +56,9 @@ class Checkpoints:
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
-        self.team = team if data is None else data.team
+        self.team = ALONE if data is None else data.team
         self.frames = None if data is None else data.num_frames
+        self._divided = data is not None and data.frame_team.size > 1
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -76,15 +76,18 @@ class Checkpoints:
             self._write(step, snapshot())
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        if self.team.size == 1:
-            write_checkpoint(self.path, snapshot)
-        else:
+        if self._divided:
             self._write_together(step, snapshot)
+        else:
+            with self.team.together():
+                if self.team.rank == 0:
+                    write_checkpoint(self.path, snapshot)
+            self.team.check()
         self._written, self._time = step, time.monotonic()
 
     def _write_together(self, step: int, snapshot: Snapshot) -> None:
         team, path = self.team, self.path
-        rest, rows = ({**snapshot, "state": []}, snapshot) if self.frames is None else split_rows(dict(snapshot))
+        rest, rows = split_rows(dict(snapshot))
         names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.frames)
         with team.together():
             write_checkpoint(path.absolute().parent / names[team.rank], rows)
@@ -115,33 +118,13 @@ def read_checkpoint(path: PathLike) -> Any:
         raise FileFormatError(f"{path} does not contain a checkpoint: {error!r}.") from None
 
 
-def read_snapshot(path: PathLike, data: Sequences) -> Snapshot:
+def read_snapshot(path: PathLike, data: Sequences | SequenceDataset) -> Snapshot:
     """The snapshot of a run, with the rows of the frames of this process.
 
     :param data: the sequences of this process.
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
     return cast(Snapshot, unpack_parts(Path(path), _checked(path), data, read_checkpoint))
-
-
-def read_own_snapshot(path: PathLike, team: Team = ALONE) -> Snapshot:
-    """The snapshot of a run in batches.
-
-    :param team: the processes, each of which has a snapshot of its own, with the order of its own sequences.
-    :raises FileFormatError: as :func:`read_snapshot`.
-    :raises ResumeError: if there were another number of processes.
-    """
-    content = _checked(path)
-    names = content.get("parts", [])
-    if len(names) != (0 if team.size == 1 else team.size):
-        raise ResumeError(
-            f"Cannot resume: the checkpoint {path} is of {max(1, len(names))} process{'es' * (len(names) > 1)}, but "
-            f"there are {team.size}. A run in batches continues with the same number of processes."
-        )
-    if team.size == 1:
-        return cast(Snapshot, content)
-    file = part_file(Path(path), names[team.rank])
-    return cast(Snapshot, _checked(file))
 
 
 def _checked(path: PathLike) -> dict[str, Any]:

@@ -144,32 +144,37 @@ class BatchSteps:
                 f"Cannot resume: batch_size, schedule, inducing_rate, the number of sequences and that of steps were "
                 f"{found} and are now {own}. With schedule='constant' the number of steps may differ."
             )
-        undo = None
+        undo, own = None, loop["own"]
         self.adam.load_state_dict(loop["adam"])
         if loop["undo"] is not None:
-            parameters, adam, dual, rows, *sites = loop["undo"]
+            (parameters, adam, dual), (rows, *sites) = loop["undo"], own["undo"]
             before = tuple(None if kept is None else Moments(int(kept[0]), kept[1], kept[2]) for kept in adam)
             undo = _Undo(parameters, before, unpacked(dual), rows.long(), *sites)
         visited, *numbers = loop["numbers"]
-        state = replace(BatchState(loop["order"].long(), visited, num_undone, *numbers), undo=undo)
-        torch.set_rng_state(loop["generator"])
+        state = replace(BatchState(own["order"].long(), visited, num_undone, *numbers), undo=undo)
+        torch.set_rng_state(own["generator"])
         self.problem.restore(values)  # last: what is wrong in the file leaves model and guide as they were
         return state
 
     def stored(self, state: BatchState) -> dict[str, Any]:
-        """The state for a checkpoint, besides the values."""
+        """The state for a checkpoint, besides the values. "own" is that of the sequences of this process."""
         undo: list[object] | None = None
         if state.undo is not None:
             adam = [None if kept is None else list(kept) for kept in state.undo.adam]
             dual = [part.double() for part in state.undo.dual.tensors()]
-            undo = [state.undo.parameters, adam, dual, *state.undo[3:]]
+            undo = [state.undo.parameters, adam, dual]
+        own = {
+            "order": state.order,
+            "position": [state.visited % self.batches.num_batches, self.batches.num_batches],
+            "generator": torch.get_rng_state(),
+            "undo": None if state.undo is None else list(state.undo[3:]),
+        }
         return {
             "batches": self.batches.stored(self.settings.num_steps),
-            "order": state.order,
             "numbers": [state.visited, state.bound, state.length, state.sum, state.mean, state.quiet, state.level],
             "adam": self.adam.state_dict(),
             "undo": undo,
-            "generator": torch.get_rng_state(),
+            "own": own,
         }
 
     def step(self, state: BatchState) -> BatchState:

@@ -16,25 +16,32 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.team import ProcessError
+from pyro_vgpds.training.batch_parts import regrouped
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["check_parts", "part_file", "part_name", "remove_old_parts", "split_rows", "unpack_parts"]
 
 Reader: TypeAlias = Callable[[Path], Any]
+_Data: TypeAlias = Sequences | SequenceDataset
 _LISTS = ("state", "best")  # of a snapshot, whose tensors may have a row for each frame
 
 
-def split_rows(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
-    """A snapshot without the rows of frames, and these rows."""
-    rows = {name: [content[name][i] for i in content["frame_tensors"]] for name in _LISTS}
+def split_rows(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A snapshot without what belongs to the sequences of this process, and this: the rows of frames, and of the
+    optimiser's state what it stores as "own".
+    """
+    places = content["frame_tensors"]
+    part: dict[str, Any] = {name: [content[name][i] for i in places if content[name]] for name in _LISTS}
     rest = dict(content)
     for name in _LISTS:
-        rest[name] = [x[:0] if i in content["frame_tensors"] else x for i, x in enumerate(content[name])]
-    return rest, rows
+        rest[name] = [_frames(x, 0, 0) if i in places else x for i, x in enumerate(content[name])]
+    rest["loop"] = {key: value for key, value in content["loop"].items() if key != "own"}
+    return rest, {**part, "own": content["loop"].get("own")}
 
 
 def part_name(path: Path, step: int, rank: int) -> str:
@@ -81,7 +88,7 @@ def check_parts(path: Path, names: list[str]) -> None:
         )
 
 
-def unpack_parts(path: Path, content: dict[str, Any], data: Sequences, read: Reader) -> dict[str, Any]:
+def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader) -> dict[str, Any]:
     """A snapshot with the rows of this process, for data that may be shared by another number of processes.
 
     :param path: the checkpoint.
@@ -91,38 +98,62 @@ def unpack_parts(path: Path, content: dict[str, Any], data: Sequences, read: Rea
     :raises ResumeError: if the checkpoint is of other frames.
     :raises FileFormatError: if a part is missing or not as expected.
     """
-    names, frames = content.get("parts", []), content.get("frames", [])
-    first, stop = _own_rows(data)
-    if "parts" not in content:  # of one process
-        return content if data.team.size == 1 else _sliced(content, first, stop, data)
-    if not _are_parts(names, frames):
-        raise FileFormatError(f"{path} is not a checkpoint of fit: it has other parts, {names!r:.80}.")
-    if sum(frames) != _total(data):
-        raise ResumeError(f"Cannot resume: the checkpoint has {sum(frames)} frames, but the data have {_total(data)}.")
+    first, stop = data.offset, data.offset + data.num_frames
+    if "parts" in content:
+        rest, names, frames = content, content["parts"], content.get("frames", [])
+        if not _are_parts(names, frames):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: it has other parts, {names!r:.80}.")
+    elif data.frame_team.size == 1:
+        return content
+    else:  # of one process
+        if "frame_tensors" not in content:
+            raise ResumeError("Cannot resume with several processes: the checkpoint is of an earlier version.")
+        if len(content["best"]) not in (0, len(content["state"])):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: it has another number of best values.")
+        rest, whole = split_rows(content)
+        tensors = [x for name in _LISTS for x in whole[name]]
+        names, frames = [path.name], [x.shape[-2] if x.dim() > 1 else len(x) for x in tensors[:1]]
+        if any(not _has_frames(x, frames[0]) for x in tensors):
+            raise FileFormatError(f"{path} is not a checkpoint of fit: its tensors have different numbers of frames.")
+    if sum(frames) != total_frames(data):
+        raise ResumeError(
+            f"Cannot resume: the checkpoint has {sum(frames)} frames, but the data have {total_frames(data)}."
+        )
     found: dict[str, list[list[Tensor]]] = {name: [[] for _ in content["frame_tensors"]] for name in _LISTS}
-    begin = 0
+    now, begin, owns = data.frame_team.gather(data.num_frames), 0, []
     for name, count in zip(names, frames, strict=True):
         low, high = max(first, begin), min(stop, begin + count)
-        if low < high:
-            _add(found, _read_part(path, name, count, read), low - begin, high - begin)
+        if low < high or ("batches" in rest["loop"] and now != frames):  # of batches, what each process visited
+            part = _read_part(path, name, count, read) if rest is content else whole
+            _add(found, part, low - begin, max(low, high) - begin)
+            owns.append(part["own"])
         begin += count
-    new = dict(content)
+    new = dict(rest)
     for name in _LISTS:
-        values = list(content[name])
+        values = list(rest[name])
         for i, pieces in zip(content["frame_tensors"], found[name], strict=True):
-            values[i] = torch.cat(pieces)
+            if values:
+                values[i] = torch.cat(pieces, -2)
         new[name] = values
+    if "batches" in rest["loop"]:
+        new["loop"] = {**rest["loop"], "own": owns[0] if now == frames else _regrouped(path, owns, frames, data)}
     return new
 
 
-def _own_rows(data: Sequences) -> tuple[int, int]:
-    """The first row of this process among the frames of all processes, and the row after the last."""
-    offset = data.offset if isinstance(data, Shard) else 0
-    return offset, offset + data.num_frames
+def _regrouped(path: Path, owns: list[Any], frames: list[int], data: _Data) -> dict[str, Any]:
+    if not isinstance(data, SequenceDataset):
+        raise ResumeError("Cannot resume: the checkpoint is of a run in batches. Give its batch_size.")
+    try:
+        return regrouped(owns, frames, data)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, ResumeError):
+            raise
+        raise FileFormatError(f"{path} is not a checkpoint of fit: {error!r}.") from None
 
 
-def _total(data: Sequences) -> int:
-    return data.total_frames if isinstance(data, Shard) else data.num_frames
+def total_frames(data: _Data) -> int:
+    """The number of frames in all processes that have the data together."""
+    return data.num_frames if isinstance(data, Sequences) and not isinstance(data, Shard) else data.total_frames
 
 
 def _are_parts(names: object, frames: object) -> bool:
@@ -132,32 +163,25 @@ def _are_parts(names: object, frames: object) -> bool:
     return plain and all(isinstance(count, int) and count > 0 for count in frames)
 
 
-def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, list[Tensor]]:
+def _read_part(path: Path, name: str, count: int, read: Reader) -> dict[str, Any]:
     file = part_file(path, name)
     part = read(file)
-    good = isinstance(part, dict) and part.keys() == set(_LISTS)
-    if not good or any(not isinstance(x, Tensor) or len(x) != count for rows in part.values() for x in rows):
+    good = isinstance(part, dict) and part.keys() == {*_LISTS, "own"}
+    if not good or any(not _has_frames(x, count) for name in _LISTS for x in part[name]):
         raise FileFormatError(f"{file} is not the part of a checkpoint with {count} frames.")
     return part
 
 
-def _add(found: dict[str, list[list[Tensor]]], part: dict[str, list[Tensor]], low: int, high: int) -> None:
+def _add(found: dict[str, list[list[Tensor]]], part: dict[str, Any], low: int, high: int) -> None:
     for name in _LISTS:
-        for pieces, rows in zip(found[name], part[name], strict=True):
-            pieces.append(rows[low:high])
+        for pieces, rows in zip(found[name], part[name], strict=bool(part[name])):
+            pieces.append(_frames(rows, low, high))
 
 
-def _sliced(content: dict[str, Any], first: int, stop: int, data: Sequences) -> dict[str, Any]:
-    if "frame_tensors" not in content:
-        raise ResumeError("Cannot resume with several processes: the checkpoint is of an earlier version.")
-    new = dict(content)
-    for name in _LISTS:
-        values = list(content[name])
-        for i in content["frame_tensors"]:
-            if len(values[i]) != _total(data):
-                raise ResumeError(
-                    f"Cannot resume: the checkpoint has {len(values[i])} frames, but the data have {_total(data)}."
-                )
-            values[i] = values[i][first:stop]
-        new[name] = values
-    return new
+def _frames(x: Tensor, first: int, stop: int) -> Tensor:
+    """Some of the frames of a tensor (..., N, Q)."""
+    return x[..., first:stop, :]
+
+
+def _has_frames(x: object, count: int) -> bool:
+    return isinstance(x, Tensor) and x.dim() > 1 and x.shape[-2] == count

@@ -13,16 +13,16 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import strict_rounding
-from pyro_vgpds.mapping.output_sites import OutputSites
+from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
 from pyro_vgpds.team import Team
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Trained", "Values", "copies", "noise_parameters", "put_back"]
+__all__ = ["NO_START", "Problem", "Trained", "Values", "are_finite", "copies", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
@@ -118,7 +118,7 @@ class Problem:
 
     @property
     def frame_tensors(self) -> list[int]:
-        """Which of the values, parameters and then sites, have a row for each frame."""
+        """Which of the values, parameters and then sites, have a row for each frame, in the last but one dimension."""
         own, count = {id(p) for p in self.guide.frame_parameters}, len(self.parameters)
         sites = range(count, count + (0 if self.natural is None else 2) + (self.outputs is not None))
         return [*(i for i, p in enumerate(self.parameters) if id(p) in own), *sites]
@@ -168,7 +168,7 @@ class Problem:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self.natural is not None:
             gradients += self.natural.derivatives()
-        finite = math.isfinite(bound) and _are_finite(gradients)
+        finite = math.isfinite(bound) and are_finite(gradients)
         self.data.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         values = self.values()
         if bound > self.best_bound or self.random:
@@ -186,8 +186,11 @@ class Problem:
         return tolerance * max(abs(bound), self._observed)
 
 
-def _are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers."""
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers.
+
+    :param tensors: of the same dtype.
+    """
     return not tensors or bool(torch.isfinite(torch.cat([x.flatten() for x in tensors])).all())
 
 

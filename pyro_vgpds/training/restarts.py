@@ -12,9 +12,10 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, sites_of
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
 from pyro_vgpds.training.problem import Problem, copies, put_back
 from pyro_vgpds.training.processes import can_fork, in_processes
@@ -77,7 +78,9 @@ class Runs:
         """The best of several runs, the first of which has the current inducing inputs."""
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
-        starts += [kmeans(self.model.start.x, self.model.num_inducing, team=self.data.team) for _ in range(count - 1)]
+        for _ in range(count - 1):
+            centres = kmeans(self.model.start.x, self.model.num_inducing, team=self.data.frame_team)
+            starts.append(self.data.column_team.broadcast(centres))
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)

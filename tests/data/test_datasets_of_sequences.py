@@ -56,6 +56,38 @@ def test_batches_of_sequences_equal_those_of_a_dataset():
     assert SequenceDataset(data).sequences() is data
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gap", [False, True])
+def test_groups_of_a_batch_are_those_of_its_own_sequences(dtype, gap):
+    """Data without gaps are centred and scaled once for all batches."""
+    source = Counting()
+    if gap:
+        source.items[2][1][1, 0] = np.nan
+    t, y = [t for t, _ in source.items], [y for _, y in source.items]
+    some = SequenceDataset(Sequences(t, y, dtype=dtype)).sequences([2, 0])
+    other = Sequences([t[2], t[0]], [y[2], y[0]], dtype=dtype)
+    mean, scale = torch.tensor([0.1, -0.2, 0.3], dtype=dtype), torch.tensor([1.0, 0.5, 2.0], dtype=dtype)
+    for _ in range(2):  # the second time from memory
+        found, wanted = some.groups(mean, scale, columns=True), other.groups(mean, scale, columns=True)
+        for name in ("columns", "rows", "square", "factor", "of_column", "log_scale", "order", "squares", "counts"):
+            assert torch.allclose(getattr(found, name), getattr(wanted, name), rtol=1e-6, atol=0.0), name
+        assert (found.mask is None) is (not gap)
+        assert found.widths == wanted.widths
+        mean = mean + 1.0
+    for name in ("output_means", "output_variances", "output_counts"):
+        assert torch.equal(getattr(some, name), getattr(other, name))
+    assert torch.equal(some.mask(), other.mask())
+    assert torch.equal(some.y.nan_to_num(), other.y.nan_to_num())
+    assert (some.num_observed, some.num_missing) == (other.num_observed, other.num_missing)
+    longer, wanted = some.joined(other), other.joined(other)
+    assert torch.allclose(longer.groups(mean, scale, True).factor, wanted.groups(mean, scale, True).factor)
+    inner = SequenceDataset(some).sequences([1])
+    assert torch.equal(inner.output_means, SequenceDataset(other).sequences([1]).output_means)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        some.nothing  # noqa: B018
+    assert some.groups(mean, scale).rows.tolist() == other.groups(mean, scale).rows.tolist()
+
+
 def test_batches_have_almost_the_same_size_and_each_sequence_once():
     many = SequenceDataset([([0.0], [[float(i)]]) for i in range(10)])
     order = torch.randperm(10)

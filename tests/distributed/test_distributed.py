@@ -31,6 +31,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 LENGTHS = (7, 4, 1, 9, 6)
 SAME = 1e-10
+WHOLE = {"batch_size": len(LENGTHS), "schedule": "constant", "learning_rate": 0.01}  # all sequences in a batch
 
 
 def run(count: int, folder: Path, *checks: str) -> None:
@@ -61,25 +62,34 @@ def one(folder):
     data = make_data(LENGTHS)
     model, guide = make_model(data, noise=0.3, jitter=1e-2)
     fit(model, guide, data, num_steps=7, warmup=1, checkpoint=folder / "of 1")
+    model, guide = make_model(data, noise=0.3, jitter=1e-2)
+    fit(model, guide, data, num_steps=7, warmup=1, checkpoint=folder / "all of 1", **WHOLE)
+    content = read_checkpoint(folder / "of 1")
+    content["best"][content["frame_tensors"][0]] = torch.zeros(4, 2)
+    write_checkpoint(folder / "ragged", content)
 
 
 @pytest.fixture(scope="module")
 def two(folder, one):
     every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
-    every += "dates batches direct_batches batch_fits single_sequences"
+    every += "dates batches direct_batches batch_fits single_sequences likelihoods likelihood_batches drawn_batches "
+    every += "likelihood_checkpoints batch_checkpoints column_gradients column_fits column_starts column_checkpoints "
+    every += "column_errors"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
 def three(folder, two):
-    kept = two("checkpoints")  # its files are written again
+    kept = two("checkpoints"), two("batch_checkpoints")  # their files are written again
     other = folder / "three"
     other.mkdir()
     for file in folder.iterdir():
-        if file.name.startswith("of "):
+        if file.name.startswith(("of ", "all of ")):
             (other / file.name).write_bytes(file.read_bytes())
-    run(3, other, "gradients", "natural", "trained", "starts", "checkpoints", "batches")
+    every = "gradients natural trained starts checkpoints batches likelihoods batch_checkpoints column_gradients "
+    every += "column_fits"
+    run(3, other, *every.split())
     return lambda check: [json.loads((other / f"{check} {rank}.json").read_text()) for rank in range(3)], kept
 
 
@@ -103,13 +113,21 @@ def largest(found) -> float:
         "batches",
         "direct_batches",
         "single_sequences",
+        "likelihoods",
+        "likelihood_batches",
+        "drawn_batches",
+        "column_gradients",
+        "column_fits",
+        "column_starts",
     ],
 )
 def test_two_processes_are_one(two, check):
     assert largest(two(check)) < SAME
 
 
-@pytest.mark.parametrize("check", ["gradients", "natural", "trained", "starts", "batches"])
+@pytest.mark.parametrize(
+    "check", ["gradients", "natural", "trained", "starts", "batches", "likelihoods", "column_gradients", "column_fits"]
+)
 def test_three_processes_are_one(three, check):
     assert largest(three[0](check)) < SAME
 
@@ -122,9 +140,51 @@ def test_fit_in_batches(folder, two):
     assert resumed == never  # the same bits
     assert read == pytest.approx(never, rel=1e-10)  # from a dataset of each process
     data = make_data(LENGTHS)
-    path = folder / "batches of 2"
-    with pytest.raises(ValueError, match="is of 2 processes, but there are 1"):
-        fit(*make_model(data), data, batch_size=3, resume=path)
+    options = {"batch_size": 3, "schedule": "constant", "warmup": 0}
+    one = fit(*make_model(data, noise=0.3, jitter=1e-2), data, num_steps=6, resume=folder / "batches of 2", **options)
+    assert len(one.history) == 7
+    assert one.bound == pytest.approx(never, rel=0.05)  # the batches are others
+
+
+def test_a_checkpoint_has_the_factors_of_outputs(two):
+    first, second = two("likelihood_checkpoints")
+    assert first == second
+    assert first[0] == first[1]  # the same bits
+
+
+def test_a_checkpoint_of_columns(folder, two):
+    first, second = two("column_checkpoints")
+    never, stopped, resumed = first
+    assert first == second
+    assert never == resumed != stopped  # the same bits
+    data = make_data(LENGTHS, 40)
+    model, guide = make_model(data, noise=0.3, jitter=1e-2)
+    one = fit(model, guide, data, num_steps=9, warmup=1, resume=folder / "columns")
+    assert one.bound == pytest.approx(never, rel=1e-9)
+
+
+COLUMN_ERRORS = {
+    "few": "ProcessError: data has 1 output for 2 processes",
+    "times": "ProcessError: the times of data must be the same in all processes",
+    "twice": "ValueError: data is shared with the other processes already",
+    "lags": r"ValueError: data must be Sequences\(t, y\) without lags and exposure to divide columns, but it has lags",
+    "lagged": r"ValueError: lagged\(\) needs all columns of the data in one process",
+    "joined": "ValueError: columns that were shared with other processes cannot be joined",
+    "dataset": r"ValueError: columns=True needs Sequences\(t, y\)",
+    "batches": "ValueError: data, read as SequenceDataset.*: batches need sequences with all their columns",
+    "likelihood": r"ValueError: a model with StudentT\(.*\) needs all columns in each process",
+    "encoder": "ValueError: outputs 0 to 7 were asked for, but this process has",
+    "read": "ValueError: outputs 0 to 7 were asked for, but this process has . to .: the columns are divided between 2",
+    "posterior": "ValueError: predictions need the sequences of all processes in one",
+    "callback": "ZeroDivisionError: division by zero|ProcessError: another process failed. process 0 of 2: ZeroDiv",
+}
+
+
+@pytest.mark.parametrize("name", COLUMN_ERRORS)
+def test_errors_of_columns(two, name):
+    for found in two("column_errors"):
+        assert found.keys() == COLUMN_ERRORS.keys()
+        assert re.match(COLUMN_ERRORS[name], found[name])
 
 
 def test_numerical_error_of_one_undoes_the_step_of_all(two):
@@ -138,17 +198,20 @@ def test_restarts(two):
     assert first == second
 
 
-def test_checkpoints(folder, two, three):
-    for found in (*two("checkpoints"), *three[0]("checkpoints")):
+@pytest.mark.parametrize(
+    ("check", "name", "options"), [("checkpoints", "of", {}), ("batch_checkpoints", "all of", WHOLE)]
+)
+def test_checkpoints(folder, two, three, check, name, options):
+    for found in (*two(check), *three[0](check)):
         whole, exact, bounds = found
         assert exact  # the same bits, with the same number of processes
         assert bounds[0][1] == whole
         assert all(bound == pytest.approx(whole, rel=1e-9) for _, bound in bounds)
-    assert {name for name, _ in three[0]("checkpoints")[0][2]} == {"of 1", "of 2", "of 3"}
+    assert {path for path, _ in three[0](check)[0][2]} == {f"{name} 1", f"{name} 2", f"{name} 3"}
     data = make_data(LENGTHS)
-    for path, whole in ((folder / "of 2", two("checkpoints")[0][0]), (folder / "three" / "of 3", None)):
+    for path, whole in ((folder / f"{name} 2", two(check)[0][0]), (folder / "three" / f"{name} 3", None)):
         model, guide = make_model(data, noise=0.3, jitter=1e-2)
-        bound = fit(model, guide, data, num_steps=12, warmup=1, resume=path).bound
+        bound = fit(model, guide, data, num_steps=12, warmup=1, resume=path, **options).bound
         assert whole is None or bound == pytest.approx(whole, rel=1e-9)
 
 
@@ -162,7 +225,7 @@ def test_parts_of_checkpoints(folder, two, tmp_path):
     other = make_data((7, 4))
     with pytest.raises(ValueError, match="the checkpoint has 27 frames, but the data have 11"):
         fit(*make_model(other), other, num_steps=12, warmup=1, resume=path)
-    write_checkpoint(tmp_path / names[1], {"state": [], "best": [torch.zeros(3, 2)]})
+    write_checkpoint(tmp_path / names[1], {"state": [], "best": [torch.zeros(3, 2)], "own": None})
     with pytest.raises(FileFormatError, match="is not the part of a checkpoint with 15 frames"):
         fit(model, guide, data, num_steps=12, warmup=1, resume=path)
     (tmp_path / names[1]).unlink()
@@ -192,16 +255,13 @@ ERRORS = {
     "type": r"TypeError: data must be Sequences\(t, y\), but got list",
     "settings": "ProcessError: the settings of fit must be the same in all processes",
     "batch settings": "ProcessError: the settings of fit must be the same in all processes",
-    "batch checkpoint": "ResumeError: Cannot resume: the checkpoint .* is of 1 process, but there are 2",
+    "batch checkpoint": "ResumeError: Cannot resume: learning_rate was 0.07 and is now 0.1",
+    "resumed batches": "ResumeError: Cannot resume: the checkpoint is of a run in batches. Give its batch_size",
+    "ragged": "FileFormatError: .*ragged is not a checkpoint of fit: its tensors have different numbers of frames",
     "explicit": "TypeError: the parts of an AutoExplicit cannot be gathered. Give guide.collapsed",
     "part": r"ValueError: part needs all sequences in one process, but data is shared by 2.*gather\(guide.collapsed",
     "frames": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
     "frames of a dataset": r"ValueError: source must be in one process, but is shared by 2. Give the sequence that",
-    **{
-        f"poisson {name}": r"ValueError: data is shared by 2 processes, but a model with the likelihood Poisson\(.*\) "
-        "needs data in one: .* Give all sequences to one process"
-        for name in ("guide", "batch", "fit", "collapsed")
-    },
     "datasets": "ProcessError: data must be Sequences in all processes, or a SequenceDataset in all of them",
     "other datasets": "ProcessError: the number of outputs must be the same in all processes, but process 0 has 5",
     "dataset twice": "ValueError: data is shared with the other processes already",
@@ -213,7 +273,8 @@ ERRORS = {
     "resume": "FileNotFoundError",
     "wrapped": r"RuntimeError: the collapsed bound cannot be trained with DistributedDataParallel.*distributed.shard",
     "warned": "IndependentWarning: torch.distributed has 2 processes, but the data are not shared",
-    "counts": "ValueError: Poisson.. needs data in one process",
+    "counts": r"(ProcessError: another process failed. process 1 of 2: )?ValueError: data has -1 in output 0",
+    "functions": "ValueError: several processes cannot train a guide with a site 'f' of its own",
     "drawn": "the data are shared by several processes, which Collapsed_ELBO supports",
     "guide": "TypeError: training by several processes needs an AutoOpperArchambeau",
     "site": "ValueError: several processes cannot train a model with the observed site 'more'",

@@ -6,26 +6,22 @@ from __future__ import annotations
 import json
 import sys
 import time
-import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
+import column_checks  # noqa: F401
+import likelihood_checks  # noqa: F401
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from problems import make_data, make_model
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import Adam
+from shared import CASES, CHECKS, FEW, FOLDER, LENGTHS, check, difference, problem, sites_of
 
-warnings.simplefilter("error")
-sys.path.insert(0, str(Path(__file__).parents[1]))
-torch.set_default_dtype(torch.float64)
-torch.set_num_threads(1)
-
-from problems import make_data, make_model  # noqa: E402
-
-from pyro_vgpds import (  # noqa: E402
+from pyro_vgpds import (
     VGPDS,
     AmortizedOpperArchambeau,
     AutoExplicit,
@@ -42,49 +38,9 @@ from pyro_vgpds import (  # noqa: E402
     fit,
     save,
 )  # fmt: skip
-from pyro_vgpds.data import FrameDataset  # noqa: E402
-from pyro_vgpds.inference import streaming  # noqa: E402
-from pyro_vgpds.inference.direct import is_plain  # noqa: E402
-
-FOLDER = Path(sys.argv[1])
-LENGTHS = (7, 4, 1, 9, 6)
-CHECKS = {}
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def difference(found, wanted):
-    """The largest relative difference of tensors."""
-    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-300)) for a, b in zip(found, wanted, strict=True))
-
-
-def sites_of(guide):
-    return [guide.mean_bar.detach(), guide.lam.detach()]
-
-
-def problem(missing=0.0, noise=0.3, outputs=5, **options):
-    """A model with a guide for all data and its part; both guides have the same sites."""
-    pyro.clear_param_store()
-    whole = make_data(LENGTHS, outputs, missing)
-    model, guide = make_model(whole, noise=noise, jitter=1e-2, **options)
-    data = distributed.shard(whole)
-    rows = slice(data.offset, data.offset + data.num_frames)
-    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach()[rows], lam=guide.lam.detach()[rows])
-    return model, guide, whole, part, data, rows
-
-
-CASES = {
-    "complete": {},
-    "missing": {"missing": 0.2},
-    "wide": {"outputs": 40},  # more outputs than frames
-    "wide, missing": {"outputs": 60, "missing": 0.01},
-    "noises": {"noise": torch.linspace(0.3, 0.6, 5)},
-    "noises, missing": {"noise": torch.linspace(0.3, 0.6, 5), "missing": 0.2},
-}
-FEW = {name: CASES[name] for name in ("complete", "noises, missing")}
+from pyro_vgpds.data import FrameDataset
+from pyro_vgpds.inference import streaming
+from pyro_vgpds.inference.direct import is_plain
 
 
 @check
@@ -261,28 +217,40 @@ def restarts(rank):
     return [result.bound, float(model.inducing.detach().sum())]
 
 
-@check
-def checkpoints(rank):
-    """A run that continues from a checkpoint is the run that was never stopped."""
+def continued(name, steps, **options):
+    """A run that continues from a checkpoint, of any number of processes, is the run that was never stopped."""
     model, _, _, part, data, _ = problem()
     start = {k: v.clone() for k, v in model.state_dict().items()}
     sites = part.mean_bar.detach().clone(), part.lam.detach().clone()
-    whole = fit(model, part, data, num_steps=12, warmup=1)
+    pyro.set_rng_seed(7 + data.team.rank)
+    whole = fit(model, part, data, num_steps=12, warmup=1, **options)
     wanted = [v.clone() for v in model.state_dict().values()]
     bounds = []
-    for path in (FOLDER / f"of {data.team.size}", FOLDER / "of 1", FOLDER / "of 2", FOLDER / "of 3"):
-        if path.name == f"of {data.team.size}" and not bounds:
+    for path in (FOLDER / f"{name} {data.team.size}", *(FOLDER / f"{name} {count}" for count in (1, 2, 3))):
+        if path.name == f"{name} {data.team.size}" and not bounds:
             model.load_state_dict(start)
             part.set(*sites)
-            fit(model, part, data, num_steps=7, warmup=1, checkpoint=path, checkpoint_steps=3)
+            pyro.set_rng_seed(7 + data.team.rank)
+            fit(model, part, data, num_steps=steps, warmup=1, checkpoint=path, checkpoint_steps=3, **options)
         if not path.exists():
             continue
         model.load_state_dict(start)
         part.set(*sites)
-        bounds.append([path.name, fit(model, part, data, num_steps=12, warmup=1, resume=path).bound])
+        bounds.append([path.name, fit(model, part, data, num_steps=12, warmup=1, resume=path, **options).bound])
         if len(bounds) == 1:
             exact = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), wanted, strict=True))
     return [whole.bound, exact, bounds]
+
+
+@check
+def checkpoints(rank):
+    return continued("of", 7)
+
+
+@check
+def batch_checkpoints(rank):
+    """With all sequences in a batch the order of the sequences does not count."""
+    return continued("all of", 7, batch_size=len(LENGTHS), schedule="constant", learning_rate=0.01)
 
 
 @check
@@ -455,26 +423,22 @@ def errors(rank):
 
     def counts():
         y = [np.ones((n, 2)) for n in LENGTHS]
-        y[0][0] = 2.0
+        y[-1][0] = -1.0  # of the last process
         VGPDS.from_data(distributed.shard(Sequences([np.arange(n) for n in LENGTHS], y)), likelihood="poisson")
 
-    def poisson():
-        y = np.random.default_rng(rank).poisson(3.0, (12, 2)).astype(float)
-        own = Sequences([np.arange(6)] * 2, [y[:6], y[6:]])
-        model = VGPDS.from_data(own, latent_dim=1, num_inducing=3, likelihood="poisson")
-        return model, distributed.share(SequenceDataset(own))
+    def functions():
+        y = [np.arange(2.0 * n).reshape(n, 2) for n in LENGTHS]
+        own = distributed.shard(Sequences([np.arange(n) for n in LENGTHS], y))
+        pyro.clear_param_store()
+        counted = VGPDS.from_data(own, latent_dim=1, num_inducing=3, likelihood="poisson")
+        path = AutoOpperArchambeau(counted)
 
-    def poisson_batch():
-        model, many = poisson()
-        model(many.batch([0]))
+        def guide(data):
+            path(data)
+            pyro.sample("f", dist.Normal(torch.zeros(own.num_frames, 2), 1.0).to_event(2))
 
-    def poisson_fit():
-        model, many = poisson()
-        fit(model, AutoOpperArchambeau(model), many, batch_size=2)
-
-    def poisson_collapsed():
-        model, many = poisson()
-        AutoExplicit.from_collapsed(AutoOpperArchambeau(model), many)
+        guide.frame_parameters = path.frame_parameters
+        Collapsed_ELBO().loss(counted, guide, own)
 
     def drawn():
         pyro.clear_param_store()
@@ -502,14 +466,12 @@ def errors(rank):
         "settings": lambda: fit(model, part, shared, num_steps=5 + rank),
         "batch settings": lambda: fit(model, part, shared, batch_size=3 + rank),
         "batch checkpoint": lambda: fit(model, part, shared, batch_size=3, resume=FOLDER / "of 1"),
+        "resumed batches": lambda: fit(model, part, shared, resume=FOLDER / "all of 1"),
+        "ragged": lambda: fit(model, part, shared, num_steps=9, resume=FOLDER / "ragged"),
         "explicit": lambda: distributed.gather(AutoExplicit(model, shared, start=tuple(sites_of(part))), shared),
         "part": lambda: AutoExplicit(model, shared, start=tuple(sites_of(part))).part([0]),
         "frames": lambda: FrameDataset(shared),
         "frames of a dataset": lambda: FrameDataset(distributed.share(SequenceDataset(few))),
-        "poisson guide": lambda: AutoExplicit(*poisson()),
-        "poisson batch": poisson_batch,
-        "poisson fit": poisson_fit,
-        "poisson collapsed": poisson_collapsed,
         "datasets": lambda: distributed.share(SequenceDataset(few) if rank else few),
         "other datasets": lambda: distributed.share(SequenceDataset(other)),
         "dataset twice": lambda: distributed.share(distributed.share(SequenceDataset(data))),
@@ -522,6 +484,7 @@ def errors(rank):
         "wrapped": wrapped,
         "warned": warned,
         "counts": counts,
+        "functions": functions,
         "drawn": drawn,
         "guide": other_guide,
         "site": other_site,
