@@ -99,6 +99,12 @@ class MappingValue:
         """Ψ2, (..., C, M, M). Parameters as in :class:`MappingValue`."""
         raise undefined(self, "psi2(mean, variance, z, mask)")
 
+    def has_loops(self, z: Tensor) -> bool:
+        """Whether Ψ2 is computed by compiled loops, which have their own threads. Parameters as in
+        :class:`MappingValue`.
+        """
+        return False
+
     def psi1_y_psi2(
         self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
