@@ -22,16 +22,8 @@ from pyro_vgpds.mapping import native
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "MappingValue",
-    "Psi",
-    "cross_psi2",
-    "exp_sum",
-    "expect",
-    "masked_sum",
-    "midpoint_sum",
-    "observe",
-    "register_psi2",
-]
+    "MappingValue", "Psi", "cross_psi2", "exp_sum", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
+]  # fmt: skip
 
 _TILE = 1 << 17  # numbers in a tile of exp_sum, so that it stays in cache
 _LOG2E = math.log2(math.e)
