@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-__all__ = ["LOOP_WORK", "chunks", "keep_memory", "loop_threads", "open_library", "run", "start"]
+__all__ = [
+    "LOOP_WORK", "Loop", "added", "chunks", "keep_memory", "loop_threads", "open_library", "pointer", "run",
+    "run_loops", "start",
+]  # fmt: skip
 
 #: multiply-adds of a compiled loop for each thread: tenths of a millisecond, several times what a thread takes to start
 LOOP_WORK = 4e6
@@ -130,6 +133,44 @@ def run(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], wo
     :func:`start`.
     """
     return start(call, inputs, outputs, work)()
+
+
+class Loop(NamedTuple):
+    """A compiled loop over rows, which can be divided into ranges of them."""
+
+    call: Callable[[tuple[int, int], Any], int]  #: does a range with its own outputs; nonzero if memory ran out
+    make_outputs: Callable[[], Any]  #: the outputs of one range
+    result: Callable[[list[Any]], Any]  #: what the outputs of all ranges, in their order, give
+    work: float  #: multiply-adds of all rows
+
+
+def run_loops(count: int, unit: int, loops: Sequence[Loop], shared: bool = False) -> list[Any]:
+    """The results of loops over the same rows, of which each may need what those before it wrote for the same rows.
+
+    The loops are divided together, so that threads wait for each other only once. Parameters as in :func:`chunks`.
+
+    :raises MemoryError: if there is not enough memory.
+    """
+    work = sum(loop.work for loop in loops)
+    ranges = chunks(count, unit, work, shared)
+    outputs = [[loop.make_outputs() for loop in loops] for _ in ranges]
+
+    def call(range_: tuple[int, int], own: list[Any]) -> bool:
+        return any(loop.call(range_, each) for loop, each in zip(loops, own, strict=True))
+
+    if any(run(call, ranges, outputs, work)):
+        raise MemoryError("a compiled loop ran out of memory")
+    return [loop.result([own[i] for own in outputs]) for i, loop in enumerate(loops)]
+
+
+def added(outputs: Sequence[Sequence[Any]]) -> torch.Tensor:
+    """The sum of the last outputs of all ranges, in the order of the rows, so that threads do not change it."""
+    return functools.reduce(torch.Tensor.add_, (own[-1] for own in outputs))
+
+
+def pointer(x: torch.Tensor | None) -> int:
+    """The address of the numbers; 0 for None."""
+    return 0 if x is None else x.data_ptr()
 
 
 @functools.cache

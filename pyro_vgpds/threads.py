@@ -3,10 +3,12 @@
 
 Several threads divide the work, but they wait for each other at each of many small operations. A problem of 100 frames
 takes many times the CPU time on two threads that it takes on one, and more wall time as well. The rule is one thread
-for each :data:`WORK_PER_THREAD` multiply-adds of an evaluation of the bound (``python -m benchmarks.threads``).
+for each :data:`WORK_PER_THREAD` multiply-adds of torch's operations in an evaluation of the bound
+(``python -m benchmarks.threads``).
 
 Compiled loops, which do most of the work in one piece, divide it from much smaller sizes on
-(:data:`pyro_vgpds.compiled.LOOP_WORK`), on up to as many threads as torch is set to.
+(:data:`pyro_vgpds.compiled.LOOP_WORK`), on up to as many threads as torch is set to. What they do in training does not
+count for the rule: torch's threads, which wait for their next operation by running in circles, would be in their way.
 
 The environment variable ``PYRO_VGPDS_THREADS`` replaces the rule: a number is the largest number of threads for any
 size, and 0 leaves torch's setting as it is.
@@ -67,12 +69,13 @@ def bound_work(
 
 
 def sizes_work(model: object, data: Sequences) -> float:
-    """:func:`bound_work` before the model has been called: without the temporal covariance, whose form is not known.
+    """:func:`bound_work` before the model has been called: without the temporal covariance and the pairs of inducing
+    variables, because it is not known how they are computed.
 
     :param model: sizes that it does not have count as 1.
     """
     latent_dim, num_inducing = (int(getattr(model, name, 1)) for name in ("latent_dim", "num_inducing"))
-    return bound_work(data.num_frames, data.num_outputs, latent_dim, num_inducing)
+    return bound_work(data.num_frames, data.num_outputs, latent_dim, num_inducing, pair_work=0)
 
 
 class _Setting:

@@ -29,6 +29,7 @@ pytestmark = [
 DRIVER = """
 import random, sys
 import torch
+from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
@@ -69,6 +70,14 @@ for _ in range(int(sys.argv[1])):
     wanted = torch.autograd.grad(terms, leaves, g)
     more = (*g[:2], torch.zeros(N, Q))
     for one, other in zip(rows.backward(mu, r, z, torch.ones(Q), found.psi1, g[2], more), wanted, strict=False):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+    R = dice.randrange(1, 90)
+    y, grad = torch.randn(N, R).tril(dice.randrange(-9, 90)), torch.randn(M, R)
+    own = mu, r, z, torch.ones(Q), y, 1.0
+    first, = run_loops(N, 64, [rows.forward_loop(*own)[0]])
+    assert torch.allclose(first, found.psi1 @ y, rtol=1e-8, atol=1e-10 * float(first.abs().max()) + 1e-300)
+    products, = run_loops(N, 64, [rows.backward_loop(*own, (None, grad, *more))])
+    for one, other in zip(products, rows.backward(*own[:4], found.psi1, grad @ y.mT, more), strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
 for _ in range(int(sys.argv[1])):
     C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)

@@ -15,6 +15,8 @@ from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["ColumnGroups", "Patterns", "make_groups"]
 
+_TRIANGLE = 200, 2048  # rows from and up to which a factor is made triangular, which takes O(N³) once
+
 
 @dataclass(frozen=True)
 class ColumnGroups:
@@ -22,6 +24,7 @@ class ColumnGroups:
 
     A group of D_c columns that were observed in the same N_c rows enters the bound only through its mask, D_c and its
     Gram matrix Y_c Y_cᵀ, so it is kept as a factor of that with min(N_c, D_c) columns. A Y without gaps is one group.
+    The factor of hundreds of frames with about as many columns, or more, is triangular.
     :meth:`Sequences.groups <pyro_vgpds.Sequences.groups>` makes them.
 
     >>> from pyro_vgpds import Sequences
@@ -182,8 +185,10 @@ def make_groups(
         first = sum(team.gather(len(row_index[c]))[: team.rank])
         own = root[first : first + len(row_index[c])]
         factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = own
-    of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
     complete = len(used) == 1 and rows_of[used[0]] == patterns.num_rows
+    if complete and not columns and team.size == 1 and factor.dtype == torch.float64:
+        factor = _triangle(factor)
+    of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
     squares = team.total(factor.double().square().sum(0)).to(factor)
     group = np.full(len(masks), -1)
     group[used] = np.arange(len(used))
@@ -199,6 +204,17 @@ def make_groups(
         order=order,
         joint_squares=squares if team.size > 1 else None,
     )
+
+
+def _triangle(factor: Tensor) -> Tensor:
+    """A lower triangular factor of the same Gram matrix, if half of the products with it can be saved by that.
+
+    :param factor: (N, R).
+    """
+    rows, width = factor.shape
+    if not (rows / 2 < width <= rows and _TRIANGLE[0] <= rows <= _TRIANGLE[1]):
+        return factor
+    return torch.linalg.qr(factor.mT, mode="r").R.mT.contiguous()
 
 
 def _places(pattern: np.ndarray, columns_of: np.ndarray) -> np.ndarray:

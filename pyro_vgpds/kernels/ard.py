@@ -52,6 +52,9 @@ class ARDRBFValue(MappingValue):
     def psi1_y(self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor) -> Tensor:
         return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
 
+    def has_loops(self, z: Tensor) -> bool:
+        return is_fused(z, z, z, None, (self.weight, self.variance))
+
     def psi1_y_psi2(
         self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:

@@ -23,9 +23,9 @@
 //   dL/dr_nq  = mu_nq (2 S1_q - mu_nq S0) - S2_q
 //   dL/dz_mq  = sum_n r_nq ((2 mu_nq - z_mq) h_nm - k_nmq)
 //
-// Layout: pairs are visited in panels of ROWS points m by all points m' from `first_column(m)` on; the lanes of a SIMD
-// vector are points m' (in the last products: dimensions q), so all rows of a panel are contiguous and can be added.
-// Loops over a panel are blocked for 16 vector registers.
+// Layout: pairs are visited in panels of ROWS points m by all points from m on; the lanes of a SIMD vector are points m'
+// (in the last products: dimensions q), so all rows of a panel are contiguous and can be added. Loops over a panel are
+// blocked for 16 vector registers.
 //
 // The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
 
@@ -80,11 +80,11 @@ INLINE void NAME(exponents)(const problem *P, long m, long col, int vectors, con
         for (int i = 0; i < ROWS; i++) store(panel + i * width + v * LANES, t[v * ROWS + i]);
 }
 
-// x[i] <- 2^x[i]. With k = round(x) and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and
-// inf; a NaN passes through f. CHAINS vectors run in step to hide the latency of the polynomial. Not inlined: p may then
-// alias x, which makes the compiler broadcast each coefficient once for all chains (hoisted out of the loop they would
-// not fit the registers).
-NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) {
+// to[l][e] = 2^x[e]. With k = round(x) and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0
+// and inf; a NaN passes through f. CHAINS vectors run in step to hide the latency of the polynomial. Not inlined: p may
+// then alias x, which makes the compiler broadcast each coefficient once for all chains (hoisted out of the loop they
+// would not fit the registers).
+NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p, const array *to, long l) {
     // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
     const double shift = 0x1.8p52 + 1023;
     if (clamp)
@@ -104,60 +104,60 @@ NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) 
         }
         for (int d = 2; d <= DEGREE; d++)
             for (int i = 0; i < CHAINS; i++) E[i] = E[i] * f[i] + p[d];
-        for (int i = 0; i < CHAINS; i++) store(x + e + i * LANES, E[i] * (vec)((bits)k[i] << 52));
+        double *out = number(to, l, e, count);
+        for (int i = 0; i < CHAINS; i++) store(out + i * LANES, E[i] * (vec)((bits)k[i] << 52));
     }
 }
 
-// panel[i][j] = E[n, m+i, col+j] for all j < width, a multiple of LANES
+// to[l][i][j] = E[n, m+i, m+j] for all j < Mpad - m; `panel` is memory of that size
 INLINE void NAME(exponentials)(const problem *P, long n, long m, int clamp, const double *alpha, double *slope,
-                               double *panel) {
-    const long first = first_column(m, LANES), width = P->Mpad - first;
+                               double *panel, const array *to, long l) {
+    const long width = P->Mpad - m;
     for (long q = 0; q < P->Q; q++)
         for (long i = 0; i < ROWS; i++)
             slope[q * ROWS + i] = P->r[n * P->Q + q] * (-LOG2E / 2 * P->zt[q * P->Mpad + m + i]);
     long j = 0;
     for (; j + 2 * LANES <= width; j += 2 * LANES)
-        NAME(exponents)(P, m, first + j, 2, alpha, slope, panel + j, width);
-    if (j < width) NAME(exponents)(P, m, first + j, 1, alpha, slope, panel + j, width);
-    NAME(exp2_all)(panel, ROWS * width, clamp, exp2_polynomial);
+        NAME(exponents)(P, m, m + j, 2, alpha, slope, panel + j, width);
+    if (j < width) NAME(exponents)(P, m, m + j, 1, alpha, slope, panel + j, width);
+    NAME(exp2_all)(panel, ROWS * width, clamp, exp2_polynomial, to, l);
 }
 
 // target[e] = initial[e] + sum_u value[u] source[row[u]][e] for `vectors` (constant after inlining) of lanes; initial may
 // be target, and the rows of source are `step` apart
 INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *row,
                           const double *value, const double *source, long step) {
-    vec total[BLOCK];
+    vec total[WIDTH / LANES];
     for (int v = 0; v < vectors; v++) total[v] = load(initial + v * LANES);
     for (long u = 0; u < count; u++)
         for (int v = 0; v < vectors; v++) total[v] += value[u] * load(source + row[u] * step + v * LANES);
     for (int v = 0; v < vectors; v++) store(target + v * LANES, total[v]);
 }
 
-// The same for `lists` lists of `length` places, of which counts[l] are used, with targets and initial values that are
-// target_step and initial_step apart. The columns are visited in blocks, whose sources stay in the L1 cache. The counts
-// are followed by an order of the lists.
-NOINLINE void NAME(combine_all)(double *target, long target_step, const double *initial, long initial_step, long size,
-                                long lists, long length, const long *counts, const long *row, const double *value,
-                                const double *source, long step) {
+// The same for `lists` lists of `length` places, of which counts[l] are used: target[l] = initial[l] + sum_u value[l][u]
+// source[row[l][u]] for the `size` numbers of a panel, block by block. The counts are followed by an order of the lists.
+NOINLINE void NAME(combine_all)(const array *target, const array *initial, const array *source, long size, long lists,
+                                long length, const long *counts, const long *row, const double *value) {
     const long *order = counts + lists;
-    long e = 0;
-#define ALL_LISTS(vectors)                                                                                          \
-    for (long i = 0; i < lists; i++) {                                                                      \
-        const long l = order[i];                                                                            \
-        if (!counts[l] && target == initial) continue;                                                      \
-        NAME(combine)(target + l * target_step + e, initial + l * initial_step + e, vectors, counts[l],     \
-                      row + l * length, value + l * length, source + e, step);                              \
+    for (long e = 0; e < size; e += WIDTH) {
+        const long width = min(WIDTH, size - e), step = source->blocked ? width : source->step;
+        const double *from = number(source, 0, e, size);
+        for (long i = 0; i < lists; i++) {
+            const long l = order[i];
+            double *to = number(target, l, e, size);
+            const double *first = number(initial, l, e, size);
+            if (!counts[l] && to == first) continue;
+            if (width == WIDTH)
+                NAME(combine)(to, first, WIDTH / LANES, counts[l], row + l * length, value + l * length, from, step);
+            else
+                NAME(combine)(to, first, UNIT / LANES, counts[l], row + l * length, value + l * length, from, step);
+        }
     }
-    for (; e + BLOCK * LANES <= size; e += BLOCK * LANES) ALL_LISTS(BLOCK)
-    for (; e + 2 * LANES <= size; e += 2 * LANES) ALL_LISTS(2)
-    for (; e < size; e += LANES) ALL_LISTS(1)
-#undef ALL_LISTS
 }
 
 // Columns q .. q + vectors LANES - 1 of the product of the symmetric G[n] with [z, 1, 0]: rows m+i of k collect the
-// panel, and rows first+j, j >= skip, its transpose. `vectors` is a constant after inlining.
-INLINE void NAME(products)(const problem *P, long m, long first, long width, long skip, const double *G, long q,
-                           int vectors, double *k) {
+// panel, and rows m+j, j >= ROWS, its transpose. `vectors` is a constant after inlining.
+INLINE void NAME(products)(const problem *P, long m, long width, const double *G, long q, int vectors, double *k) {
     const long ld = P->Qpad;
     const double *z = P->z + q;
     vec zm[ROWS * 3], total[ROWS * 3];
@@ -167,17 +167,17 @@ INLINE void NAME(products)(const problem *P, long m, long first, long width, lon
     for (long j = 0; j < width; j++)
         for (int i = 0; i < ROWS; i++)
             for (int v = 0; v < vectors; v++)
-                total[i * vectors + v] += G[i * width + j] * load(z + (first + j) * ld + v * LANES);
+                total[i * vectors + v] += G[i * width + j] * load(z + (m + j) * ld + v * LANES);
     for (int i = 0; i < ROWS; i++)
         for (int v = 0; v < vectors; v++) {
             store(k + (m + i) * ld + v * LANES, total[i * vectors + v]);
             zm[i * vectors + v] = load(z + (m + i) * ld + v * LANES);
         }
-    for (long j = skip; j < width; j++)
+    for (long j = ROWS; j < width; j++)
         for (int v = 0; v < vectors; v++) {
-            vec sum = load(k + (first + j) * ld + v * LANES);
+            vec sum = load(k + (m + j) * ld + v * LANES);
             for (int i = 0; i < ROWS; i++) sum += G[i * width + j] * zm[i * vectors + v];
-            store(k + (first + j) * ld + v * LANES, sum);
+            store(k + (m + j) * ld + v * LANES, sum);
         }
 }
 
@@ -199,11 +199,11 @@ TARGET static void NAME(differences)(const double *mask, long lists, long across
 
 TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double *decay, double *V) {
     const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad), chunk = FORWARD_ROWS;
-    const long doubles = chunk * (Mpad + ROWS * Mpad) + ROWS * P->Q + (C + 1) * (size + chunk);
+    const long doubles = chunk * Mpad + (chunk + 1) * ROWS * Mpad + ROWS * P->Q + (C + 1) * (size + chunk);
     double *work = allocate(sizeof(double) * doubles + sizeof(long) * (2 + chunk) * (C + 1));
     if (!work) return 1;
-    double *alpha = work, *panels = alpha + chunk * Mpad, *slope = panels + chunk * ROWS * Mpad;
-    double *sums = slope + ROWS * P->Q, *all = sums + C * size, *value = all + size;
+    double *alpha = work, *panels = alpha + chunk * Mpad, *one = panels + chunk * ROWS * Mpad, *slope = one + ROWS * Mpad;
+    double *sums = slope + ROWS * P->Q, *value = sums + (C + 1) * size;
     long *counts = (long *)(value + (C + 1) * chunk);
     long *row = counts + 2 * (C + 1);
     int clamp[FORWARD_ROWS];
@@ -220,11 +220,11 @@ TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double
         sort_lists(C + 1, counts);
         long offset = 0;
         for (long m = 0; m < Mpad; m += ROWS) {
-            const long panel = ROWS * (Mpad - first_column(m, LANES));
+            const long panel = ROWS * (Mpad - m);
+            const array own = {sums + (C + 1) * offset, 0, C + 1}, exponentials = {panels, 0, rows};
             for (long d = 0; d < rows; d++)
-                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panels + d * panel);
-            NAME(combine_all)(sums + offset, size, sums + offset, size, panel, C + 1, rows, counts, row, value, panels,
-                              panel);
+                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, one, &exponentials, d);
+            NAME(combine_all)(&own, &own, &exponentials, panel, C + 1, rows, counts, row, value);
             offset += panel;
         }
     }
@@ -232,15 +232,16 @@ TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double
         long offset = 0;
         double *out = V + c * M * M;
         for (long m = 0; m < Mpad; m += ROWS) {
-            const long first = first_column(m, LANES), width = Mpad - first;
-            for (long j = m; j < M; j++)
-                for (long i = 0; i < min(ROWS, min(M - m, j - m + 1)); i++) {
-                    const long e = offset + i * width + j - first;
-                    double total = sums[c * size + e] + (P->full[c] ? all[e] : 0.0);
-                    if (decay) total *= decay[j * M + m + i];
+            const long width = Mpad - m, panel = ROWS * width;
+            const array own = {sums + (C + 1) * offset, 0, C + 1};
+            for (long i = 0; i < min(ROWS, M - m); i++)
+                for (long j = m + i; j < M; j++) {
+                    const long e = i * width + j - m;
+                    double total = *number(&own, c, e, panel) + (P->full[c] ? *number(&own, C, e, panel) : 0.0);
+                    if (decay) total *= decay[(m + i) * M + j];
                     out[j * M + m + i] = out[(m + i) * M + j] = total;
                 }
-            offset += ROWS * width;
+            offset += panel;
         }
     }
     free(work);
@@ -248,41 +249,41 @@ TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double
 }
 
 // The symmetric part of g times decay in the order of the panels, with zeros as padding and for pairs of an earlier
-// panel; after those of all groups, their sum over the groups that are `full`. W (M,M), if it is not null: sum_c g V.
+// panel; a last group is the sum of those that are `full`. W (M,M), if it is not null: sum_c g V.
 TARGET static int NAME(pack)(const problem *P, const double *g, const double *decay, const double *V, double *packed,
                              double *W) {
-    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad);
-    double *all = packed + C * size;
-    memset(packed, 0, (C + 1) * size * sizeof(double));
+    const long M = P->M, C = P->C, Mpad = P->Mpad;
+    memset(packed, 0, (C + 1) * packed_size(Mpad) * sizeof(double));
     if (W) memset(W, 0, M * M * sizeof(double));
-    for (long c = 0; c < C; c++) {
-        const double *own = g + c * M * M, *sums = V ? V + c * M * M : NULL;
-        double *to = packed + c * size;
-        for (long m = 0; m < Mpad; m += ROWS) {
-            const long first = first_column(m, LANES), width = Mpad - first, rows = min(ROWS, M - m);
-            for (long j = m; j < M; j++)
-                for (long i = 0; i < rows; i++) {
-                    const double both = (own[(m + i) * M + j] + own[j * M + m + i]) / 2;
-                    if (W) W[j * M + m + i] += both * sums[j * M + m + i];
-                    to[i * width + j - first] = decay ? both * decay[j * M + m + i] : both;
+    long offset = 0;
+    for (long m = 0; m < Mpad; m += ROWS) {
+        const long width = Mpad - m, panel = ROWS * width;
+        const array to = {packed + (C + 1) * offset, 0, C + 1};
+        for (long c = 0; c < C; c++)
+            for (long i = 0; i < min(ROWS, M - m); i++) {
+                const double *one = g + (c * M + m + i) * M, *other = g + c * M * M + m + i;
+                for (long j = m; j < M; j++) {
+                    const long e = i * width + j - m, pair = (m + i) * M + j;
+                    const double both = (one[j] + other[j * M]) / 2, value = decay ? both * decay[pair] : both;
+                    if (W) W[pair] += both * V[c * M * M + pair];
+                    *number(&to, c, e, panel) = value;
+                    if (P->full[c]) *number(&to, C, e, panel) += value;
                 }
-            to += ROWS * width;
-        }
-        for (long e = 0; P->full[c] && e < size; e++) all[e] += packed[c * size + e];
+            }
+        offset += panel;
     }
     for (long i = 0; W && i < M; i++)
-        for (long j = 0; j < i; j++) W[j * M + i] = W[i * M + j];
+        for (long j = 0; j < i; j++) W[i * M + j] = W[j * M + i];
     return 0;
 }
 
 TARGET static int NAME(backward)(const problem *P, long n0, long n1, const double *packed, double *grad_a,
                                  double *grad_r, double *grad_mu, double *grad_z) {
-    const long M = P->M, Q = P->Q, C = P->C, ld = P->Qpad, Mpad = P->Mpad, size = packed_size(Mpad);
+    const long M = P->M, Q = P->Q, C = P->C, ld = P->Qpad, Mpad = P->Mpad;
     const long chunk = P->chunk;
     const long doubles = chunk * (Mpad + Mpad * ld + C + ROWS * Mpad) + ROWS * Q + ROWS * Mpad + Mpad * ld;
     double *work = allocate(sizeof(double) * doubles + sizeof(long) * (2 + C) * chunk);
     if (!work) return 1;
-    const double *all = packed + C * size;
     double *alpha = work, *k = alpha + chunk * Mpad, *value = k + chunk * Mpad * ld, *slope = value + chunk * C;
     double *panel = slope + ROWS * Q, *weights = panel + ROWS * Mpad, *dz = weights + chunk * ROWS * Mpad;
     long *counts = (long *)(dz + Mpad * ld);
@@ -297,19 +298,21 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
         memset(k, 0, rows * Mpad * ld * sizeof(double));  // column Q of k is h
         long offset = 0;
         for (long m = 0; m < Mpad; m += ROWS) {
-            const long first = first_column(m, LANES), width = Mpad - first, skip = m + ROWS - first;
-            NAME(combine_all)(weights, ROWS * width, all + offset, 0, ROWS * width, rows, C, counts, row, value,
-                              packed + offset, size);
+            const long width = Mpad - m;
+            double *groups = (double *)packed + (C + 1) * offset;
+            const array to = {weights, ROWS * width, 0}, from = {groups, 0, C + 1};
+            const array all = {groups, 0, C + 1, C}, own = {panel, 0, 0};  // all: the last group, for every row
+            NAME(combine_all)(&to, &all, &from, ROWS * width, rows, C, counts, row, value);
             for (long d = 0; d < rows; d++) {
                 const double *weight = weights + d * ROWS * width;
-                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panel);
+                NAME(exponentials)(P, n + d, m, clamp[d], alpha + d * Mpad, slope, panel, &own, 0);
                 for (long e = 0; e < ROWS * width; e += LANES) store(panel + e, load(panel + e) * load(weight + e));
                 double *kd = k + d * Mpad * ld;
                 long q = 0;
                 for (; q + 3 * LANES <= ld; q += 3 * LANES)
-                    NAME(products)(P, m, first, width, skip, panel, q, 3, kd);
-                if (ld - q == 2 * LANES) NAME(products)(P, m, first, width, skip, panel, q, 2, kd);
-                if (ld - q == LANES) NAME(products)(P, m, first, width, skip, panel, q, 1, kd);
+                    NAME(products)(P, m, width, panel, q, 3, kd);
+                if (ld - q == 2 * LANES) NAME(products)(P, m, width, panel, q, 2, kd);
+                if (ld - q == LANES) NAME(products)(P, m, width, panel, q, 1, kd);
             }
             offset += ROWS * width;
         }
@@ -353,7 +356,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
 #include "_vectors.h"
 
 // FORWARD_ROWS panels, and the k of P->chunk <= BACKWARD_ROWS rows, stay in the L2 cache
-enum { ROWS = 4, PAD = 4, CHAINS = 4, FORWARD_ROWS = 64, BACKWARD_ROWS = 16, L2 = 1 << 15, BLOCK = 8 };
+enum { ROWS = 4, PAD = 4, CHAINS = 4, FORWARD_ROWS = 64, BACKWARD_ROWS = 16, L2 = 1 << 15, UNIT = ROWS * PAD, WIDTH = 2 * UNIT };
 typedef struct {
     long N, M, Mpad, Q, Qpad, C, chunk;  // Mpad: M, and Qpad: Q + 1, rounded up to a multiple of PAD
     int any_full;
@@ -363,8 +366,20 @@ typedef struct {
     double *full;  // (C,): 1 if the group is all rows plus (mask - 1) of them, 0 if it is mask of them
 } problem;
 
-// Panels begin at a multiple of the lanes; the pairs before m are those of an earlier panel, and not used.
-static inline long first_column(long m, long lanes) { return m / lanes * lanes; }
+// Numbers of a panel for many groups or rows. Either a group's are contiguous, and the next one's are `step` further; or,
+// if `blocked` is the number of groups, the panel is divided into blocks of WIDTH numbers (the last one may have UNIT),
+// and the blocks of all groups follow each other, so that the processor foresees which memory is needed.
+typedef struct {
+    double *base;
+    long step, blocked, only;  // only: the group to be taken for all, if it is not 0
+} array;
+
+// Number e of group l of a panel of `size` numbers
+static inline double *number(const array *A, long l, long e, long size) {
+    const long first = e / WIDTH * WIDTH, group = A->only ? A->only : l;
+    if (!A->blocked) return A->base + group * A->step + e;
+    return A->base + first * A->blocked + group * min(WIDTH, size - first) + e - first;
+}
 
 // Numbers of all panels; the lanes are a divisor of ROWS
 static long packed_size(long Mpad) { return Mpad * (Mpad + ROWS) / 2; }

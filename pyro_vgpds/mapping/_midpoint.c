@@ -313,7 +313,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 // A loop over a block, of which the compiler must unroll all for the block to be in registers
 #define each _Pragma("GCC unroll 16") for
 
-enum { ROWS = 4, COLS = 48, PANEL = ROWS * COLS, DEPTH = 16 };
+enum { ROWS = 4, COLS = 48, PANEL = ROWS * COLS, DEPTH = 16, CHUNK = 64 };
 
 // The polynomial for float (relative error 2e-8), and those for |f| <= 1/32 (relative errors 2e-17 and 3e-9)
 __attribute__((visibility("hidden"))) float exp2_single[7] = {
@@ -355,6 +355,22 @@ static void log_spreads(long Q, const double *s, const double *w, double *narrow
     *narrow += log(one);
     *wide += log(other);
 }
+
+// The number of columns of y (count,R) without those at the end that are zero: the rows may be those of a triangle
+static long used_columns(const double *y, long count, long R) {
+    long used = 0;
+    for (long i = 0; i < count; i++)
+        for (long r = R; r > used; r--)
+            if (y[i * R + r - 1] != 0) used = r;
+    return used;
+}
+
+// What Psi1 depends on: means and variances (N,Q), points z (M,Q), weights (Q); R is the number of columns of Y
+typedef struct {
+    long N, M, Q, R;
+    const double *mu, *s, *z, *w;
+    double scale;
+} points;
 
 typedef struct {
     long N, M, Mpad, Q;  // Mpad: M rounded up to a multiple of ROWS
@@ -464,18 +480,23 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
     return status;
 }
 
-// Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and psi1 (M,N).
-int rows_forward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
-                 double scale, long n0, long n1, double *a, double *rho, double *psi1) {
-    return DISPATCH(rows_forward, N, M, Q, mu, s, z, w, scale, n0, n1, a, rho, psi1);
+// Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and, if it is not null, psi1 (M,N); and their share of first (M,R),
+// the product of Psi1 with y (N,R). R may be 0.
+int rows_forward(long N, long M, long Q, long R, const double *mu, const double *s, const double *z, const double *w,
+                 const double *y, double scale, long n0, long n1, double *a, double *rho, double *psi1, double *first) {
+    const points P = {N, M, Q, R, mu, s, z, w, scale};
+    return DISPATCH(rows_forward, &P, y, n0, n1, a, rho, psi1, first);
 }
 
 // Rows n0 <= n < n1 only: those of grad_mean and grad_s (N,Q), and their share of the gradients in z (M,Q), in w (Q) and
-// in log scale, one after the other in `sums`.
-int rows_backward(long N, long M, long Q, const double *mu, const double *s, const double *z, const double *w,
-                  const double *psi1, const double *grad, const double *da, const double *drho, const double *dmu,
-                  long n0, long n1, double *grad_mean, double *grad_s, double *sums) {
-    return DISPATCH(rows_backward, N, M, Q, mu, s, z, w, psi1, grad, da, drho, dmu, n0, n1, grad_mean, grad_s, sums);
+// in log scale, one after the other in `sums`. With R = 0, grad is that in psi1 (M,N); otherwise it is that in the
+// product with y, (M,R), and psi1 is not read.
+int rows_backward(long N, long M, long Q, long R, const double *mu, const double *s, const double *z, const double *w,
+                  const double *y, double scale, const double *psi1, const double *grad, const double *da,
+                  const double *drho, const double *dmu, long n0, long n1, double *grad_mean, double *grad_s,
+                  double *sums) {
+    const points P = {N, M, Q, R, mu, s, z, w, scale};
+    return DISPATCH(rows_backward, &P, y, psi1, grad, da, drho, dmu, n0, n1, grad_mean, grad_s, sums);
 }
 
 #ifdef Py_LIMITED_API

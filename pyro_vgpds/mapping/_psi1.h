@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Psi1 of the squared exponential kernel, and all gradients of Psi1 and Psi2 that are sums over points or over rows, in
-// one pass over the N x M numbers each. _midpoint.c includes this file for every instruction set.
+// Psi1 of the squared exponential kernel, its product with Y (N,R), and all gradients of Psi1 and Psi2 that are sums over
+// points or over rows, in one pass over the N x M numbers each. _midpoint.c includes this file for every instruction set.
 //
 //   spread_nq = 1 + w_q s_nq,   wide_nq = 1 + 2 w_q s_nq,   r_nq = w_q / spread_nq,   rho_nq = w_q / wide_nq
 //   Psi1[m,n] = scale exp(-1/2 sum_q (log spread_nq + r_nq (mu_nq - z_mq)^2))
@@ -15,6 +15,9 @@
 //   dL/dw_q   = sum_n (dL/dr / spread - s h/2) / spread + (drho / wide - s da) / wide
 //   dL/dz_mq  = sum_n r_nq H[m,n] (mu_nq - z_mq)
 //   dL/dlog scale = sum_n h_n                      (of Psi1)
+//
+// If only the product with Y is wanted, then dL/dPsi1[m,n] = sum_r dL/d(Psi1 Y)[m,r] Y[n,r], and Psi1 is not stored: the
+// backward pass computes it again.
 //
 // The lanes of a vector are LANES rows, and a block is ROWS vectors of them.
 
@@ -30,107 +33,174 @@ INLINE void NAME(store)(double *x, vec value, long count) {
     memcpy(x, &value, sizeof(double) * (count < LANES ? (count < 0 ? 0 : count) : LANES));
 }
 
-// x[q][i] <- value(i, q) of the rows n + i of a block; rows that are not there repeat the last one
-#define EACH_OF_BLOCK(count, i, n, q)                                                                  \
-    for (long i = 0; i < NAME(block); i++)                                                             \
-        for (long q = 0, row = (n) + min(i, (count) - 1), at = row * Q, to = i; q < Q; q++, at++, to += NAME(block))
+// C += A B for A (rows, depth), B (depth, COLUMNS) and C (rows, COLUMNS), with columns of vectors. Rows of A are a_step
+// numbers apart, those of B and C b_step and c_step vectors. `rows` is a multiple of ROWS.
+NOINLINE void NAME(add_product)(long rows, long depth, const double *A, long a_step, const vec *B, long b_step, vec *C,
+                                long c_step) {
+    for (long i = 0; i < rows; i += ROWS) {
+        vec total[ROWS * COLUMNS];
+        each (int e = 0; e < ROWS * COLUMNS; e++) total[e] = C[(i + e / COLUMNS) * c_step + e % COLUMNS];
+        for (long k = 0; k < depth; k++)
+            each (int e = 0; e < ROWS * COLUMNS; e++)
+                total[e] += A[(i + e / COLUMNS) * a_step + k] * B[k * b_step + e % COLUMNS];
+        each (int e = 0; e < ROWS * COLUMNS; e++) C[(i + e / COLUMNS) * c_step + e % COLUMNS] = total[e];
+    }
+}
 
-TARGET static int NAME(rows_forward)(long N, long M, long Q, const double *mu, const double *s, const double *z,
-                                     const double *w, double scale, long n0, long n1, double *a, double *rho,
-                                     double *psi1) {
-    vec *work = allocate(sizeof(vec) * ROWS * (2 * Q + 1));
+// to[q][i] = from[i][q] for the rows of a block, and back; rows that are not there are zero
+NOINLINE void NAME(to_lanes)(const double *from, long step, long count, long Q, vec *to) {
+    for (long e = 0; count < NAME(block) && e < Q * ROWS; e++) to[e] = splat(0);
+    for (long i = 0; i < count; i++)
+        for (long q = 0; q < Q; q++) ((double *)to)[q * NAME(block) + i] = from[i * step + q];
+}
+NOINLINE void NAME(from_lanes)(const vec *from, long count, long Q, double *to) {
+    for (long i = 0; i < count; i++)
+        for (long q = 0; q < Q; q++) to[i * Q + q] = ((const double *)from)[q * NAME(block) + i];
+}
+
+// psi[m][i] = Psi1[m,n+i] for the rows of a block, whose means mu and variances s are (Q, ROWS); r is memory of that size.
+// Writes a, if it is not null.
+NOINLINE void NAME(psi1_block)(const points *P, long n, long count, const vec *mu, const vec *s, vec *r, vec *psi,
+                               double *a) {
+    const long Q = P->Q;
+    vec base[ROWS] = {0};
+    for (long i = 0; i < count; i++) {
+        double narrow = 0, wide = 0;
+        log_spreads(Q, P->s + (n + i) * Q, P->w, &narrow, &wide);
+        if (a) a[n + i] = -wide / 2;
+        ((double *)base)[i] = -LOG2E / 2 * narrow;
+    }
+    for (long e = 0; e < Q * ROWS; e++) r[e] = -LOG2E / 2 * P->w[e / ROWS] / (1 + P->w[e / ROWS] * s[e]);
+    for (long m = 0; m < P->M; m++) {
+        vec x[ROWS];
+        each (int i = 0; i < ROWS; i++) x[i] = base[i];
+        for (long q = 0; q < Q; q++)
+            each (int i = 0; i < ROWS; i++) {
+                const vec d = mu[q * ROWS + i] - P->z[m * Q + q];
+                x[i] += r[q * ROWS + i] * d * d;
+            }
+        each (int i = 0; i < ROWS; i++) x[i] = NAME(select)((bits)(x[i] < splat(-1023.0)), splat(-1023.0), x[i]);
+        NAME(exp2)(x);
+        each (int i = 0; i < ROWS; i++) psi[m * ROWS + i] = P->scale * x[i];
+    }
+}
+
+TARGET static int NAME(rows_forward)(const points *P, const double *y, long n0, long n1, double *a, double *rho,
+                                     double *psi1, double *first) {
+    const long M = P->M, Q = P->Q, R = P->R, Mpad = rounded(M, ROWS), block = NAME(block), width = COLUMNS * LANES;
+    const long size = Mpad * COLUMNS, panels = rounded(R, width) / width;  // of `width` columns of y
+    vec *work = allocate(sizeof(vec) * (ROWS * (3 * Q + Mpad) + block * COLUMNS + panels * size));
     if (!work) return 1;
-    vec *r = work, *centre = r + ROWS * Q, *base = centre + ROWS * Q;
-    for (long n = n0; n < n1; n += NAME(block)) {
-        const long count = min(NAME(block), n1 - n);
-        for (long i = 0; i < count; i++) {
-            double narrow = 0, wide = 0;
-            log_spreads(Q, s + (n + i) * Q, w, &narrow, &wide);
-            a[n + i] = -wide / 2;
-            ((double *)base)[i] = -LOG2E / 2 * narrow;
+    vec *mu = work, *s = mu + ROWS * Q, *r = s + ROWS * Q, *psi = r + ROWS * Q, *right = psi + ROWS * Mpad;
+    vec *sums = right + block * COLUMNS;
+    memset(psi, 0, sizeof(vec) * ROWS * Mpad);
+    memset(sums, 0, sizeof(vec) * panels * size);
+    for (long n = n0; n < n1; n += block) {
+        const long count = min(block, n1 - n);
+        NAME(to_lanes)(P->mu + n * Q, Q, count, Q, mu);
+        NAME(to_lanes)(P->s + n * Q, Q, count, Q, s);
+        NAME(psi1_block)(P, n, count, mu, s, r, psi, a);
+        for (long e = 0; e < Q * ROWS; e++) r[e] = P->w[e / ROWS] / (1 + 2 * (P->w[e / ROWS] * s[e]));
+        NAME(from_lanes)(r, count, Q, rho + n * Q);
+        for (long e = 0; psi1 && e < M * ROWS; e++) {
+            const long lane = e % ROWS * LANES;
+            NAME(store)(psi1 + e / ROWS * P->N + n + lane, psi[e], count - lane);
         }
-        for (long i = count; i < NAME(block); i++) ((double *)base)[i] = 0;
-        EACH_OF_BLOCK(count, i, n, q) {
-            rho[at] = w[q] / (1 + 2 * (w[q] * s[at]));
-            ((double *)r)[to] = -LOG2E / 2 * w[q] / (1 + w[q] * s[at]);
-            ((double *)centre)[to] = mu[at];
-        }
-        for (long m = 0; m < M; m++) {
-            vec x[ROWS];
-            for (int i = 0; i < ROWS; i++) x[i] = base[i];
-            for (long q = 0; q < Q; q++)
-                for (int i = 0; i < ROWS; i++) {
-                    const vec d = centre[q * ROWS + i] - z[m * Q + q];
-                    x[i] += r[q * ROWS + i] * d * d;
-                }
-            for (int i = 0; i < ROWS; i++) x[i] = NAME(select)((bits)(x[i] < splat(-1023.0)), splat(-1023.0), x[i]);
-            NAME(exp2)(x);
-            double *out = psi1 + m * N + n;
-            if (count == NAME(block))
-                for (int i = 0; i < ROWS; i++) NAME(store)(out + i * LANES, scale * x[i], LANES);
-            else
-                for (int i = 0; i < ROWS; i++) NAME(store)(out + i * LANES, scale * x[i], count - i * LANES);
+        const long used = used_columns(y + n * R, count, R);
+        for (long c = 0, p = 0; c < used; c += width, p++) {
+            const double *from = y + n * R + c;
+            if (count < block || width > R - c) memset(right, 0, sizeof(vec) * block * COLUMNS);
+            for (long i = 0; width <= R - c && i < count; i++)  // of a size that the compiler knows
+                memcpy(right + i * COLUMNS, from + i * R, sizeof(vec) * COLUMNS);
+            for (long i = 0; width > R - c && i < count; i++)
+                memcpy(right + i * COLUMNS, from + i * R, sizeof(double) * (R - c));
+            NAME(add_product)(Mpad, block, (double *)psi, block, right, COLUMNS, sums + p * size, COLUMNS);
         }
     }
+    for (long m = 0; m < M; m++)
+        for (long c = 0, p = 0; c < R; c += width, p++)
+            memcpy(first + m * R + c, sums + p * size + m * COLUMNS, sizeof(double) * min(width, R - c));
     free(work);
     return 0;
 }
 
-TARGET static int NAME(rows_backward)(long N, long M, long Q, const double *mu, const double *s, const double *z,
-                                      const double *w, const double *psi1, const double *grad, const double *da,
-                                      const double *drho, const double *dmu, long n0, long n1, double *grad_mean,
-                                      double *grad_s, double *sums) {
-    vec *work = allocate(sizeof(vec) * (ROWS * (4 * Q + 1 + M) + M * Q));
-    if (!work) return 1;
-    vec *r = work, *centre = r + ROWS * Q, *u = centre + ROWS * Q, *t = u + ROWS * Q, *h = t + ROWS * Q;
-    vec *H = h + ROWS, *dz = H + ROWS * M;
-    double *grad_z = sums, *grad_w = sums + M * Q, *grad_log = grad_w + Q;
-    for (long e = 0; e < M * Q; e++) dz[e] = splat(0);
-    for (long q = 0; q <= Q; q++) grad_w[q] = 0;
-    for (long n = n0; n < n1; n += NAME(block)) {
-        const long count = min(NAME(block), n1 - n);
-        EACH_OF_BLOCK(count, i, n, q) {
-            ((double *)r)[to] = w[q] / (1 + w[q] * s[at]);
-            ((double *)centre)[to] = mu[at];
-        }
-        for (int i = 0; i < ROWS; i++) h[i] = splat(0);
-        for (long m = 0; m < M; m++)
+// The sums over points of a block, from H (M, ROWS): h, u and t; and the block's part of dL/dz
+NOINLINE void NAME(point_sums)(const points *P, const vec *mu, const vec *r, const vec *H, vec *h, vec *u, vec *t,
+                               vec *dz) {
+    for (int i = 0; i < ROWS; i++) h[i] = splat(0);
+    for (long m = 0; m < P->M; m++)
+        for (int i = 0; i < ROWS; i++) h[i] += H[m * ROWS + i];
+    for (long q = 0; q < P->Q; q++) {
+        vec own_u[ROWS], own_t[ROWS];
+        for (int i = 0; i < ROWS; i++) own_u[i] = own_t[i] = splat(0);
+        for (long m = 0; m < P->M; m++) {
+            vec total = dz[m * P->Q + q];
             for (int i = 0; i < ROWS; i++) {
-                const long from = m * N + n + i * LANES, left = count - i * LANES;
-                H[m * ROWS + i] = left >= LANES ? NAME(load)(psi1 + from, LANES) * NAME(load)(grad + from, LANES)
-                                                : NAME(load)(psi1 + from, left) * NAME(load)(grad + from, left);
-                h[i] += H[m * ROWS + i];
+                const vec d = mu[q * ROWS + i] - P->z[m * P->Q + q], Hd = H[m * ROWS + i] * d;
+                own_u[i] += Hd;
+                own_t[i] += Hd * d;
+                total += r[q * ROWS + i] * Hd;
             }
-        for (long q = 0; q < Q; q++) {
-            vec own_u[ROWS], own_t[ROWS];
-            for (int i = 0; i < ROWS; i++) own_u[i] = own_t[i] = splat(0);
-            for (long m = 0; m < M; m++) {
-                vec total = dz[m * Q + q];
-                for (int i = 0; i < ROWS; i++) {
-                    const vec d = centre[q * ROWS + i] - z[m * Q + q], Hd = H[m * ROWS + i] * d;
-                    own_u[i] += Hd;
-                    own_t[i] += Hd * d;
-                    total += r[q * ROWS + i] * Hd;
-                }
-                dz[m * Q + q] = total;
-            }
-            for (int i = 0; i < ROWS; i++) u[q * ROWS + i] = own_u[i], t[q * ROWS + i] = own_t[i];
+            dz[m * P->Q + q] = total;
         }
-        for (long i = 0; i < count; i++) {
-            const double sum = ((double *)h)[i], from_a = da[n + i];
-            *grad_log += sum;
-            for (long q = 0; q < Q; q++) {
-                const long at = (n + i) * Q + q, to = q * NAME(block) + i;
-                const double rq = ((double *)r)[to], dr = -((double *)t)[to] / 2, variance = s[at];
-                const double spread = 1 + w[q] * variance, wide = 1 + 2 * (w[q] * variance), rho = w[q] / wide;
-                grad_mean[at] = dmu[at] - rq * ((double *)u)[to];
-                grad_s[at] = -rq * (rq * dr + sum / 2) - rho * (from_a + 2 * rho * drho[at]);
-                grad_w[q] += (dr / spread - variance * sum / 2) / spread + (drho[at] / wide - variance * from_a) / wide;
-            }
-        }
+        for (int i = 0; i < ROWS; i++) u[q * ROWS + i] = own_u[i], t[q * ROWS + i] = own_t[i];
     }
-    for (long e = 0; e < M * Q; e++) grad_z[e] = NAME(lane_sum)(dz[e]);
+}
+
+TARGET static int NAME(rows_backward)(const points *P, const double *y, const double *psi1, const double *grad,
+                                      const double *da, const double *drho, const double *dmu, long n0, long n1,
+                                      double *grad_mean, double *grad_s, double *sums) {
+    const long M = P->M, Q = P->Q, R = P->R, Mpad = rounded(M, ROWS), block = NAME(block), part = ROWS * Q;
+    vec *work = allocate(sizeof(vec) * (7 * part + ROWS * (2 * Mpad + CHUNK) + (M + 1) * Q) + sizeof(double) * Mpad * R);
+    if (!work) return 1;
+    vec *mu = work, *s = mu + part, *r = s + part, *u = r + part, *t = u + part, *g_rho = t + part, *g_mu = g_rho + part;
+    vec *psi = g_mu + part, *H = psi + ROWS * Mpad, *right = H + ROWS * Mpad, *dz = right + ROWS * CHUNK, *dw = dz + M * Q;
+    double *left = (double *)(dw + Q);
+    vec dlog = splat(0);
+    for (long e = 0; e < (M + 1) * Q; e++) dz[e] = splat(0);
+    memset(left, 0, sizeof(double) * Mpad * R);
+    if (R) memcpy(left, grad, sizeof(double) * M * R);
+    for (long n = n0; n < n1; n += block) {
+        const long count = min(block, n1 - n);
+        NAME(to_lanes)(P->mu + n * Q, Q, count, Q, mu);
+        NAME(to_lanes)(P->s + n * Q, Q, count, Q, s);
+        NAME(to_lanes)(drho + n * Q, Q, count, Q, g_rho);
+        NAME(to_lanes)(dmu + n * Q, Q, count, Q, g_mu);
+        if (R) {
+            const long used = used_columns(y + n * R, count, R);
+            NAME(psi1_block)(P, n, count, mu, s, r, psi, NULL);
+            memset(H, 0, sizeof(vec) * ROWS * Mpad);
+            for (long c = 0; c < used; c += CHUNK) {
+                const long depth = min(CHUNK, used - c);
+                NAME(to_lanes)(y + n * R + c, R, count, depth, right);
+                for (long v = 0; v < ROWS; v += COLUMNS)
+                    NAME(add_product)(Mpad, depth, left + c, R, right + v, ROWS, H + v, ROWS);
+            }
+            for (long e = 0; e < M * ROWS; e++) H[e] *= psi[e];
+        } else
+            for (long e = 0; e < M * ROWS; e++) {
+                const long lane = e % ROWS * LANES, from = e / ROWS * P->N + n + lane, left_over = count - lane;
+                H[e] = NAME(load)(psi1 + from, left_over) * NAME(load)(grad + from, left_over);
+            }
+        for (long e = 0; e < part; e++) r[e] = P->w[e / ROWS] / (1 + P->w[e / ROWS] * s[e]);
+        vec h[ROWS];
+        NAME(point_sums)(P, mu, r, H, h, u, t, dz);
+        for (int i = 0; i < ROWS; i++) {
+            const vec a = NAME(load)(da + n + i * LANES, count - i * LANES);
+            dlog += h[i];
+            for (long e = i; e < part; e += ROWS) {
+                const double w = P->w[e / ROWS];
+                const vec narrow = 1 / (1 + w * s[e]), wide = 1 / (1 + 2 * (w * s[e])), rho = w * wide, dr = -t[e] / 2;
+                g_mu[e] -= r[e] * u[e];
+                dw[e / ROWS] += (dr * narrow - s[e] * h[i] / 2) * narrow + (g_rho[e] * wide - s[e] * a) * wide;
+                s[e] = -r[e] * (r[e] * dr + h[i] / 2) - rho * (a + 2 * rho * g_rho[e]);
+            }
+        }
+        NAME(from_lanes)(g_mu, count, Q, grad_mean + n * Q);
+        NAME(from_lanes)(s, count, Q, grad_s + n * Q);
+    }
+    for (long e = 0; e < (M + 1) * Q; e++) sums[e] = NAME(lane_sum)(dz[e]);
+    sums[(M + 1) * Q] = NAME(lane_sum)(dlog);
     free(work);
     return 0;
 }
-#undef EACH_OF_BLOCK

@@ -48,6 +48,10 @@ class Basis(Protocol):
     def pair_work(self) -> int:
         """Multiply-adds of Ψ2 for each frame and pair of inducing variables."""
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether Ψ2 is computed by compiled loops, which have their own threads."""
+
     def factor(self) -> Tensor:
         """L, the Cholesky factor of the covariance K_MM of the inducing variables."""
 
@@ -93,6 +97,10 @@ class InducingInputs(NamedTuple):
     @property
     def pair_work(self) -> int:
         return self.z.shape[-1]
+
+    @property
+    def has_loops(self) -> bool:
+        return self.kernel.has_loops(self.z)
 
     def factor(self) -> Tensor:
         return cholesky(self.kernel.inducing_cov(self.z), "the inducing covariance K_MM", self.jitter)
@@ -140,6 +148,10 @@ class LinearWeights(NamedTuple):
     @property
     def pair_work(self) -> int:
         return 1
+
+    @property
+    def has_loops(self) -> bool:
+        return False
 
     def factor(self) -> Tensor:
         return torch.eye(self.size, dtype=self.scale.dtype, device=self.scale.device)

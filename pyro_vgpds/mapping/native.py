@@ -12,15 +12,15 @@ they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, start
+from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
 from pyro_vgpds.types import Context
 
 _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
@@ -77,12 +77,13 @@ def _check_kind(*tensors: Tensor | None) -> None:
             raise ValueError("the compiled kernel takes contiguous float64 CPU tensors")
 
 
-def _start(
+def _loop(
     direction: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
     make_outputs: Callable[[], tuple[Tensor | None, ...]],
-) -> Callable[[], list[tuple[Tensor | None, ...]]]:
-    """Begin the C function for ranges of rows, each with its own last output, which a call of the result gives."""
+    result: Callable[[list[tuple[Tensor | None, ...]]], object],
+) -> Loop:
+    """The C function for ranges of rows, each with its own last output."""
     a, r, mu, z, mask = inputs
     rows, dims, points = r.shape[0], r.shape[1], z.shape[0]
     shapes = [(rows,), (rows, dims), (rows, dims), (points, dims)]
@@ -93,69 +94,57 @@ def _start(
         or (mask is not None and mask.shape[1:] != (rows,))
     ):
         raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
-    work = rows * points * (points + 1) / 2 * (_EXP + dims + (0 if mask is None else len(mask)))
-    ranges = chunks(rows, _ROWS, work, shared=mask is None)
-    outputs = [make_outputs() for _ in ranges]
-    _check_kind(*inputs, *outputs[0])
+    _check_kind(*inputs)
     kind = "midpoint" if mask is None else "grouped"
     function = getattr(_library(kind), f"{kind}_{direction}")
     given = (int(_single.get()), *sizes[:3]) if mask is None else sizes
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor | None, ...]) -> int:
         pointers = [x.data_ptr() for x in inputs if x is not None]  # of tensors that this function keeps alive
-        return function(*given, *pointers, *range_, *map(_pointer, tensors))
+        return function(*given, *pointers, *range_, *map(pointer, tensors))
 
-    finish = start(call, ranges, outputs, work)
-
-    def result() -> list[tuple[Tensor | None, ...]]:
-        if any(finish()):
-            raise MemoryError("the compiled kernel ran out of memory")
-        return outputs
-
-    return result
+    work = rows * points * (points + 1) / 2 * (_EXP + dims + (0 if mask is None else len(mask)))
+    return Loop(call, make_outputs, result, work)
 
 
-def _pointer(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
+def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:
+    """The results of loops over rows, among them one of this module.
+
+    :param loops: as in :func:`~pyro_vgpds.compiled.run_loops`.
+    :param rows: N.
+    :param mask: of the sums. The sums of groups are so large that each thread has only one range of rows.
+    """
+    return run_loops(rows, _ROWS, loops, shared=mask is None)
 
 
-def _added(outputs: list[tuple[Tensor | None, ...]]) -> Tensor:
-    """The sum of the last outputs, in the order of the rows."""
-    return functools.reduce(torch.Tensor.add_, (part[-1] for part in outputs if part[-1] is not None))
-
-
-def start_forward(
+def forward_loop(
     a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None, decay: Tensor | None = None
-) -> Callable[[], Tensor]:
-    """Begin :func:`forward` on other threads, if there are any. The result of a call of the result is its result.
+) -> Loop:
+    """The loop of :func:`forward`.
 
     :param decay: (M, M), symmetric: a factor of the sums. Default: 1.
     """
     if decay is not None:
         decay = decay.contiguous()
-    if mask is None:
-        finish = _start("forward", (a, r, mu, z, mask), lambda: (a.new_empty(1, len(z), len(z)),))
-        return lambda: _added(finish()) if decay is None else _added(finish()).mul_(decay)
-    finish = _start("forward", (a, r, mu, z, mask), lambda: (decay, a.new_empty(len(mask), len(z), len(z))))
-    return lambda: _added(finish())
+        _check_kind(decay)
+    inputs = (a, r, mu, z, mask)
+    if mask is not None:
+        return _loop("forward", inputs, lambda: (decay, a.new_empty(len(mask), len(z), len(z))), added)
+    return _loop(
+        "forward", inputs, lambda: (a.new_empty(1, len(z), len(z)),),
+        added if decay is None else lambda outputs: added(outputs).mul_(decay),
+    )  # fmt: skip
 
 
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
     """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows if ``mask`` is None."""
-    return start_forward(a, r, mu, z, mask)()
+    return run_with([forward_loop(a, r, mu, z, mask)], len(a), mask)[0]
 
 
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def start_backward(
-    g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None
-) -> Callable[[], Gradients]:
-    """Begin :func:`backward` on other threads, as :func:`start_forward` does."""
-    return start_decayed_backward(g, a, r, mu, z, mask, None, None)[0]
-
-
-def start_decayed_backward(
+def backward_loop(
     g: Tensor,
     a: Tensor,
     r: Tensor,
@@ -164,9 +153,10 @@ def start_decayed_backward(
     mask: Tensor | None,
     decay: Tensor | None,
     sums: Tensor | None,
-) -> tuple[Callable[[], Gradients], Tensor | None]:
-    """Begin :func:`backward` for sums times ``decay``. With these ``sums``, also gives Σ_c g * sums, (M, M), of which
-    only the symmetric part matters.
+) -> tuple[Loop, tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """The loop of :func:`backward` for sums times ``decay``, whose result is the gradient in ``z``; the gradients in
+    ``a``, ``r`` and ``mu``, whose rows it writes; and, with these ``sums``, Σ_c g * sums, (M, M), of which only the
+    symmetric part matters.
     """
     groups = 1 if mask is None else mask.shape[0]
     if g.shape != (groups, len(z), len(z)):
@@ -186,13 +176,14 @@ def start_decayed_backward(
         library = _library("grouped")
         assert library is not None
         _check_kind(*inputs, *extra)
-        pointers = map(_pointer, (*inputs, *extra))
+        pointers = map(pointer, (*inputs, *extra))
         if library.grouped_pack(len(a), len(z), z.shape[1], groups, *pointers):
             raise MemoryError("the compiled kernel ran out of memory")
-    finish = _start("backward", inputs, lambda: (given, *rows, torch.empty_like(z)))
-    return lambda: (*rows, _added(finish())), total
+    _check_kind(given)
+    return _loop("backward", inputs, lambda: (given, *rows, torch.empty_like(z)), added), rows, total
 
 
 def backward(g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Gradients:
     """Gradients of ``sum(g * V)`` in ``a``, ``r``, ``mu`` and ``z``, for ``g (C, M, M)``."""
-    return start_backward(g, a, r, mu, z, mask)()
+    loop, rows, _ = backward_loop(g, a, r, mu, z, mask, None, None)
+    return (*rows, *run_with([loop], len(a), mask))

@@ -22,16 +22,8 @@ from pyro_vgpds.mapping import native
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "MappingValue",
-    "Psi",
-    "cross_psi2",
-    "exp_sum",
-    "expect",
-    "masked_sum",
-    "midpoint_sum",
-    "observe",
-    "register_psi2",
-]
+    "MappingValue", "Psi", "cross_psi2", "exp_sum", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
+]  # fmt: skip
 
 _TILE = 1 << 17  # numbers in a tile of exp_sum, so that it stays in cache
 _LOG2E = math.log2(math.e)
@@ -98,6 +90,12 @@ class MappingValue:
     def psi2(self, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
         """Ψ2, (..., C, M, M). Parameters as in :class:`MappingValue`."""
         raise undefined(self, "psi2(mean, variance, z, mask)")
+
+    def has_loops(self, z: Tensor) -> bool:
+        """Whether Ψ2 is computed by compiled loops, which have their own threads. Parameters as in
+        :class:`MappingValue`.
+        """
+        return False
 
     def psi1_y_psi2(
         self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None

@@ -23,7 +23,8 @@ from pyro_vgpds.types import Context
 __all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
 
 _MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
-_BLOCK = 1 << 18  # numbers in a block of Ψ1: memory that is used again costs less than new pages
+_NARROW = 1 << 11  # columns of Y up to which Ψ1 is multiplied with it as soon as a few of its rows are computed
+_BLOCK = 1 << 18  # otherwise: numbers in a block of Ψ1: memory that is used again costs less than new pages
 
 
 def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
@@ -98,9 +99,16 @@ class _Statistics(torch.autograd.Function):
         centre = z.mean(0)
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
-        a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
         decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
-        psi2 = native.start_forward(a, rho, mu, z, mask, decay)()
+        if y.shape[1] > _NARROW:
+            a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
+            loops = [native.forward_loop(a, rho, mu, z, mask, decay)]
+            (psi2,) = native.run_with(loops, len(mu), mask)
+        else:
+            y, psi1 = y.contiguous(), None
+            loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale))
+            loops = [loop, native.forward_loop(a, rho, mu, z, mask, decay)]
+            first, psi2 = native.run_with(loops, len(mu), mask)
         ctx.single = native.is_single()
         ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
         return first, psi2
@@ -110,15 +118,21 @@ class _Statistics(torch.autograd.Function):
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second, W = native.start_decayed_backward(g_second, a, rho, mu, z, mask, decay, psi2)
+            loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, decay, psi2)
         assert W is not None
-        g_a, g_rho, g_mu, g_mid = second()
-        parts = []
-        for block in _blocks(len(mu), len(z)):
-            own, g_psi1 = (g_a[block], g_rho[block], g_mu[block]), g_first @ y[block].mT
-            part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
-            parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
-        g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
+        if y.shape[1] > _NARROW:
+            (g_mid,) = native.run_with([loop], len(mu), mask)
+            parts = []
+            for block in _blocks(len(mu), len(z)):
+                part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
+                g_psi1, (g_a, g_rho, g_mu) = g_first @ y[block].mT, own
+                sums = g_a[block], g_rho[block], g_mu[block]
+                parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, sums))
+            found = parts[0] if len(parts) == 1 else rows.joined(parts)
+        else:
+            second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own))
+            g_mid, found = native.run_with([loop, second], len(mu), mask)
+        g_mean, g_s, g_z, g_w, g_log = found
         # of what multiplies the sums of Ψ2
         W, far = _far(W, z)
         g_w -= 0.25 * (far * z).sum(0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Compiled loops over the latent points and inducing inputs of the squared exponential kernel: Ψ1 and gradients.
 
-They do in one pass over N × M numbers what takes about forty operations of torch. With s the variances of the latent
-points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
+They do in one pass over N × M numbers what takes about forty operations of torch. The product of Ψ1 with Y is part of
+the pass if Y has few columns: then Ψ1 is never stored, and the backward pass computes it again. With s the variances of
+the latent points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
 
 .. math:: \Psi_1 = \sigma^2 \prod_q (1 + w s)^{-1/2} \exp(-\tfrac12 r (\mu - z)^2)
 
@@ -19,9 +20,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
 
-__all__ = ["RowGradients", "RowTerms", "available", "backward", "forward", "joined"]
+__all__ = [
+    "RowGradients", "RowTerms", "available", "backward", "backward_loop", "forward", "forward_loop", "joined",
+]  # fmt: skip
 
 _UNIT = 64  # unit of the chunks of rows
 _EXP = 16  # multiply-adds that an exponential costs
@@ -48,11 +51,11 @@ class RowGradients(NamedTuple):
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     long, pointer = ctypes.c_long, ctypes.c_void_p
-    sizes, inputs, rows = [long] * 3, [pointer] * 4, [long] * 2
+    given = [*[long] * 4, *[pointer] * 5, ctypes.c_double]
     return open_library(
         f"{__package__}._midpoint",
-        rows_forward=[*sizes, *inputs, ctypes.c_double, *rows, *[pointer] * 3],
-        rows_backward=[*sizes, *inputs, *[pointer] * 5, *rows, *[pointer] * 3],
+        rows_forward=[*given, *[long] * 2, *[pointer] * 4],
+        rows_backward=[*given, *[pointer] * 5, *[long] * 2, *[pointer] * 3],
     )
 
 
@@ -70,9 +73,24 @@ def forward(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> RowTer
     :param w: weights, (Q,).
     :param scale: σ².
     """
-    terms = RowTerms(mu.new_empty(len(mu)), torch.empty_like(mu), mu.new_empty(len(z), len(mu)))
-    _run("forward", (mu, s, z, w), (scale,), lambda: terms)
-    return terms
+    loop, a, rho = forward_loop(mu, s, z, w, None, scale)
+    return RowTerms(a, rho, *run_loops(len(mu), _UNIT, [loop]))
+
+
+def forward_loop(
+    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, y: Tensor | None, scale: float
+) -> tuple[Loop, Tensor, Tensor]:
+    """The loop that computes Ψ1ᵀ (M, N) or, with ``y``, Ψ1ᵀY (M, R); and ``a`` and ``rho``, whose rows it writes.
+
+    :param y: (N, R). Columns at the end that are zero in all rows of a block cost nothing. Others as in
+        :func:`forward`.
+    """
+    a, rho, own = mu.new_empty(len(mu)), torch.empty_like(mu), (mu, s, z, w, y)
+    if y is None:
+        psi1 = mu.new_empty(len(z), len(mu))
+        return _loop("forward", own, scale, (), lambda: (a, rho, psi1, None), lambda _: psi1), a, rho
+    shape = len(z), y.shape[1]
+    return _loop("forward", own, scale, (), lambda: (a, rho, None, mu.new_empty(shape)), added), a, rho
 
 
 def backward(
@@ -84,13 +102,25 @@ def backward(
     :param grad: the gradient in it, (M, N).
     :param sums: the gradients of the sums of Ψ2 in ``a`` (N,), ``rho`` (N, Q) and ``mu`` (N, Q).
     """
-    g_mean, g_s, inputs = torch.empty_like(mu), torch.empty_like(s), (psi1, grad, *sums)
-    pointers = tuple(x.data_ptr() for x in inputs)
-    outputs = (g_mean, g_s)
-    parts = _run("backward", (mu, s, z, w, *inputs), pointers, lambda: (*outputs, mu.new_empty(z.numel() + len(w) + 1)))
-    total = functools.reduce(torch.Tensor.add_, (part[-1] for part in parts))  # in the order of the rows
-    g_z, g_w, g_log = total.split([z.numel(), len(w), 1])
-    return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
+    loop = backward_loop(mu, s, z, w, None, 0.0, (psi1, grad, *sums))
+    return run_loops(len(mu), _UNIT, [loop])[0]
+
+
+def backward_loop(
+    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, y: Tensor | None, scale: float, given: tuple[Tensor | None, ...]
+) -> Loop:
+    """The loop of :func:`backward`.
+
+    :param y: (N, R) or None, as in :func:`forward_loop`.
+    :param given: with ``y``, None and the gradient in Ψ1ᵀY (M, R); otherwise Ψ1ᵀ and the gradient in it; then ``sums``.
+    """
+    g_mean, g_s, size = torch.empty_like(mu), torch.empty_like(s), z.numel() + len(w) + 1
+
+    def result(outputs: list[tuple[Tensor | None, ...]]) -> RowGradients:
+        g_z, g_w, g_log = added(outputs).split([z.numel(), len(w), 1])
+        return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
+
+    return _loop("backward", (mu, s, z, w, y), scale, given, lambda: (g_mean, g_s, mu.new_empty(size)), result)
 
 
 def joined(parts: Sequence[RowGradients]) -> RowGradients:
@@ -102,28 +132,30 @@ def joined(parts: Sequence[RowGradients]) -> RowGradients:
     return RowGradients(torch.cat(mean), torch.cat(variance), *(functools.reduce(torch.add, each) for each in sums))
 
 
-def _run(
-    direction: str, inputs: tuple[Tensor, ...], more: tuple[float, ...], make_outputs: Callable[[], tuple[Tensor, ...]]
-) -> list[tuple[Tensor, ...]]:
-    """Call the C function for ranges of rows, and return the outputs of each."""
-    mu, _, z, _, *_ = inputs
-    (count, dims), points = mu.shape, len(z)
-    rows, pairs = (count, dims), (points, count)
-    shapes = [rows, rows, (points, dims), (dims,), pairs, pairs, (count,), rows, rows]
-    if min(count, dims, points) < 1 or [x.shape for x in inputs] != shapes[: len(inputs)]:
-        raise ValueError("mu, s, z, w must be (N, Q), (N, Q), (M, Q), (Q,), and the others (M, N) or (N, ...)")
-    for x in inputs:
-        if not (x.dtype is torch.float64 and x.is_cpu and x.is_contiguous()):
+def _loop(
+    direction: str,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
+    scale: float,
+    more: tuple[Tensor | None, ...],
+    make_outputs: Callable[[], tuple[Tensor | None, ...]],
+    result: Callable[[list[tuple[Tensor | None, ...]]], object],
+) -> Loop:
+    """The C function for ranges of rows, each with its own outputs."""
+    mu, _, z, _, y = inputs
+    (count, dims), points, width = mu.shape, len(z), 0 if y is None else y.shape[-1]
+    rows, pairs = (count, dims), (points, count if y is None else width)
+    shapes = [rows, rows, (points, dims), (dims,), (count, width), pairs, pairs, (count,), rows, rows]
+    tensors = (*inputs, *more)
+    fit = all(x is None or x.shape == shape for x, shape in zip(tensors, shapes, strict=False))
+    if min(count, dims, points) < 1 or not fit:
+        raise ValueError("mu, s, z, w must be (N, Q), (N, Q), (M, Q), (Q,), and the others (M, N), (M, R) or (N, ...)")
+    for x in tensors:
+        if not (x is None or (x.dtype is torch.float64 and x.is_cpu and x.is_contiguous())):
             raise ValueError("the compiled loops take contiguous float64 CPU tensors")
-    work = count * points * (_EXP + 4 * dims)
-    ranges = chunks(count, _UNIT, work)
-    outputs = [make_outputs() for _ in ranges]
-    function = getattr(_library(), f"rows_{direction}")
-    pointers = [x.data_ptr() for x in inputs[:4]]
+    function, sizes = getattr(_library(), f"rows_{direction}"), (count, points, dims, width)
 
-    def call(range_: tuple[int, int], tensors: tuple[Tensor, ...]) -> int:
-        return function(count, points, dims, *pointers, *more, *range_, *(x.data_ptr() for x in tensors))
+    def call(range_: tuple[int, int], outputs: tuple[Tensor | None, ...]) -> int:
+        first, other, last = (map(pointer, x) for x in (inputs, more, outputs))  # of tensors that are kept alive here
+        return function(*sizes, *first, scale, *other, *range_, *last)
 
-    if any(run(call, ranges, outputs, work)):
-        raise MemoryError("the compiled loop ran out of memory")
-    return outputs
+    return Loop(call, make_outputs, result, count * points * (_EXP + 4 * dims + width))

@@ -237,10 +237,11 @@ def _check_together(
 
 
 def _work(guide: OpperArchambeauGuide, data: Sequences) -> float:
-    """Multiply-adds of an evaluation of the bound; the model has been called."""
+    """Multiply-adds of torch's operations in an evaluation of the bound; the model has been called."""
     nodes = guide.get_traces()[0].nodes
     prior: Any = nodes["x"]["fn"]
     collapsed: Any = nodes["y"]["fn"]
     dense = data.times.lengths if prior.structure == "dense" else ()
     basis, latent_dim = collapsed.likelihood.basis, collapsed.likelihood.x.shape[-1]
-    return bound_work(len(data.times), data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
+    pair_work = 0 if basis.has_loops else basis.pair_work
+    return bound_work(len(data.times), data.num_outputs, latent_dim, basis.size, dense, pair_work)

@@ -81,6 +81,17 @@ def test_many_columns_become_a_factor_of_the_gram():
     check_groups(data, y, data.output_means)
 
 
+@pytest.mark.parametrize(("d", "triangular"), [(3, False), (6, True), (9, True), (500, True)])
+def test_the_factor_of_about_as_many_columns_as_frames_is_triangular(d, triangular, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.data.groups._TRIANGLE", (9, 9))
+    y = np.random.default_rng(0).standard_normal((9, d))
+    data = Sequences(np.arange(9), y)
+    check_groups(data, y, data.output_means)
+    factor = data.groups(data.output_means).factor
+    assert torch.equal(factor, factor.tril()) == triangular
+    check_groups(data, y, data.output_means, columns=True)  # the columns themselves stay as they are
+
+
 def test_groups_are_kept_until_the_mean_changes():
     data = Sequences(np.arange(5), np.random.default_rng(0).standard_normal((5, 3)))
     mean = torch.zeros(3)

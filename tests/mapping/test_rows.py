@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.mapping import native, rbf_psi, rows
 
@@ -65,14 +66,36 @@ def test_values_that_are_not_finite_are_passed_on():
 def test_blocks_of_rows_change_nothing(rows_of_a_block, monkeypatch):
     mu, s, z, _ = _inputs(40, 6, 3)
     y, found = torch.randn(40, 4, dtype=torch.float64), []
-    for block in (1 << 18, 6 * rows_of_a_block):
+    for narrow, block in ((4, 0), (3, 1 << 18), (3, 6 * rows_of_a_block)):  # Ψ1 is not stored, in one block, or in more
+        monkeypatch.setattr(rbf_psi, "_NARROW", narrow)
         monkeypatch.setattr(rbf_psi, "_BLOCK", block)
         kernel, leaves = ARDRBF(1.3, [0.5, 1.0, 2.0]).double(), [x.clone().requires_grad_() for x in (mu, s, z)]
         first, second = kernel().psi1_y_psi2(*leaves, y, None)
         gradients = torch.autograd.grad(first.square().sum() + second.sum(), [*leaves, *kernel.parameters()])
         found.append([first, second, *gradients])
-    for one, other in zip(*found, strict=True):
-        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
+    for one, *others in zip(*found, strict=True):
+        for other in others:
+            assert torch.allclose(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("columns", [1, 8, 70])
+def test_products_equal_those_of_psi1(size, threads, columns, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled._count", lambda work: threads)
+    (N, M, _), inputs = size, _inputs(*size)
+    y, grad = torch.randn(N, columns, dtype=torch.float64), torch.randn(M, columns, dtype=torch.float64)
+    y *= torch.arange(columns) <= torch.arange(N).unsqueeze(1)  # columns at the end that are zero in the first rows
+    terms = rows.forward(*inputs, 1.7)
+    loop, a, rho = rows.forward_loop(*inputs, y, 1.7)
+    (first,) = run_loops(N, 64, [loop])
+    assert torch.equal(a, terms.a)
+    assert torch.equal(rho, terms.rho)
+    assert torch.allclose(first, terms.psi1 @ y, rtol=1e-12, atol=1e-13 * float(first.abs().max()))
+    sums = torch.randn_like(a), torch.randn_like(rho), torch.randn_like(rho)
+    (found,) = run_loops(N, 64, [rows.backward_loop(*inputs, y, 1.7, (None, grad, *sums))])
+    for one, other in zip(found, rows.backward(*inputs, terms.psi1, grad @ y.mT, sums), strict=True):
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-11 * float(other.abs().max()))
 
 
 def test_wrong_inputs_are_errors():
