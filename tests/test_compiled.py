@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_grouped", "mapping/_terms", "temporal/_chains", "temporal/_tiles",
-    "kernels/_programs",
+    "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "temporal/_chains",
+    "temporal/_tiles", "kernels/_programs",
 )  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [

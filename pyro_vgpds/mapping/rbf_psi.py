@@ -13,6 +13,8 @@ With s the variances of the latent points, r = w / (1 + ws) and ρ = w / (1 + 2w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -20,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.types import Context
 
-__all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
+__all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
 
 _MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
 _BLOCK = 1 << 18  # numbers in a block of Ψ1: memory that is used again costs less than new pages
@@ -54,6 +56,33 @@ def rbf_statistics(
     :param y: (N, R).
     """
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y)
+
+
+def known_statistics(
+    *arguments: Tensor | None,
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]]:
+    """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the
+    inducing inputs, the weights and the scale.
+
+    :param arguments: those of :func:`rbf_statistics`.
+    """
+    kept = _Kept()
+    first, second = _Statistics.forward(kept, *arguments)  # type: ignore[arg-type]
+    return first, second, lambda g_first, g_second: _Statistics.backward(kept, g_first, g_second)[:5]
+
+
+class _Kept:
+    """A context without autograd."""
+
+    single: bool
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors  # type: ignore[assignment]
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        pass
 
 
 def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
