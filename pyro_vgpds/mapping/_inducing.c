@@ -243,6 +243,12 @@ static double *zeros(long count) {
     return work;
 }
 
+static double apart(long Q, const double *x, const double *y, const double *w) {
+    double total = 0;
+    for (long q = 0; q < Q; q++) total += w[q] * (x[q] - y[q]) * (x[q] - y[q]);
+    return total;
+}
+
 // U = L^T, padded
 static void turn(double *U, const double *L, long M, long ld) {
     for (long i = 0; i < M; i++)
@@ -262,12 +268,7 @@ int inducing_covariance(long M, long Q, const double *z, const double *w, double
     if (!work) return 1;
     for (long i = 0; i < M; i++)
         for (long j = 0; j <= i; j++) {
-            double apart = 0;
-            for (long q = 0; q < Q; q++) {
-                const double d = z[i * Q + q] - z[j * Q + q];
-                apart += w[q] * d * d;
-            }
-            const double own = scale * exp(-0.5 * apart) + (i == j ? jitter : 0);
+            const double own = scale * exp(-0.5 * apart(Q, z + i * Q, z + j * Q, w)) + (i == j ? jitter : 0);
             K[i * M + j] = K[j * M + i] = work[i * ld + j] = work[j * ld + i] = own;
         }
     const int failed = DISPATCH(covariance, M, ld, work, work + square, work + 2 * square);
@@ -278,10 +279,19 @@ int inducing_covariance(long M, long Q, const double *z, const double *w, double
     return failed;
 }
 
-// The gradients of a function whose gradient in K is g_K/2, symmetric: g_z (M,Q), g_w (Q,), and numbers (2,): those in
-// log scale and in jitter. Returns 1 if memory ran out.
-int inducing_gradients(long M, long Q, const double *z, const double *w, double jitter, const double *K,
-                       const double *g_K, double *g_z, double *g_w, double *numbers) {
+// X_ij = scale exp(-rate sum_q w_q (z_iq - z_jq)^2), (M,M)
+int inducing_decay(long M, long Q, const double *z, const double *w, double scale, double rate, double *X) {
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j <= i; j++) X[i * M + j] = X[j * M + i] = scale * exp(-rate * apart(Q, z + i * Q, z + j * Q, w));
+    return 0;
+}
+
+// The gradients of a function whose gradient in the log of such an X is the symmetric part of g (M,M) or, if X is not
+// null, whose gradient in X is g, where jitter was added to the diagonal of X. That g is symmetric except for rounding
+// errors, which are smallest in sums over its rows: K^-1 magnifies those of its columns. Writes g_z (M,Q), g_w (Q,), and
+// numbers (2,): the gradients in log scale and in jitter. Returns 1 if memory ran out.
+int inducing_gradients(long M, long Q, const double *z, const double *w, double rate, double jitter, const double *X,
+                       const double *g, double *g_z, double *g_w, double *numbers) {
     const long ld = rounded(M, PAD);
     double *work = zeros((M + Q) * ld), *zT = work + M * ld;
     if (!work) return 1;
@@ -289,17 +299,18 @@ int inducing_gradients(long M, long Q, const double *z, const double *w, double 
     for (long i = 0; i < M; i++) {
         for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
         for (long j = 0; j < M; j++) {
-            const double own = 0.5 * g_K[i * M + j] * (K[i * M + j] - (i == j ? jitter : 0));
+            const double own = X ? g[i * M + j] * (X[i * M + j] - (i == j ? jitter : 0))
+                                 : 0.5 * (g[i * M + j] + g[j * M + i]);
             total += own;
-            work[i * ld + j] = -0.5 * own;
+            work[i * ld + j] = -rate * own;
         }
-        trace += g_K[i * M + i];
+        trace += g[i * M + i];
     }
     DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
     for (long i = 0; i < M; i++)
         for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
     numbers[0] = total;
-    numbers[1] = 0.5 * trace;
+    numbers[1] = trace;
     free(work);
     return 0;
 }

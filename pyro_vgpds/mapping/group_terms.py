@@ -36,7 +36,8 @@ __all__ = [
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2, and raises an error if rounding dominates the slack
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
-_PIVOT_ERROR = 1e-3  # rounding error in the pivots of B, relative to those of K_MM, above which eigenvalues are needed
+# least pivot of B relative to that of K_MM: with a larger rounding error in their squares eigenvalues are needed
+_LEAST_PIVOT = math.sqrt(1.0 - 1e-3)
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 
 
@@ -71,20 +72,23 @@ def cholesky_terms(
     compute = group_parts if is_compiled(v, psi2) else torch_parts
     given = covariance.K, K_inverse, covariance.factor.diagonal()
     parts = compute(psi0, v, psi2, given, beta, count, wanted)
-    if parts is None or bool((parts.least.square() < 1.0 - _PIVOT_ERROR).any()):
+    if parts is None or float(parts.least.amin()) < _LEAST_PIVOT:
         return None
     slack = psi0 - parts.trace
     check(slack, K_inverse, psi2)
     is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)  # or training would exploit the rounding
-    square = beta.square()
-    value = 0.5 * (square * parts.product - count * (parts.log_det + beta * slack)).sum()
+    square, rate = beta.square(), beta * count
+    value = (
+        0.5
+        * (square * parts.product).addcmul_(count, parts.log_det, value=-1.0).addcmul_(rate, slack, value=-1.0).sum()
+    )
     found = parts.gradients
     if found is None:
         return Terms(value)
     g_K = torch.addmm(found.direct, K_inverse @ found.through, K_inverse, alpha=-1.0)
     g_K = g_K.add_(K_inverse * count.sum())
-    g_beta = beta * parts.product - 0.5 * (square * found.quadratic + count * (found.free + slack))
-    return Terms(value, -0.5 * beta * count * is_open, square[:, None, None] * found.b, found.psi2, g_K, g_beta)
+    g_beta = (count * (found.free + slack)).addcmul_(square, found.quadratic).mul_(-0.5).addcmul_(beta, parts.product)
+    return Terms(value, (rate * is_open).mul_(-0.5), square[:, None, None] * found.b, found.psi2, g_K, g_beta)
 
 
 def torch_parts(
@@ -189,7 +193,7 @@ def known(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) 
     :param inputs: the tensors.
     :param gradients: of the number in each of them; they may be changed.
     """
-    return _Known.apply(value, *inputs, *gradients)
+    return _Known.apply([value], tuple(gradients), *inputs)
 
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
@@ -211,16 +215,16 @@ class _KnownContext(Context, Protocol):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``.
+    """A number whose gradients are known: ``apply([value], gradients, *inputs)``.
 
     The first backward pass scales them in place, because new memory for those of many groups takes longer than all
     else here. Further ones, of a graph that was retained, leave what the first one returned as it is.
     """
 
     @staticmethod
-    def forward(ctx: _KnownContext, value: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.known, ctx.scale = tensors[len(tensors) // 2 :], 0.0
-        return value.clone()
+    def forward(ctx: _KnownContext, value: list[Tensor], gradients: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+        ctx.known, ctx.scale = gradients, 0.0
+        return value[0]
 
     @staticmethod
     @once_differentiable
@@ -231,7 +235,7 @@ class _Known(torch.autograd.Function):
             gradients = ctx.known if scale == 1.0 else tuple(known.mul_(scale) for known in ctx.known)
         else:
             gradients = tuple(known * (scale / (ctx.scale or 1.0)) for known in ctx.known)
-        return (None, *gradients, *[None] * len(gradients))
+        return None, None, *gradients
 
 
 def need_gradients(tensors: Sequence[Tensor]) -> bool:

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import open_library
 
-__all__ = ["Covariance", "Terms", "is_compiled", "rbf_covariance", "rbf_gradients", "spectrum_terms", "whitened"]
+__all__ = [
+    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "rbf_covariance", "rbf_gradients",
+    "spectrum_terms", "whitened",
+]  # fmt: skip
 
 _MOST = 256  # inducing variables up to which the matrices fit the cache
 
@@ -51,7 +54,8 @@ def _library() -> ctypes.CDLL | None:
     return open_library(
         f"{__package__}._inducing",
         inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 3,
-        inducing_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 5,
+        inducing_decay=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer],
+        inducing_gradients=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 5,
         inducing_whiten=[number] * 2 + [pointer] * 3,
         inducing_spectrum=[number] * 4 + [pointer] * 13,
     )
@@ -96,10 +100,29 @@ def rbf_gradients(
     """The gradients in z (M, Q) and in w (Q,), and those in log σ² and in the jitter.
 
     :param K: as :func:`rbf_covariance` gives it.
-    :param g_K: twice the gradient in it, symmetric and contiguous. Others as in :func:`rbf_covariance`.
+    :param g_K: the gradient in it, contiguous. Others as in :func:`rbf_covariance`.
     """
+    return _gradients(z, w, 0.5, jitter, K, g_K)
+
+
+def decay(z: Tensor, w: Tensor, scale: float) -> Tensor:
+    """σ⁴ exp(−¼ Σ_q w (z − z')²), (M, M). Parameters as in :func:`rbf_covariance`."""
+    result = z.new_empty(z.shape[0], z.shape[0])
+    _call("inducing_decay", *z.shape, z, w, scale * scale, 0.25, result)
+    return result
+
+
+def decay_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, float]:
+    """The gradients in z (M, Q), in w (Q,) and in log σ² from that in the log of :func:`decay`, contiguous."""
+    g_z, g_w, (log_square, _) = _gradients(z, w, 0.25, 0.0, None, g)
+    return g_z, g_w, 2.0 * log_square
+
+
+def _gradients(
+    z: Tensor, w: Tensor, rate: float, jitter: float, X: Tensor | None, g: Tensor
+) -> tuple[Tensor, Tensor, tuple[float, float]]:
     g_z, g_w, numbers = torch.empty_like(z), torch.empty_like(w), z.new_empty(2)
-    _call("inducing_gradients", *z.shape, z, w, jitter, K, g_K, g_z, g_w, numbers)
+    _call("inducing_gradients", *z.shape, z, w, rate, jitter, X, g, g_z, g_w, numbers)
     log_scale, shift = numbers.tolist()
     return g_z, g_w, (log_scale, shift)
 

@@ -72,7 +72,7 @@ def _evaluate(
     if g_psi0 is None or g_psi1_y is None or g_psi2 is None or g_K is None or g_noise is None:
         return value, ()
     g_mean, g_variance, g_z, g_weight, g_scale = cast("tuple[Tensor, ...]", backward(g_psi1_y, g_psi2))
-    more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K)
+    more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K.mul_(0.5))
     g_scale = g_scale + (g_log_scale / variance_of_f + relative * g_jitter + g_psi0 @ groups.rows)
     gradients = g_mean, g_variance, g_z.add_(more_z), g_weight + more_w.sum_to_size(weight.shape), g_scale, g_noise
     return value, gradients

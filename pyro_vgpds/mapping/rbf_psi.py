@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping.native_inducing import decay, decay_gradients, is_compiled
 from pyro_vgpds.types import Context
 
 __all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
@@ -124,22 +125,22 @@ class _Statistics(torch.autograd.Function):
         mask: Tensor | None,
         y: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        centre = z.mean(0)
+        centre = z.sum(0).div_(z.shape[0])
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
         a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
-        decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
-        psi2 = native.start_forward(a, rho, mu, z, mask, decay)()
+        factor = _decay(z, w, scale)
+        psi2 = native.start_forward(a, rho, mu, z, mask, factor)()
         ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
+        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
+        mu, s, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            second, W = native.start_decayed_backward(g_second, a, rho, mu, z, mask, decay, psi2)
+            second, W = native.start_decayed_backward(g_second, a, rho, mu, z, mask, factor, psi2)
         assert W is not None
         g_a, g_rho, g_mu, g_mid = second()
         parts = []
@@ -149,10 +150,10 @@ class _Statistics(torch.autograd.Function):
             parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, own))
         g_mean, g_s, g_z, g_w, g_log = parts[0] if len(parts) == 1 else rows.joined(parts)
         # of what multiplies the sums of Ψ2
-        W, far = _far(W, z)
-        g_w -= 0.25 * (far * z).sum(0)
-        g_z += g_mid - 0.5 * w * far
-        g_scale = (g_log + W.sum()) / scale
+        more_z, more_w, more_log = _decay_gradients(z, w, W)
+        g_w += more_w
+        g_z += g_mid + more_z
+        g_scale = (g_log + more_log) / scale
         return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
 
 
@@ -177,6 +178,21 @@ def _products(
     if len(blocks) == 1:
         return a, rho, first, psi1
     return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
+
+
+def _decay(z: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    """What multiplies the sums of Ψ2, (M, M)."""
+    if is_compiled(z):
+        return decay(z, w, float(scale))
+    return torch.exp(-0.25 * _apart(z, w)) * scale.square()
+
+
+def _decay_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
+    """The gradients in z, w and log σ² from that in its logarithm."""
+    if is_compiled(z):
+        return decay_gradients(z, w, g.contiguous())
+    g, far = _far(g, z)
+    return -0.5 * w * far, -0.25 * (far * z).sum(0), g.sum()
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:
