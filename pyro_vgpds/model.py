@@ -458,7 +458,8 @@ class VGPDS(ParameterModule):
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""
         noise: Tensor = self.noise + self.least_noise
-        return noise if self.event_dim("noise") else noise.unsqueeze(-1)
+        own_dim = self.event_dim("noise") if "noise" in self._pyro_samples else noise.dim()
+        return noise if own_dim else noise.unsqueeze(-1)
 
     def initial_posterior(self) -> tuple[Tensor, Tensor] | None:
         """The first ``mean_bar`` and ``lam`` of q(X), (N, Q) each; None for a model that was created by hand."""

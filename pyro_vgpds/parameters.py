@@ -181,9 +181,11 @@ class ParameterModule(PyroModule):
             return part if getattr(part, "_pyro_name", "") else super().__getattr__(name)
         if not mine["_pyro_context"].active:  # only a call of the module makes statements
             unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
-            if own[name][0] is not constraints.positive or unconstrained is None:
+            constraint = own[name][0]
+            if unconstrained is None or (constraint is not constraints.positive and constraint is not constraints.real):
                 return super().__getattr__(name)
-            value = unconstrained.exp()  # as Pyro does it, without a search for the transform
+            # as Pyro does it, without a search for the transform
+            value = unconstrained.exp() if constraint is constraints.positive else unconstrained
             value.unconstrained = weakref.ref(unconstrained)
             return value
         with _Constrained(own[name][0]):

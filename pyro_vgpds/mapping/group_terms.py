@@ -193,7 +193,7 @@ def known(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) 
     :param inputs: the tensors.
     :param gradients: of the number in each of them; they may be changed.
     """
-    return _Known.apply([value], tuple(gradients), *inputs)
+    return _Known.apply(value, *inputs, *gradients)
 
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
@@ -215,16 +215,16 @@ class _KnownContext(Context, Protocol):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply([value], gradients, *inputs)``.
+    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``; a trace of ``torch.jit`` sees them all.
 
     The first backward pass scales them in place, because new memory for those of many groups takes longer than all
     else here. Further ones, of a graph that was retained, leave what the first one returned as it is.
     """
 
     @staticmethod
-    def forward(ctx: _KnownContext, value: list[Tensor], gradients: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
-        ctx.known, ctx.scale = gradients, 0.0
-        return value[0]
+    def forward(ctx: _KnownContext, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.known, ctx.scale = tensors[len(tensors) // 2 :], 0.0
+        return value.clone()
 
     @staticmethod
     @once_differentiable
@@ -235,7 +235,7 @@ class _Known(torch.autograd.Function):
             gradients = ctx.known if scale == 1.0 else tuple(known.mul_(scale) for known in ctx.known)
         else:
             gradients = tuple(known * (scale / (ctx.scale or 1.0)) for known in ctx.known)
-        return None, None, *gradients
+        return (None, *gradients, *[None] * len(gradients))
 
 
 def need_gradients(tensors: Sequence[Tensor]) -> bool:

@@ -35,7 +35,7 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
     return (
         mean.dim() == variance.dim() == z.dim() == 2
         and all(x.dim() < 2 for x in parameters)
-        and all(x.dtype == torch.float64 and x.device.type == "cpu" for x in tensors)
+        and all(x.dtype == torch.float64 and x.is_cpu for x in tensors)
         and mean.shape[0] * z.shape[0] <= _MOST
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
         and native.available()
