@@ -84,13 +84,14 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
     :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
     """
     shared = noise.shape[-1] == 1
-    order = None if shared else groups.order
-    assert shared or order is not None, "one noise for each output needs the columns themselves"
+    assert shared or groups.order is not None, "one noise for each output needs the columns themselves"
+    order = None if shared or groups.is_ordered else groups.order
     number, square = groups.totals if shared else (groups.rows_of_columns, groups.squares)
     beta, least = (noise if order is None else noise[order]).reciprocal(), float(noise.amin())  # in the groups' order
     found = []
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
-        psi0, psi2 = psi.psi0[which], psi.psi2[which]
+        whole = which.stop - which.start == groups.num_groups
+        psi0, psi2 = (psi.psi0, psi.psi2) if whole else (psi.psi0[which], psi.psi2[which])
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
         check = partial(check_slack, unit=least * groups.rows[which])
@@ -222,5 +223,5 @@ def check_slack(slack: Tensor, inverse: Tensor, psi2: Tensor, unit: Tensor) -> N
     """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
     if _strict.get():
         slack = slack - _MARGIN * trace_error(inverse, psi2)
-    if bool((-slack > _MAX_ERROR * unit).any()):
+    if bool((slack + _MAX_ERROR * unit < 0.0).any()):
         raise NumericalError(_ILL_CONDITIONED.format(len(inverse)))

@@ -215,7 +215,8 @@ class _KnownContext(Context, Protocol):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``; a trace of ``torch.jit`` sees them all.
+    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``. All are arguments, so that
+    a trace of ``torch.jit`` sees them.
 
     The first backward pass scales them in place, because new memory for those of many groups takes longer than all
     else here. Further ones, of a graph that was retained, leave what the first one returned as it is.
