@@ -20,7 +20,16 @@ from pyro_vgpds.data.durations import Duration
 from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
-__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior", "modules_of"]
+__all__ = [
+    "ParameterLike",
+    "ParameterModule",
+    "Prior",
+    "PriorLike",
+    "TimeLike",
+    "is_prior",
+    "modules_of",
+    "parameters_of",
+]
 
 #: a distribution, or a function from the module to one
 Prior: TypeAlias = (
@@ -65,7 +74,21 @@ def modules_of(module: nn.Module) -> Iterator[nn.Module]:
     while left:
         own = left.pop()
         yield own
-        left += [child for child in own._modules.values() if child is not None]
+        left += [child for child in vars(own)["_modules"].values() if child is not None]
+
+
+def parameters_of(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of :func:`modules_of`.
+
+    :param module: any module.
+
+    >>> from pyro_vgpds.kernels import RBF
+    >>> from pyro_vgpds.parameters import parameters_of
+    >>> [parameter.shape for parameter in parameters_of(RBF())]
+    [torch.Size([]), torch.Size([])]
+    """
+    for own in modules_of(module):
+        yield from (p for p in vars(own)["_parameters"].values() if p is not None)
 
 
 def _sample(label: str, prior: Prior) -> PyroSample:

@@ -24,7 +24,7 @@ from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.parameters import modules_of
+from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -93,8 +93,7 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
     if any(id(p) not in stored for p in cast("PlainGuide", guide).read_parameters()):
         return False
-    modules = modules_of(cast("nn.Module", model))
-    return all(id(p) in stored for own in modules for p in own._parameters.values() if p is not None)
+    return all(id(p) in stored for p in parameters_of(cast("nn.Module", model)))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
