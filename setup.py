@@ -26,6 +26,7 @@ setup(
             "kernels._programs",
             "mapping._midpoint",
             "mapping._grouped",
+            "mapping._inducing",
             "mapping._terms",
             "temporal._chains",
             "temporal._tiles",

@@ -82,6 +82,8 @@ def most_threads() -> int | None:
 
 def _count(work: float) -> int:
     """Threads for some work in multiply-adds."""
+    if work < 2.0 * LOOP_WORK:
+        return 1
     limit = _threads.get()
     return max(1, min(torch.get_num_threads() if limit is None else limit, int(min(work / LOOP_WORK, 1e6))))
 
@@ -92,7 +94,10 @@ def chunks(count: int, unit: int, work: float, shared: bool = False) -> list[tup
     :param work: multiply-adds of all items.
     :param shared: several ranges for each of several threads, so that all threads end at the same time.
     """
-    units, threads = -(-count // unit), _count(work)
+    threads = _count(work)
+    if threads == 1:
+        return [(0, count)]
+    units = -(-count // unit)
     parts = max(1, min(units, threads * (_SHARES if shared and threads > 1 else 1)))
     return list(itertools.pairwise(min(count, unit * (units * i // parts)) for i in range(parts + 1)))
 
@@ -132,6 +137,8 @@ def run(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], wo
     """The results of ``call(input, output)`` for all pairs, on as many threads as pay off. Parameters as in
     :func:`start`.
     """
+    if len(inputs) == 1:
+        return [call(inputs[0], outputs[0])]
     return start(call, inputs, outputs, work)()
 
 

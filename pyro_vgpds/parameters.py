@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -13,14 +13,23 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_vgpds.checks import constrained, positive
 from pyro_vgpds.data.durations import Duration
 from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
-__all__ = ["ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior"]
+__all__ = [
+    "ParameterLike",
+    "ParameterModule",
+    "Prior",
+    "PriorLike",
+    "TimeLike",
+    "is_prior",
+    "modules_of",
+    "parameters_of",
+]
 
 #: a distribution, or a function from the module to one
 Prior: TypeAlias = (
@@ -47,6 +56,39 @@ def is_prior(value: object) -> TypeGuard[PriorLike]:
     if isinstance(value, PyroParam):  # which is callable, too
         return False
     return isinstance(value, PyroSample) or hasattr(value, "log_prob") or callable(value)
+
+
+def modules_of(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and all modules in it, in any order: a module that is part of two others comes twice.
+
+    It takes a fraction of the time of ``module.modules()``, which matters in every evaluation of the bound.
+
+    :param module: any module.
+
+    >>> from pyro_vgpds.kernels import RBF, White
+    >>> from pyro_vgpds.parameters import modules_of
+    >>> sum(1 for _ in modules_of(RBF() + White(0.1)))  # the sum, the list of its parts, and these
+    4
+    """
+    left = [module]
+    while left:
+        own = left.pop()
+        yield own
+        left += [child for child in vars(own)["_modules"].values() if child is not None]
+
+
+def parameters_of(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of :func:`modules_of`.
+
+    :param module: any module.
+
+    >>> from pyro_vgpds.kernels import RBF
+    >>> from pyro_vgpds.parameters import parameters_of
+    >>> [parameter.shape for parameter in parameters_of(RBF())]
+    [torch.Size([]), torch.Size([])]
+    """
+    for own in modules_of(module):
+        yield from (p for p in vars(own)["_parameters"].values() if p is not None)
 
 
 def _sample(label: str, prior: Prior) -> PyroSample:
@@ -152,14 +194,21 @@ class ParameterModule(PyroModule):
 
     def __getattr__(self, name: str) -> Any:
         # Pyro's statement of a module's parameter does not contain its constraint, which render_model then cannot show
-        own = self.__dict__.get("_pyro_params", {})
+        mine = self.__dict__
+        own = mine.get("_pyro_params", {})
         if name not in own:
-            return super().__getattr__(name)
-        if not self.__dict__["_pyro_context"].active:  # only a call of the module makes statements
-            unconstrained = self.__dict__["_parameters"].get(f"{name}_unconstrained")
-            if own[name][0] is not constraints.positive or unconstrained is None:
+            # found here, before Pyro's longer search: tensors that are no parameters, and parts that have a name
+            if name in mine.get("_buffers", {}):
+                return mine["_buffers"][name]
+            part = mine.get("_modules", {}).get(name)
+            return part if getattr(part, "_pyro_name", "") else super().__getattr__(name)
+        if not mine["_pyro_context"].active:  # only a call of the module makes statements
+            unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
+            constraint = own[name][0]
+            if unconstrained is None or (constraint is not constraints.positive and constraint is not constraints.real):
                 return super().__getattr__(name)
-            value = unconstrained.exp()  # as Pyro does it, without a search for the transform
+            # as Pyro does it, without a search for the transform
+            value = unconstrained.exp() if constraint is constraints.positive else unconstrained
             value.unconstrained = weakref.ref(unconstrained)
             return value
         with _Constrained(own[name][0]):

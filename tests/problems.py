@@ -14,9 +14,23 @@ from torch import Tensor
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
+from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
+from pyro_vgpds.mapping.native_inducing import Covariance
 
 GOLDEN = Path(__file__).parent / "golden"  # reference values
 LENGTHS = (7, 4, 1, 9)
+
+
+def terms_of(function):
+    """Terms of groups as a function of ψ0, v, Ψ2, L and β, with a graph."""
+
+    def compute(*arguments):
+        *inputs, count, check = arguments
+        psi0, v, psi2, factor, beta = (x.detach() for x in inputs)
+        terms = function(psi0, v, psi2, Covariance.of(factor), beta, count, check, need_gradients(inputs))
+        return None if terms is None else with_gradients(terms, inputs, factor)
+
+    return compute
 
 
 def make_data(lengths=LENGTHS, outputs=5, missing=0.0, seed=0) -> Sequences:

@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_grouped", "mapping/_terms", "temporal/_chains", "temporal/_tiles",
-    "kernels/_programs",
+    "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "temporal/_chains",
+    "temporal/_tiles", "kernels/_programs",
 )  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [
@@ -31,7 +31,8 @@ import random, sys
 import torch
 from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native, rows
-from pyro_vgpds.mapping.group_terms import torch_parts
+from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
+from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
@@ -107,6 +108,19 @@ for i in range(int(sys.argv[1])):
         found.append([total.detach(), *torch.autograd.grad(total, [mean_bar, lam, *kernel.parameters()])])
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6 * (1.0 + float(other.abs().max()))), (i, n, Q)
+for _ in range(int(sys.argv[1])):
+    C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
+    wide, v = torch.randn(C, M, M), torch.randn(C, M, W)
+    psi2 = wide @ wide.mT / M
+    z, w = torch.randn(M, 3), torch.rand(3) + 0.5
+    K, _, factor = rbf_covariance(z, w, 1.5, 0.1)
+    assert torch.allclose(factor @ factor.mT, K, rtol=1e-10)
+    rbf_gradients(z, w, 0.1, K, torch.randn(M, M))
+    A = whitened(factor, psi2)
+    assert torch.allclose(A, whiten(factor, psi2), rtol=1e-8, atol=1e-8)
+    given = *torch.linalg.eigh(A), factor, torch.rand(C) * M, v, torch.rand(C, W) + 0.5, torch.ones(C, W)
+    for one, other in zip(spectrum_terms(*given, True), torch_terms(*given, True), strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
 print("done")
 """
 

@@ -61,6 +61,12 @@ class ColumnGroups:
         return self.rows.repeat_interleave(torch.tensor(self.widths, dtype=torch.long, device=self.rows.device))
 
     @functools.cached_property
+    def is_ordered(self) -> bool:
+        """Whether the columns of ``factor`` are all outputs in their own order."""
+        order = self.order
+        return order is not None and order.tolist() == list(range(len(self.of_column)))
+
+    @functools.cached_property
     def squares(self) -> Tensor:
         """The sum of squares of each column of ``factor``, (R,), over all processes."""
         return self.factor.square().sum(0) if self.joint_squares is None else self.joint_squares

@@ -14,7 +14,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import pyro
 from pyro.poutine import runtime
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
@@ -24,6 +24,7 @@ from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -47,7 +48,7 @@ class PlainModel(Protocol):
         ...
 
     def parameters(self) -> Iterable[Tensor]:
-        """All parameters."""
+        """All parameters, those of a ``torch.nn.Module``."""
         ...
 
 
@@ -90,8 +91,9 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    read = cast("PlainGuide", guide).read_parameters()
-    return all(id(p) in stored for p in (*cast("PlainModel", model).parameters(), *read))
+    if any(id(p) not in stored for p in cast("PlainGuide", guide).read_parameters()):
+        return False
+    return all(id(p) in stored for p in parameters_of(cast("nn.Module", model)))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:

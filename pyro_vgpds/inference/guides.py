@@ -18,6 +18,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
 from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.latent_gp import LatentGP
+from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -45,7 +46,8 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         >>> guide.has_random_parameters
         False
         """
-        return any(name.startswith("locs.") for name, _ in self.named_parameters())
+        locs = vars(self)["_modules"].get("locs")
+        return locs is not None and any(True for _ in parameters_of(locs))
 
     def is_as_made(self) -> bool:
         """Whether it runs as Pyro's messenger does, and has met no priors on hyperparameters."""

@@ -6,10 +6,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
-from pyro_vgpds.mapping.psi import MappingValue, exp_sum, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.mapping.exp_sums import exp_sum
+from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
 
@@ -61,6 +64,11 @@ class ARDRBFValue(MappingValue):
         if is_fused(mean, variance, z, mask, (self.weight, self.variance)):
             return rbf_statistics(mean, variance, z, self.weight, self.variance, mask, y)
         return super().psi1_y_psi2(mean, variance, z, y, mask)
+
+    def collapsed_bound(
+        self, mean: Tensor, variance: Tensor, z: Tensor, noise: Tensor, groups: ColumnGroups, jitter: float | None
+    ) -> Tensor | None:
+        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

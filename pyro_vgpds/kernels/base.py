@@ -144,9 +144,10 @@ class Kernel(ParameterModule):
         >>> RBF(variance=2.0).read("variance").shape, RBF(variance=[1.0, 2.0, 3.0]).read("variance").shape
         (torch.Size([1]), torch.Size([3]))
         """
-        self._check_names((name,))
+        if name not in self._names:
+            self._check_names((name,))
         value = getattr(self, name)
-        own_dim = value.dim() if self.prior(name) is None else self.event_dim(name)
+        own_dim = self.event_dim(name) if name in self._pyro_samples else value.dim()
         return value if own_dim else value.unsqueeze(-1)
 
     def set(self: K, name: str, value: TimeLike) -> K:

@@ -16,24 +16,26 @@ the sum of log s_d over all observed entries.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
-from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms
+from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms, need_gradients, with_gradients
+from pyro_vgpds.mapping.native_inducing import Covariance, Terms
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.team import Team
-from pyro_vgpds.types import Context
 
-__all__ = ["SiteLimits", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits", "strict_rounding"]
+__all__ = [
+    "SiteLimits", "bound_terms", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits",
+    "strict_rounding",
+]  # fmt: skip
 
 _MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
 _MARGIN = 4.0  # expected rounding errors between a point that training accepts and that limit
@@ -67,63 +69,74 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
         ]
         bounds = [collapsed_bound(Psi(*row[:3]), row[3], row[4], groups) for row in zip(*rows, strict=True)]
         return torch.stack(bounds).view(batch)
+    inputs, factor = (psi.psi0, psi.psi1_y, psi.psi2, factor, noise), factor.detach()
+    wanted = need_gradients(inputs)
+    with torch.no_grad():
+        terms = bound_terms(psi, Covariance.of(factor), noise, groups, wanted)
+    return with_gradients(terms, inputs, factor)
+
+
+def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnGroups, wanted: bool) -> Terms:
+    r""":math:`\hat F` and its gradients, those in the noise in place of β, without a graph.
+
+    :param psi: the statistics of the groups' rows, without batches.
+    :param covariance: K_MM.
+    :param wanted: whether gradients are. Others as in :func:`collapsed_bound`.
+    :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
+    """
     shared = noise.shape[-1] == 1
-    order = None if shared else groups.order
-    assert shared or order is not None, "one noise for each output needs the columns themselves"
+    assert shared or groups.order is not None, "one noise for each output needs the columns themselves"
+    order = None if shared or groups.is_ordered else groups.order
     number, square = groups.totals if shared else (groups.rows_of_columns, groups.squares)
-    # β (1,) or (R,), in the order of the groups, and the terms that have nothing to do with the latent points
-    beta, bound = _NoiseTerms.apply(noise, order, number, square)
-    bound, least = bound - groups.log_scale, float(noise.detach().amin())
+    beta, least = (noise if order is None else noise[order]).reciprocal(), float(noise.amin())  # in the groups' order
+    found = []
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
-        psi0, psi2 = psi.psi0, psi.psi2
-        if which.stop - which.start < groups.num_groups:  # the gradient of a part is as large as the whole
-            psi0, psi2 = psi0[which], psi2[which]
+        whole = which.stop - which.start == groups.num_groups
+        psi0, psi2 = (psi.psi0, psi.psi2) if whole else (psi.psi0[which], psi.psi2[which])
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
         check = partial(check_slack, unit=least * groups.rows[which])
-        bound = bound + _group_terms(psi0, v, psi2, factor, rate, count, check)
-    with torch.no_grad():
-        entries, total = groups.totals
-        if float(bound) > float(ceiling(noise, groups)) + default_jitter(bound.dtype) * (entries + total / least):
-            raise NumericalError(_TOO_HIGH)
-    return bound
+        found.append(_group_terms(psi0, v, psi2, covariance, rate, count, check, wanted))
+    most = ceiling(noise, groups)
+    value = most - 0.5 * (square * beta).sum() + sum(terms.value for terms in found)
+    entries, total = groups.totals
+    if float(value) > float(most) + default_jitter(value.dtype) * (entries + total / least):
+        raise NumericalError(_TOO_HIGH)
+    if not wanted:
+        return Terms(value)
+    if not found:  # nothing was observed
+        return Terms(value, *map(torch.zeros_like, (psi.psi0, psi.psi1_y, psi.psi2, covariance.K, noise)))
+    g_psi0, g_v, g_psi2, g_K, g_beta = zip(*(terms[1:] for terms in found), strict=True)
+    columns_of = [x.movedim(0, 1).flatten(1) for x in g_v]  # (M, groups * width)
+    in_beta = _joined(g_beta).sum().unsqueeze(0) if shared else _joined([x.flatten() for x in g_beta])
+    # the gradient in β, and dβ/dnoise = −β²
+    g_noise = (0.5 * (square - number / beta) - in_beta) * beta.square()
+    if order is not None:
+        g_noise = torch.zeros_like(noise).index_copy_(0, order, g_noise)
+    return Terms(value, _joined(g_psi0), _joined(columns_of, 1), _joined(g_psi2), sum(g_K[1:], g_K[0]), g_noise)
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def _group_terms(
-    psi0: Tensor, v: Tensor, psi2: Tensor, factor: Tensor, beta: Tensor, count: Tensor, check: Check
-) -> Tensor:
+    psi0: Tensor,
+    v: Tensor,
+    psi2: Tensor,
+    covariance: Covariance,
+    beta: Tensor,
+    count: Tensor,
+    check: Check,
+    wanted: bool,
+) -> Terms:
     """The terms of groups with the same number of columns; ``beta`` and ``count`` are (C, W) or (C, 1)."""
     if beta.shape[-1] == 1:
-        terms = cholesky_terms(psi0, v, psi2, factor, beta.squeeze(-1), count.squeeze(-1), check)
+        given = beta.squeeze(-1), count.squeeze(-1)
+        terms = cholesky_terms(psi0, v, psi2, covariance, *given, check, wanted)
         if terms is not None:
-            return terms
-    return eigen_terms(psi0, v, psi2, factor, beta, count, check)
-
-
-class _NoiseContext(Context, Protocol):
-    number: Tensor | float
-    square: Tensor | float
-
-
-class _NoiseTerms(torch.autograd.Function):
-    r"""β and :math:`-\tfrac12 \sum (N \log(2\pi/\beta) + \beta y^\top y)`, of all outputs together or of each."""
-
-    @staticmethod
-    def forward(
-        ctx: _NoiseContext, noise: Tensor, order: Tensor | None, number: Tensor | float, square: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        beta = (noise if order is None else noise[order]).reciprocal()
-        ctx.number, ctx.square = number, square
-        ctx.save_for_backward(noise, order, beta)
-        return beta, -0.5 * (number * (2.0 * math.pi / beta).log() + square * beta).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: _NoiseContext, g_beta: Tensor, g_value: Tensor) -> tuple[Tensor, None, None, None]:
-        noise, order, beta = ctx.saved_tensors
-        # the gradient in β, and dβ/dnoise = −β²
-        g = (0.5 * g_value * (ctx.square - ctx.number / beta) - g_beta) * beta.square()
-        return g if order is None else torch.zeros_like(noise).index_copy_(0, order, g), None, None, None
+            return terms if terms.beta is None else terms._replace(beta=terms.beta.unsqueeze(-1))
+    return eigen_terms(psi0, v, psi2, covariance, beta, count, check, wanted)
 
 
 class SiteLimits(NamedTuple):
@@ -169,8 +182,11 @@ def site_bound(psi: Psi, factor: Tensor, limits: SiteLimits) -> Tensor:
     :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
     """
     ones = torch.ones_like(psi.psi0).unsqueeze(-1)
-    check = partial(check_slack, unit=limits.seen)
-    bound = _group_terms(psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, factor, ones, ones, check)
+    inputs = psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, factor, ones
+    check, wanted, factor = partial(check_slack, unit=limits.seen), need_gradients(inputs), factor.detach()
+    with torch.no_grad():
+        terms = _group_terms(*inputs[:3], Covariance.of(factor), ones, ones, check, wanted)
+    bound = with_gradients(terms, inputs, factor)
     with torch.no_grad():
         most = limits.most + default_jitter(bound.dtype) * (limits.size + limits.most)
         if bool((bound > most).any()):
@@ -219,5 +235,5 @@ def check_slack(slack: Tensor, inverse: Tensor, psi2: Tensor, unit: Tensor) -> N
     """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
     if _strict.get():
         slack = slack - _MARGIN * trace_error(inverse, psi2)
-    if bool((-slack > _MAX_ERROR * unit).any()):
+    if bool((slack + _MAX_ERROR * unit < 0.0).any()):
         raise NumericalError(_ILL_CONDITIONED.format(len(inverse)))

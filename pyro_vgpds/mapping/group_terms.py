@@ -6,14 +6,15 @@ With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀ
 .. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
           - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
 
-The gradients are computed along with the value: they need the same inverses. :func:`cholesky_terms` is for groups
+The gradients are computed along with the value: they need the same inverses, and :func:`known` makes autograd use them.
+:func:`cholesky_terms` is for groups
 whose outputs share one β; :func:`eigen_terms` also for one β each, and for matrices that rounding has made indefinite.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -22,15 +23,21 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping import native_inducing
+from pyro_vgpds.mapping.native_inducing import Covariance, Terms, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_parts, is_compiled
 from pyro_vgpds.types import Context
 
-__all__ = ["Check", "cholesky_terms", "eigen_terms", "torch_parts", "whiten"]
+__all__ = [
+    "Check", "cholesky_terms", "eigen_terms", "known", "need_gradients", "torch_parts", "torch_terms", "whiten",
+    "with_gradients",
+]  # fmt: skip
 
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2, and raises an error if rounding dominates the slack
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
-_PIVOT_ERROR = 1e-3  # rounding error in the pivots of B, relative to those of K_MM, above which eigenvalues are needed
+# least pivot of B relative to that of K_MM: with a larger rounding error in their squares eigenvalues are needed
+_LEAST_PIVOT = math.sqrt(1.0 - 1e-3)
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 
 
@@ -41,36 +48,47 @@ def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
 
 
 def cholesky_terms(
-    psi0: Tensor, v: Tensor, psi2: Tensor, factor: Tensor, beta: Tensor, count: Tensor, check: Check
-) -> Tensor | None:
+    psi0: Tensor,
+    v: Tensor,
+    psi2: Tensor,
+    covariance: Covariance,
+    beta: Tensor,
+    count: Tensor,
+    check: Check,
+    wanted: bool,
+) -> Terms | None:
     """The terms summed over groups; None if a pivot of B is less than that of K_MM, which only rounding can do.
 
     :param psi0: (C,).
     :param v: (C, M, W), of which the Gram matrix counts: W may be less than the number of outputs.
     :param psi2: (C, M, M).
-    :param factor: L, the Cholesky factor of K_MM.
+    :param covariance: K_MM.
     :param beta: (C,).
     :param count: (C,), the number of outputs in each group.
     :param check: raises an error if rounding dominates the slack.
+    :param wanted: whether gradients are.
     """
-    inputs, (psi0, v, psi2, L, beta) = (psi0, v, psi2, factor, beta), _detached(psi0, v, psi2, factor, beta)
-    K, K_inverse, gradients = L @ L.mT, torch.cholesky_inverse(L), _need_gradients(inputs)
+    K_inverse = covariance.inverse
     compute = group_parts if is_compiled(v, psi2) else torch_parts
-    parts = compute(psi0, v, psi2, (K, K_inverse, L.diagonal()), beta, count, gradients)
-    if parts is None or bool((parts.least.square() < 1.0 - _PIVOT_ERROR).any()):
+    given = covariance.K, K_inverse, covariance.factor.diagonal()
+    parts = compute(psi0, v, psi2, given, beta, count, wanted)
+    if parts is None or float(parts.least.amin()) < _LEAST_PIVOT:
         return None
     slack = psi0 - parts.trace
     check(slack, K_inverse, psi2)
     is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)  # or training would exploit the rounding
-    value = 0.5 * (beta.square() * parts.product - count * (parts.log_det + beta * slack)).sum()
+    square, rate = beta.square(), beta * count
+    value = (
+        0.5
+        * (square * parts.product).addcmul_(count, parts.log_det, value=-1.0).addcmul_(rate, slack, value=-1.0).sum()
+    )
     found = parts.gradients
     if found is None:
-        return value
+        return Terms(value)
     g_K = torch.addmm(found.direct, K_inverse @ found.through, K_inverse, alpha=-1.0)
-    g_K = g_K.add_(K_inverse * count.sum())  # twice the gradient
-    g_beta = beta * parts.product - 0.5 * (beta.square() * found.quadratic + count * (found.free + slack))
-    g_v = beta.square()[:, None, None] * found.b
-    return _Known.apply(value, *inputs, -0.5 * beta * count * is_open, g_v, found.psi2, (g_K @ L).tril_(), g_beta)
+    g_K = g_K.add_(K_inverse * count.sum())
+    g_beta = (count * (found.free + slack)).addcmul_(square, found.quadratic).mul_(-0.5).addcmul_(beta, parts.product)
+    return Terms(value, (rate * is_open).mul_(-0.5), square[:, None, None] * found.b, found.psi2, g_K, g_beta)
 
 
 def torch_parts(
@@ -106,8 +124,15 @@ def torch_parts(
 
 
 def eigen_terms(
-    psi0: Tensor, v: Tensor, psi2: Tensor, factor: Tensor, beta: Tensor, count: Tensor, check: Check
-) -> Tensor:
+    psi0: Tensor,
+    v: Tensor,
+    psi2: Tensor,
+    covariance: Covariance,
+    beta: Tensor,
+    count: Tensor,
+    check: Check,
+    wanted: bool,
+) -> Terms:
     """The same by eigenvalues of L⁻¹Ψ2L⁻ᵀ, which all outputs of a group share.
 
     L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
@@ -121,17 +146,26 @@ def eigen_terms(
     :param count: (C, W) or (C, 1), the number of outputs that each β stands for. Others as in :func:`cholesky_terms`.
     :raises NumericalError: if the statistics are not finite.
     """
-    inputs, (psi0, v, psi2, L, beta) = (psi0, v, psi2, factor, beta), _detached(psi0, v, psi2, factor, beta)
-    A = whiten(L, psi2)
+    L, compiled = covariance.factor, native_inducing.is_compiled(v, psi2)
+    A = whitened(L, psi2) if compiled else whiten(L, psi2)
+    trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)
     if not bool(torch.isfinite(A).all()):
         raise NumericalError("the Ψ statistics have entries that are not finite: a parameter has diverged.")
-    check(psi0 - _trace(A), torch.cholesky_inverse(L), psi2)
+    check(psi0 - trace, covariance.inverse, psi2)
+    compute = spectrum_terms if compiled else torch_terms
     e, u = torch.linalg.eigh(A)
+    return compute(e, u, L, psi0, v, beta, count, wanted)
+
+
+def torch_terms(
+    e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
+) -> Terms:
+    """The same as :func:`~pyro_vgpds.mapping.native_inducing.spectrum_terms`, on any device."""
     kept = (e > _SIGNIFICANT * (-e[..., :1]).clamp_min(0.0)).to(e)
     e = (e * kept).unsqueeze(-1)  # (C, M, 1)
     slack = psi0 - e.sum((-2, -1))
     is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)
-    x = solve_triangular(L.mT, u * kept.unsqueeze(-2), upper=True)  # xᵀ K x = I, xᵀ Ψ2 x = diag e
+    x = solve_triangular(factor.mT, u * kept.unsqueeze(-2), upper=True)  # xᵀ K x = I, xᵀ Ψ2 x = diag e
     rate, number = beta.unsqueeze(-2), count.unsqueeze(-2)
     shrink = 1.0 / (1.0 + rate * e)  # (C, M, W or 1), the diagonal of B⁻¹ in the basis x
     p = x.mT @ v
@@ -139,19 +173,40 @@ def eigen_terms(
     weight = (beta * count).sum(-1)
     terms = (rate.square() * p * b).sum((-2, -1)) + (number * shrink.log()).sum((-2, -1)) - weight * slack
     value = 0.5 * terms.sum()
-    if not _need_gradients(inputs):
-        return value
+    if not wanted:
+        return Terms(value)
     spread = (weight * is_open)[:, None]  # (C, 1)
     inner = torch.diag_embed(spread - (number * rate * shrink).sum(-1)) - (rate.pow(3) * b) @ b.mT
     inner_K = torch.diag_embed((number * (1.0 - shrink)).sum(-1) - spread * e.squeeze(-1)) - (rate.square() * b) @ b.mT
-    g_K = (x @ inner_K @ x.mT).sum(0)  # twice the gradient
     fit = 2.0 * rate * p * b - rate.square() * e * b.square()  # (C, M, W)
     if rate.shape[-1] == 1:
         fit = fit.sum(-1, keepdim=True)
     g_beta = 0.5 * ((fit - number * e * shrink).sum(-2) - count * slack.unsqueeze(-1))
-    g_psi2 = 0.5 * (x @ inner @ x.mT)
-    gradients = (-0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, (g_K @ L).tril_(), g_beta)
+    g_psi2, g_K = 0.5 * (x @ inner @ x.mT), (x @ inner_K @ x.mT).sum(0)
+    return Terms(value, -0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, g_K, g_beta)
+
+
+def known(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """A number whose gradients in some tensors are known.
+
+    :param value: the number.
+    :param inputs: the tensors.
+    :param gradients: of the number in each of them; they may be changed.
+    """
     return _Known.apply(value, *inputs, *gradients)
+
+
+def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
+    """The value of terms as a function of ψ0, v, Ψ2, L and β, or what their last gradient is in; without a graph if
+    they have no gradients.
+
+    :param inputs: these tensors.
+    :param factor: L without a graph.
+    """
+    value, g_psi0, g_v, g_psi2, g_K, g_last = terms
+    if g_psi0 is None or g_v is None or g_psi2 is None or g_K is None or g_last is None:
+        return value
+    return known(value, inputs, (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last))
 
 
 class _KnownContext(Context, Protocol):
@@ -160,7 +215,8 @@ class _KnownContext(Context, Protocol):
 
 
 class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``.
+    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``. All are arguments, so that
+    a trace of ``torch.jit`` sees them.
 
     The first backward pass scales them in place, because new memory for those of many groups takes longer than all
     else here. Further ones, of a graph that was retained, leave what the first one returned as it is.
@@ -183,13 +239,6 @@ class _Known(torch.autograd.Function):
         return (None, *gradients, *[None] * len(gradients))
 
 
-def _detached(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.detach() for x in tensors)
-
-
-def _need_gradients(tensors: tuple[Tensor, ...]) -> bool:
+def need_gradients(tensors: Sequence[Tensor]) -> bool:
+    """Whether a function of these tensors needs gradients."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-
-
-def _trace(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)

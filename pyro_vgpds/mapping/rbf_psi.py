@@ -13,14 +13,17 @@ With s the variances of the latent points, r = w / (1 + ws) and ρ = w / (1 + 2w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping.native_inducing import decay, decay_gradients, is_compiled
 from pyro_vgpds.types import Context
 
-__all__ = ["is_fused", "rbf_covariance", "rbf_statistics"]
+__all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
 
 _MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
 _NARROW = 1 << 11  # columns of Y up to which Ψ1 is multiplied with it as soon as a few of its rows are computed
@@ -33,7 +36,7 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
     return (
         mean.dim() == variance.dim() == z.dim() == 2
         and all(x.dim() < 2 for x in parameters)
-        and all(x.dtype == torch.float64 and x.device.type == "cpu" for x in tensors)
+        and all(x.dtype == torch.float64 and x.is_cpu for x in tensors)
         and mean.shape[0] * z.shape[0] <= _MOST
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
         and native.available()
@@ -55,6 +58,33 @@ def rbf_statistics(
     :param y: (N, R).
     """
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y)
+
+
+def known_statistics(
+    *arguments: Tensor | None,
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]]:
+    """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the
+    inducing inputs, the weights and the scale.
+
+    :param arguments: those of :func:`rbf_statistics`.
+    """
+    kept = _Kept()
+    first, second = _Statistics.forward(kept, *arguments)  # type: ignore[arg-type]
+    return first, second, lambda g_first, g_second: _Statistics.backward(kept, g_first, g_second)[:5]
+
+
+class _Kept:
+    """A context without autograd."""
+
+    single: bool
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors  # type: ignore[assignment]
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        pass
 
 
 def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
@@ -96,29 +126,29 @@ class _Statistics(torch.autograd.Function):
         mask: Tensor | None,
         y: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        centre = z.mean(0)
+        centre = z.sum(0).div_(z.shape[0])
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
-        decay = torch.exp(-0.25 * _apart(z, w)) * scale.square()
+        factor = _decay(z, w, scale)
         if y.shape[1] > _NARROW:
             a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
-            loops = [native.forward_loop(a, rho, mu, z, mask, decay)]
+            loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
             (psi2,) = native.run_with(loops, len(mu), mask)
         else:
             y, psi1 = y.contiguous(), None
             loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale))
-            loops = [loop, native.forward_loop(a, rho, mu, z, mask, decay)]
+            loops = [loop, native.forward_loop(a, rho, mu, z, mask, factor)]
             first, psi2 = native.run_with(loops, len(mu), mask)
         ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2)
+        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, weight, scale, mask, y, a, rho, decay, psi1, psi2 = ctx.saved_tensors
+        mu, s, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
-            loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, decay, psi2)
+            loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, factor, psi2)
         assert W is not None
         if y.shape[1] > _NARROW:
             (g_mid,) = native.run_with([loop], len(mu), mask)
@@ -134,10 +164,10 @@ class _Statistics(torch.autograd.Function):
             g_mid, found = native.run_with([loop, second], len(mu), mask)
         g_mean, g_s, g_z, g_w, g_log = found
         # of what multiplies the sums of Ψ2
-        W, far = _far(W, z)
-        g_w -= 0.25 * (far * z).sum(0)
-        g_z += g_mid - 0.5 * w * far
-        g_scale = (g_log + W.sum()) / scale
+        more_z, more_w, more_log = _decay_gradients(z, w, W)
+        g_w += more_w
+        g_z += g_mid + more_z
+        g_scale = (g_log + more_log) / scale
         return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
 
 
@@ -162,6 +192,21 @@ def _products(
     if len(blocks) == 1:
         return a, rho, first, psi1
     return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
+
+
+def _decay(z: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    """What multiplies the sums of Ψ2, (M, M)."""
+    if is_compiled(z):
+        return decay(z, w, float(scale))
+    return torch.exp(-0.25 * _apart(z, w)) * scale.square()
+
+
+def _decay_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
+    """The gradients in z, w and log σ² from that in its logarithm."""
+    if is_compiled(z):
+        return decay_gradients(z, w, g.contiguous())
+    g, far = _far(g, z)
+    return -0.5 * w * far, -0.25 * (far * z).sum(0), g.sum()
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:

@@ -240,12 +240,17 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
-    groups, basis, team = gp.groups(value), gp.basis, gp.team(value)
+    groups, team = gp.groups(value), gp.team(value)
     if variance is None and team.size > 1:
         raise ValueError(
             "the data are shared by several processes, which Collapsed_ELBO supports, but not an algorithm that draws "
             "latent points. Use Collapsed_ELBO, or the whole data in one process."
         )
+    if variance is not None and team.size == 1 and not gp.is_single:
+        bound = gp.kernel.collapsed_bound(x, variance, gp.inducing, gp.noise, groups, gp.jitter)
+        if bound is not None:
+            return bound.expand(batch_shape)
+    basis = gp.basis
     factor = basis.factor()
     single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)
     with single_sums(single):

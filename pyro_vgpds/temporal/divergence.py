@@ -28,8 +28,9 @@ def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
 
 def _divergence(mu: Tensor, s: Tensor, mean_bar: Tensor, logdet: Tensor, lam: Tensor) -> Tensor:
     shares, square = lam * s, mean_bar * mu
-    check_digits(shares, square, logdet)
-    return 0.5 * (logdet.sum(-1) + (square - shares).sum((-2, -1)))
+    terms = logdet + (square - shares).sum(-2)
+    check_digits(terms, shares, square, logdet)
+    return 0.5 * terms.sum(-1)
 
 
 class _Divergence(torch.autograd.Function):

@@ -30,22 +30,23 @@ def lost_digits(matrix: Tensor) -> NumericalError:
     )
 
 
-def check_digits(shares: Tensor, square: Tensor, logdet: Tensor) -> None:
+def check_digits(terms: Tensor, shares: Tensor, square: Tensor, logdet: Tensor) -> None:
     """Check the terms of the KL divergence of q(X).
 
     S is at most Λ⁻¹, so the shares are in [0, 1], and no KL divergence is negative.
 
+    :param terms: twice the KL divergence of each latent dimension, (..., Q).
     :param shares: λ diag S, (..., N, Q).
     :param square: mean_bar ∘ μ, (..., N, Q).
     :param logdet: log|B|, (..., Q).
     :raises NumericalError: if one of them is clearly out of its range, or not finite.
     """
     with torch.no_grad():
-        terms = logdet + (square - shares).sum(-2)  # of each latent dimension
-        error = default_jitter(shares.dtype) * (shares.shape[-2] + logdet.abs() + square.abs().sum(-2))
+        size = logdet.abs() + torch.linalg.vector_norm(square, 1, -2) + shares.shape[-2]
+        above = torch.add(terms, size, alpha=default_jitter(shares.dtype))  # not negative
         low, high = torch.aminmax(shares)
-        right = (low >= -_SHARE_ERROR) & (high <= 1.0 + _SHARE_ERROR) & (terms >= -error).all()
-        if not bool(right):  # also if they are NaN
+        right = float(low) >= -_SHARE_ERROR and float(high) <= 1.0 + _SHARE_ERROR and float(above.amin()) >= 0.0
+        if not right:  # also if they are NaN
             raise lost_digits(torch.stack([low, high, terms.sum()]))
 
 

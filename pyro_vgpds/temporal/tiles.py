@@ -113,11 +113,11 @@ class Packed(NamedTuple):
         gradients: bool = False,
     ) -> tuple[Tensor, ...]:
         """Outputs (C, N) of a task; with ``gradients``, preceded by the gradients in a and q."""
-        a, q, n = self.a, self.q, len(self.step)
+        a, q, n, chains = self.a, self.q, self.step.shape[0], self.kernel.shape[0]
         given = tuple(None if x is None else x.contiguous() for x in inputs)
-        outputs = tuple(a.new_empty(len(self.kernel), n) for _ in range(num_outputs))
-        work = FRAME_WORK * self.h.numel() * self.h.shape[-1] * len(self.kernel)
-        ranges = chunks(len(self.kernel), 1, work)
+        outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
+        work = FRAME_WORK * self.h.numel() * self.h.shape[-1] * chains
+        ranges = chunks(chains, 1, work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
         padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
@@ -136,7 +136,7 @@ class Packed(NamedTuple):
 
     def _make_kept(self) -> Kept:
         """Memory for w (C, N, 4T) and v (C, N)."""
-        shape = (len(self.kernel), len(self.step))
+        shape = (self.kernel.shape[0], self.step.shape[0])
         return self.h.new_empty(*shape, self.h.shape[-1]), self.h.new_empty(shape)
 
     def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:

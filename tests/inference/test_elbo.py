@@ -17,7 +17,7 @@ from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, OpperArchambeau, Sequences, TemporalGP
 from pyro_vgpds.kernels import ARDRBF, Bias, Matern32, Periodic, White
-from pyro_vgpds.mapping import basis, group_terms
+from pyro_vgpds.mapping import basis, group_terms, rbf_bound
 from pyro_vgpds.temporal import dense
 
 
@@ -63,7 +63,8 @@ def test_nothing_is_factorised_that_is_not_needed(monkeypatch):
         monkeypatch.setattr(
             module, "cholesky", lambda m, name, *a, original=original: names.append(name) or original(m, name, *a)
         )
-    monkeypatch.setattr(group_terms, "is_compiled", lambda *args: False)  # compiled code is not seen here
+    for module in (group_terms, rbf_bound):
+        monkeypatch.setattr(module, "is_compiled", lambda *args: False)  # compiled code is not seen here
     shapes, factorise = [], torch.linalg.cholesky_ex
     monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda m: shapes.append(m.shape) or factorise(m))
     Collapsed_ELBO().loss_and_grads(model, guide, data)

@@ -3,12 +3,15 @@
 
 import pytest
 import torch
+from problems import terms_of
 from torch import Tensor
 
 from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.linalg import NumericalError, cholesky
-from pyro_vgpds.mapping import bound
-from pyro_vgpds.mapping.group_terms import cholesky_terms, eigen_terms, whiten
+from pyro_vgpds.mapping import bound, group_terms
+from pyro_vgpds.mapping.group_terms import whiten
+
+cholesky_terms, eigen_terms = terms_of(group_terms.cholesky_terms), terms_of(group_terms.eigen_terms)
 
 
 def _unchecked(*args: Tensor) -> None:
@@ -111,7 +114,7 @@ def test_rounding_errors_need_eigenvalues():
     K, count = factor @ factor.mT, torch.ones(2, 1)
     psi2[0] -= (0.5 / beta[0] + torch.linalg.eigvalsh(whiten(factor, psi2[0])).min()) * K
     assert cholesky_terms(psi0, v, psi2, factor, beta.squeeze(-1), count.squeeze(-1), _unchecked) is None
-    found = bound._group_terms(psi0, v, psi2, factor, beta, count, _unchecked)
+    found = terms_of(bound._group_terms)(psi0, v, psi2, factor, beta, count, _unchecked)
     assert found == eigen_terms(psi0, v, psi2, factor, beta, count, _unchecked)
     e, u = torch.linalg.eigh(whiten(factor, psi2[0]))
     x = torch.linalg.solve_triangular(factor.mT, u[:, e > -3.0 * e[0]], upper=True)  # fewer inducing variables
@@ -131,7 +134,7 @@ def test_statistics_that_are_not_finite_are_an_error():
     psi0, v, psi2, factor, beta = (x.detach() for x in _problem(1, 4, 1, 1))
     psi2[0, 1, 2] = psi2[0, 2, 1] = torch.nan
     with pytest.raises(NumericalError, match="not finite"):
-        bound._group_terms(psi0, v, psi2, factor, beta, torch.ones(1, 1), _unchecked)
+        terms_of(bound._group_terms)(psi0, v, psi2, factor, beta, torch.ones(1, 1), _unchecked)
 
 
 @pytest.mark.parametrize("width", [0.3, 3.0])

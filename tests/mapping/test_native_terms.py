@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from problems import terms_of
 
 from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.mapping import group_terms, native_terms
-from pyro_vgpds.mapping.group_terms import cholesky_terms, torch_parts
+from pyro_vgpds.mapping.group_terms import torch_parts
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 
+cholesky_terms = terms_of(group_terms.cholesky_terms)
 pytestmark = pytest.mark.skipif(native_terms._library() is None, reason="the compiled terms were not built")
 
 

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The algebra of M x M matrices in the collapsed bound of the squared exponential kernel, for which a call of torch for
+// each operation takes longer than the operation itself.
+//
+//   K_ij = scale exp(-1/2 sum_q w_q (z_iq - z_jq)^2) + jitter [i = j],   K = U^T U,
+//   Y = U^-T,   inverse = K^-1 = Y^T Y.
+//
+// All products are sums over p of left[i][p] right[p][j] for ROWS rows i and a few vectors of columns j, which are kept
+// in registers. Matrices are padded to a multiple of PAD columns, by zeros.
+//
+// The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
+
+#ifdef LANES
+
+typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
+#define vec NAME(vec)
+#define at(x) (*(vec *)(x))
+
+INLINE double NAME(sum)(vec x) {
+    double total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += x[lane];
+    return total;
+}
+
+INLINE void NAME(tile)(int vectors, long n, long k, const double *left, long step, long next, const double *right,
+                       long right_ld, double *target, long ld) {
+    vec total[ROWS][3];
+    long row[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        row[r] = min(r, n - 1);  // rows that are not there repeat the last one
+        for (int v = 0; v < vectors; v++) total[r][v] = splat(0);
+    }
+    for (long p = 0; p < k; p++)
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < vectors; v++)
+                total[r][v] += left[row[r] * step + p * next] * at(right + p * right_ld + v * LANES);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) at(target + row[r] * ld + v * LANES) = total[r][v];
+}
+
+// target[i][j] = sum_{p < k} left[i * step + p * next] right[p][j] for n rows and m columns, m a multiple of PAD
+NOINLINE void NAME(product)(long n, long m, long k, const double *left, long step, long next, const double *right,
+                            long right_ld, double *target, long ld) {
+    for (long i = 0; i < n; i += ROWS) {
+        long j = 0;
+        for (; j + 3 * LANES <= m; j += 3 * LANES)
+            NAME(tile)(3, n - i, k, left + i * step, step, next, right + j, right_ld, target + i * ld + j, ld);
+        for (; j < m; j += LANES)
+            NAME(tile)(1, n - i, k, left + i * step, step, next, right + j, right_ld, target + i * ld + j, ld);
+    }
+}
+
+// row -= factor other, from column `first` on
+INLINE void NAME(subtract)(double *row, double factor, const double *other, long first, long last) {
+    for (long j = first / PAD * PAD; j < last; j += LANES) at(row + j) -= factor * at(other + j);
+}
+
+// U, the upper Cholesky factor of U, with zeros below its diagonal. Nonzero if it is not positive definite.
+NOINLINE int NAME(factorise)(double *U, long M, long ld) {
+    for (long i = 0; i < M; i++) {
+        double *row = U + i * ld;
+        for (long p = 0; p < i; p++) NAME(subtract)(row, U[p * ld + i], U + p * ld, i, M);
+        if (!(row[i] > 0) || row[i] > 1e300) return 1;
+        const double pivot = sqrt(row[i]);
+        for (long j = 0; j < i; j++) row[j] = 0;
+        for (long j = i; j < M; j++) row[j] /= pivot;
+    }
+    return 0;
+}
+
+// X = U^-T X, of the columns up to `last(i)` of row i
+#define FORWARD(last)                                                                             \
+    for (long i = 0; i < M; i++) {                                                                \
+        for (long p = 0; p < i; p++) NAME(subtract)(X + i * ld, U[p * ld + i], X + p * ld, 0, last(p)); \
+        for (long j = 0; j < last(i); j++) X[i * ld + j] /= U[i * ld + i];                        \
+    }
+#define WHOLE(row) ld
+#define LOWER(row) ((row) + 1)
+NOINLINE void NAME(forward)(const double *U, long M, long ld, double *X) { FORWARD(WHOLE) }
+NOINLINE void NAME(forward_lower)(const double *U, long M, long ld, double *X) { FORWARD(LOWER) }
+#undef FORWARD
+#undef WHOLE
+#undef LOWER
+
+// X = U^-1 X
+NOINLINE void NAME(backward)(const double *U, long M, long ld, double *X) {
+    for (long i = M - 1; i >= 0; i--) {
+        for (long p = i + 1; p < M; p++) NAME(subtract)(X + i * ld, U[i * ld + p], X + p * ld, 0, ld);
+        for (long j = 0; j < ld; j++) X[i * ld + j] /= U[i * ld + i];
+    }
+}
+
+TARGET static int NAME(covariance)(long M, long ld, double *U, double *Y, double *inverse) {
+    if (NAME(factorise)(U, M, ld)) return 2;
+    for (long m = 0; m < M; m++) Y[m * ld + m] = 1;
+    NAME(forward_lower)(U, M, ld, Y);
+    NAME(product)(M, ld, M, Y, 1, ld, Y, ld, inverse, ld);
+    return 0;
+}
+
+// X = U^-T X U^-1, symmetric
+TARGET static void NAME(whiten)(const double *U, long M, long ld, double *X, double *turned) {
+    for (int k = 0; k < 2; k++) {
+        NAME(forward)(U, M, ld, X);
+        transpose(turned, X, M, ld);
+        double *next = X;
+        X = turned, turned = next;
+    }
+}
+
+// T (M,ld) is symmetric, zT (Q,ld): g_z = sum_j T_ij (z_i - z_j), and g_w = sum_ij T_ij (z_i - z_j)^2
+TARGET static void NAME(distances)(long M, long Q, long ld, const double *T, const double *zT, double *g_z,
+                                   double *g_w) {
+    for (long q = 0; q < Q; q++) {
+        vec squares = splat(0);
+        for (long i = 0; i < M; i++) {
+            vec total = splat(0);
+            for (long j = 0; j < ld; j += LANES) {
+                const vec apart = zT[q * ld + i] - at(zT + q * ld + j), part = at(T + i * ld + j) * apart;
+                total += part;
+                squares += part * apart;
+            }
+            g_z[i * Q + q] = NAME(sum)(total);
+        }
+        g_w[q] = NAME(sum)(squares);
+    }
+}
+
+TARGET static void NAME(one_group)(group *G, const shared *A, const double *e, const double *u, const double *beta,
+                                   const double *count, double *g_v, double *g_psi2, double *g_beta) {
+    const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad, R = A->R, next = R > 1;
+    const double least = SIGNIFICANT * (e[0] < 0 ? -e[0] : 0);
+    double weight = 0, total = 0, trace = 0;
+    for (long m = 0; m < M; m++) {
+        A->e[m] = e[m] > least ? e[m] : 0;
+        trace += A->e[m];
+        for (long j = 0; j < M; j++) A->x[m * ld + j] = e[j] > least ? u[m * M + j] : 0;
+    }
+    NAME(backward)(A->U, M, ld, A->x);                               // x = L^-T u
+    NAME(product)(M, Wpad, M, A->x, 1, ld, A->v, Wpad, A->p, Wpad);  // x^T v
+    const double slack = G->psi0 - trace, open = slack > 0 ? 1 : 0, loose = slack > 0 ? slack : 0;
+    for (long r = 0; r < R; r++) weight += beta[r] * count[r];
+    for (long m = 0; m < M; m++) A->diagonal[m] = weight * open, A->diagonal_K[m] = -weight * open * A->e[m];
+    for (long r = 0; r < R; r++) {
+        double factors = 1, logs = 0, own = 0;
+        for (long m = 0; m < M; m++) {
+            const double spread = 1 + beta[r] * A->e[m], shrink = 1 / spread;
+            A->shrink[m * R + r] = shrink;
+            factors *= spread;
+            if (factors > 1e100 || !(factors >= 0.5)) logs += log(factors), factors = 1;
+            A->diagonal[m] -= count[r] * beta[r] * shrink;
+            A->diagonal_K[m] += count[r] * (1 - shrink);
+            own += A->e[m] * shrink;
+        }
+        total -= count[r] * (logs + log(factors));
+        A->g_beta[r] = -0.5 * count[r] * (own + loose);
+    }
+    for (long m = 0; m < M; m++)
+        for (long w = 0; w < W; w++) {
+            const double rate = beta[next * w], p = A->p[m * Wpad + w], b = A->shrink[m * R + next * w] * p;
+            total += rate * rate * p * b;
+            A->g_beta[next * w] += 0.5 * (2 * rate * p * b - rate * rate * A->e[m] * b * b);
+            A->b[m * Wpad + w] = rate * rate * b;  // times beta^2
+            A->bT[w * ld + m] = b;
+            A->p[m * Wpad + w] = rate * rate * rate * b;  // times beta^3
+        }
+    G->value = 0.5 * (total - weight * loose);
+    G->g_psi0 = -0.5 * weight * open;
+    if (!g_v) return;
+    memcpy(g_beta, A->g_beta, R * sizeof(double));
+    transpose(A->xT, A->x, M, ld);
+    // x^-1 of the gradients in Psi2 and K x^-T
+    for (int k = 0; k < 2; k++) {
+        NAME(product)(M, ld, W, k ? A->b : A->p, Wpad, 1, A->bT, ld, A->inner, ld);
+        for (long i = 0; i < M; i++)
+            for (long j = 0; j < M; j++)
+                A->inner[i * ld + j] = (i == j ? (k ? A->diagonal_K : A->diagonal)[i] : 0) - A->inner[i * ld + j];
+        NAME(product)(M, ld, M, A->x, ld, 1, A->inner, ld, A->half, ld);
+        NAME(product)(M, ld, M, A->half, ld, 1, A->xT, ld, A->inner, ld);
+        for (long i = 0; i < M; i++)
+            for (long j = 0; j < M; j++) {
+                const double own = 0.5 * (A->inner[i * ld + j] + A->inner[j * ld + i]);
+                if (k)
+                    A->g_K[i * ld + j] += own;
+                else
+                    g_psi2[i * M + j] = 0.5 * own;
+            }
+    }
+    NAME(product)(M, Wpad, M, A->x, ld, 1, A->b, Wpad, A->p, Wpad);
+    for (long m = 0; m < M; m++) memcpy(g_v + m * W, A->p + m * Wpad, W * sizeof(double));
+}
+
+#undef at
+#undef vec
+#undef LANES
+#undef NAME
+#undef TARGET
+
+#else
+
+#include "_vectors.h"
+
+enum { ROWS = 4, PAD = 4 };
+#define SIGNIFICANT 3.0  // an eigenvalue counts if it is this many times the most negative one
+typedef struct {
+    double psi0;           // given
+    double value, g_psi0;  // computed
+} group;
+typedef struct {
+    long M, W, R, ld, Wpad;
+    double *U, *x, *xT, *inner, *half, *g_K;        // (M, ld)
+    double *v, *p, *b, *shrink;                     // (M, Wpad)
+    double *bT;                                     // (W, ld)
+    double *e, *diagonal, *diagonal_K;              // (ld,)
+    double *g_beta;                                 // (R,)
+} shared;
+
+static void transpose(double *target, const double *source, long M, long ld) {
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j < M; j++) target[j * ld + i] = source[i * ld + j];
+}
+
+#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_avx2
+#define LANES 4
+#include "_inducing.c"
+#define DISPATCH(function, ...)                                                                       \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
+                                                                     : function##_generic(__VA_ARGS__))
+#else
+#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
+#endif
+#define TARGET
+#define NAME(x) x##_generic
+#define LANES 2
+#include "_inducing.c"
+
+static double *zeros(long count) {
+    double *work = allocate(sizeof(double) * count);
+    if (work) memset(work, 0, sizeof(double) * count);
+    return work;
+}
+
+static double apart(long Q, const double *x, const double *y, const double *w) {
+    double total = 0;
+    for (long q = 0; q < Q; q++) total += w[q] * (x[q] - y[q]) * (x[q] - y[q]);
+    return total;
+}
+
+// U = L^T, padded
+static void turn(double *U, const double *L, long M, long ld) {
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j <= i; j++) U[j * ld + i] = L[i * M + j];
+}
+
+static void unpad(double *target, const double *source, long M, long ld) {
+    for (long m = 0; m < M; m++) memcpy(target + m * M, source + m * ld, M * sizeof(double));
+}
+
+// z (M,Q), w (Q,). Writes K, its inverse and its lower Cholesky factor L, (M,M) each. Returns 1 if memory ran out, 2 if
+// K is not positive definite.
+int inducing_covariance(long M, long Q, const double *z, const double *w, double scale, double jitter, double *K,
+                        double *inverse, double *L) {
+    const long ld = rounded(M, PAD), square = M * ld;
+    double *work = zeros(3 * square);
+    if (!work) return 1;
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j <= i; j++) {
+            const double own = scale * exp(-0.5 * apart(Q, z + i * Q, z + j * Q, w)) + (i == j ? jitter : 0);
+            K[i * M + j] = K[j * M + i] = work[i * ld + j] = work[j * ld + i] = own;
+        }
+    const int failed = DISPATCH(covariance, M, ld, work, work + square, work + 2 * square);
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j < M; j++) L[i * M + j] = work[j * ld + i];
+    unpad(inverse, work + 2 * square, M, ld);
+    free(work);
+    return failed;
+}
+
+// X_ij = scale exp(-rate sum_q w_q (z_iq - z_jq)^2), (M,M)
+int inducing_decay(long M, long Q, const double *z, const double *w, double scale, double rate, double *X) {
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j <= i; j++) X[i * M + j] = X[j * M + i] = scale * exp(-rate * apart(Q, z + i * Q, z + j * Q, w));
+    return 0;
+}
+
+// The gradients of a function whose gradient in the log of such an X is the symmetric part of g (M,M) or, if X is not
+// null, whose gradient in X is g, where jitter was added to the diagonal of X. That g is symmetric except for rounding
+// errors, which are smallest in sums over its rows: K^-1 magnifies those of its columns. Writes g_z (M,Q), g_w (Q,), and
+// numbers (2,): the gradients in log scale and in jitter. Returns 1 if memory ran out.
+int inducing_gradients(long M, long Q, const double *z, const double *w, double rate, double jitter, const double *X,
+                       const double *g, double *g_z, double *g_w, double *numbers) {
+    const long ld = rounded(M, PAD);
+    double *work = zeros((M + Q) * ld), *zT = work + M * ld;
+    if (!work) return 1;
+    double total = 0, trace = 0;
+    for (long i = 0; i < M; i++) {
+        for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
+        for (long j = 0; j < M; j++) {
+            const double own = X ? g[i * M + j] * (X[i * M + j] - (i == j ? jitter : 0))
+                                 : 0.5 * (g[i * M + j] + g[j * M + i]);
+            total += own;
+            work[i * ld + j] = -rate * own;
+        }
+        trace += g[i * M + i];
+    }
+    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
+    for (long i = 0; i < M; i++)
+        for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
+    numbers[0] = total;
+    numbers[1] = trace;
+    free(work);
+    return 0;
+}
+
+// L^-1 X L^-T of C symmetric matrices X (C,M,M), which is written to out. Returns 1 if memory ran out.
+int inducing_whiten(long C, long M, const double *L, const double *X, double *out) {
+    const long ld = rounded(M, PAD), square = M * ld;
+    double *work = zeros(3 * square), *own = work + square;
+    if (!work) return 1;
+    turn(work, L, M, ld);
+    for (long c = 0; c < C; c++) {
+        for (long m = 0; m < M; m++) memcpy(own + m * ld, X + (c * M + m) * M, M * sizeof(double));
+        DISPATCH(whiten, work, M, ld, own, own + square);
+        unpad(out + c * M * M, own, M, ld);
+    }
+    free(work);
+    return 0;
+}
+
+// The terms of C groups from the eigenvalues e (C,M) and eigenvectors u (C,M,M) of L^-1 Psi2 L^-T: psi0 (C,), v (C,M,W),
+// beta and count (C,R) with R = W or 1. Writes values and g_psi0 (C,) and, unless g_v is null, g_v (C,M,W),
+// g_psi2 (C,M,M), g_beta (C,R), and the sum over groups g_K (M,M), twice the gradient. Returns 1 if memory ran out.
+int inducing_spectrum(long C, long M, long W, long R, const double *e, const double *u, const double *L,
+                      const double *psi0, const double *v, const double *beta, const double *count, double *values,
+                      double *g_psi0, double *g_v, double *g_psi2, double *g_beta, double *g_K) {
+    const long ld = rounded(M, PAD), Wpad = rounded(W, PAD), square = M * ld, wide = M * Wpad;
+    double *work = zeros(6 * square + 4 * wide + W * ld + 3 * ld + R), *next = work;
+    if (!work) return 1;
+    shared A = {M, W, R, ld, Wpad};
+    double **squares[] = {&A.U, &A.x, &A.xT, &A.inner, &A.half, &A.g_K}, **wides[] = {&A.v, &A.p, &A.b, &A.shrink};
+    double **rows[] = {&A.e, &A.diagonal, &A.diagonal_K};
+    for (int k = 0; k < 6; k++, next += square) *squares[k] = next;
+    for (int k = 0; k < 4; k++, next += wide) *wides[k] = next;
+    for (int k = 0; k < 3; k++, next += ld) *rows[k] = next;
+    A.bT = next, A.g_beta = next + W * ld;
+    turn(A.U, L, M, ld);
+    for (long c = 0; c < C; c++) {
+        group G = {psi0[c]};
+        for (long m = 0; m < M; m++) memcpy(A.v + m * Wpad, v + (c * M + m) * W, W * sizeof(double));
+        DISPATCH(one_group, &G, &A, e + c * M, u + c * M * M, beta + c * R, count + c * R, g_v ? g_v + c * M * W : NULL,
+                 g_v ? g_psi2 + c * M * M : NULL, g_v ? g_beta + c * R : NULL);
+        values[c] = G.value;
+        g_psi0[c] = G.g_psi0;
+    }
+    if (g_v) unpad(g_K, A.g_K, M, ld);
+    free(work);
+    return 0;
+}
+
+#ifdef Py_LIMITED_API
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_inducing", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__inducing(void) { return PyModule_Create(&definition); }
+#endif
+
+#endif
