@@ -15,9 +15,9 @@ from pyro_vgpds.evaluation.splits import HeldOut
 __all__ = ["combine", "relative_errors", "simplex_minimum", "stack"]
 
 _SWEEPS = 200  # at most, over all pairs of members
-_LEAST = 0.02  # smaller weights become zero: each member costs time
+_LEAST = 0.05  # smaller weights become zero: each member costs time
 _PSEUDO = 200.0  # held-out gaps that the average of all outputs counts for
-_EQUAL = 10.0  # the larger, the more held-out gaps are needed for weights that differ much
+_EQUAL = 20.0  # the larger, the more held-out gaps are needed for weights that differ much
 
 
 def stack(
@@ -35,7 +35,7 @@ def stack(
     do not tell similar members apart, although they have a smallest sum of squares by chance, so the weights w of an
     output minimise
 
-    .. math:: w^\top G w + \frac{10}{g} e^2 |w|^2
+    .. math:: w^\top G w + \frac{20}{g} e^2 |w|^2
 
     with the mean products G of the members' errors, the number g of held-out gaps and the smallest mean squared error
     :math:`e^2` of a member. The second term is smallest for equal weights.
