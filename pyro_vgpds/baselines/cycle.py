@@ -67,7 +67,7 @@ def repeat_cycle(
 
 
 def _change(t: Tensor, y: Tensor, seen: Tensor, period: float) -> Tensor:
-    """The mean difference (D,) between observed values and those one period earlier; 0 if there are none."""
+    """The mean difference (D,) between observed values and those one period earlier; 0 without such pairs."""
     back = (t - period).unsqueeze(-1).expand_as(y)
     pairs = (seen & (back >= t[0] - 1e-9 * period)).to(y)
     return (pairs * (y - _read(t, y, back))).sum(0) / pairs.sum(0).clamp_min(1.0)
