@@ -63,8 +63,8 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
+    num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
     ahead = bool(found[0].ahead.any())
-    num_outputs, limit, fold, length = len(scale), _limit(entries, ahead), _folds(entries), entries.gap_length
     # intervals of forecasts, which have few origins, are wide enough without it
     group = None if ahead else entries.group
     errors = relative_errors(found, scale)
@@ -108,14 +108,8 @@ def _folds(entries: Entries) -> Tensor:
     return torch.arange(n) * _FOLDS // max(1, n)
 
 
-def _limit(entries: Entries, ahead: bool) -> float:
-    """How much larger than the best a member's error may be.
-
-    The origins of forecasts are few and alike, so their errors choose strictly. Lost entries are in many places: there
-    a member with a larger error improves the mean, and is a safeguard if what is predicted differs from what was held
-    out.
-    """
-    if not ahead:
-        return 2.0
+def _limit(entries: Entries) -> float:
+    """How much larger than the best a member's error may be: the fewer frames, the less an error says."""
     frames = len(torch.stack([entries.split.double(), entries.sequence.double(), entries.t.double()]).unique(dim=1).mT)
-    return 1.1 + 0.25 * frames / (frames + 1000.0)
+    ahead = len(entries.split.unique()) > 1
+    return 1.1 + 0.25 * frames / (frames + (1000.0 if ahead else 200.0))
