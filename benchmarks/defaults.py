@@ -43,13 +43,13 @@ Parts = tuple[list[np.ndarray], list[np.ndarray]]
 Rng = np.random.Generator
 
 
-def _some(data: datasets.Dataset, count: int, rng: Rng) -> Parts:
+def some(data: datasets.Dataset, count: int, rng: Rng) -> Parts:
     """Some of the sequences."""
     chosen = np.sort(rng.permutation(len(data.y))[:count])
     return [np.asarray(data.t[i]) for i in chosen], [np.asarray(data.y[i], dtype=float) for i in chosen]
 
 
-def _window(t: np.ndarray, y: np.ndarray, length: int, rng: Rng) -> Parts:
+def window(t: np.ndarray, y: np.ndarray, length: int, rng: Rng) -> Parts:
     """Some consecutive frames of one sequence."""
     start = int(rng.integers(0, max(1, len(y) - length + 1)))
     return [t[start : start + length]], [y[start : start + length]]
@@ -61,7 +61,7 @@ def _film(video: datasets.Video, side: int, rng: Rng, length: int = 100) -> Part
     count, height, width = frames.shape
     small = frames[:, : height // side * side, : width // side * side]
     small = small.reshape(count, height // side, side, width // side, side).mean((2, 4)).reshape(count, -1)
-    return _window(np.arange(float(count)), small, length, rng)
+    return window(np.arange(float(count)), small, length, rng)
 
 
 def _archive(name: str) -> Any:
@@ -78,7 +78,7 @@ def _spikes(rng: Rng) -> Parts:
 def _flu(rng: Rng) -> Parts:
     counts = _archive("flu/weekly_counts.npz")["counts"].astype(float)
     districts = np.sort(rng.permutation(counts.shape[1])[:40])
-    return _window(np.arange(float(len(counts))), counts[:, districts], 260, rng)
+    return window(np.arange(float(len(counts))), counts[:, districts], 260, rng)
 
 
 def _yeast(rng: Rng) -> Parts:
@@ -105,12 +105,12 @@ def _pendulum(seed: int) -> Parts:
 
 
 DATA: dict[str, Callable[[int], Parts]] = {
-    "cmu07": lambda seed: _some(datasets.load_cmu_mocap("07", every=4), 4, np.random.default_rng(seed)),
-    "cmu35": lambda seed: _some(datasets.load_cmu35(), 6, np.random.default_rng(seed)),
-    "robot": lambda seed: _some(datasets.load_robot_wireless(), 1, np.random.default_rng(seed)),
+    "cmu07": lambda seed: some(datasets.load_cmu_mocap("07", every=4), 4, np.random.default_rng(seed)),
+    "cmu35": lambda seed: some(datasets.load_cmu35(), 6, np.random.default_rng(seed)),
+    "robot": lambda seed: some(datasets.load_robot_wireless(), 1, np.random.default_rng(seed)),
     "yeast": lambda seed: _yeast(np.random.default_rng(seed)),
-    "french": lambda seed: _window(
-        *(part[0] for part in _some(datasets.load_french(), 1, np.random.default_rng(seed))),
+    "french": lambda seed: window(
+        *(part[0] for part in some(datasets.load_french(), 1, np.random.default_rng(seed))),
         240,
         np.random.default_rng(seed),
     ),
@@ -298,7 +298,11 @@ def summarise(folder: Path, names: list[str]) -> str:
     return text
 
 
-def main() -> None:
+def main(module: str = "benchmarks.defaults") -> None:
+    """Run cells of ``DATA`` and print their tables.
+
+    :param module: the one to start further processes with.
+    """
     parser = argparse.ArgumentParser(description="The defaults beside all baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(DATA)}; default: all")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
@@ -316,18 +320,18 @@ def main() -> None:
         seeds = range(args.first_seed, args.first_seed + args.seeds)
         todo = [(n, t, s) for s in seeds for n in names for t in args.tasks]
         if args.jobs > 1:
-            _run_jobs(args, todo)
+            _run_jobs(args, module)
         else:
             _run_cells(args, todo)
     print(summarise(args.output, names))
 
 
-def _run_jobs(args: argparse.Namespace, todo: list[tuple[str, str, int]]) -> None:
+def _run_jobs(args: argparse.Namespace, module: str) -> None:
     """Cells in processes, each of which skips what another one has begun."""
     command = [
         sys.executable,
         "-m",
-        "benchmarks.defaults",
+        module,
         *args.names,
         "--tasks",
         *args.tasks,

@@ -500,7 +500,9 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "MapGPLVM.fit": lambda k: (baselines.MapGPLVM.fit, {"model": k.fresh()[0], "data": k.data, "num_steps": 1}),
     "MapGPLVM.reconstruct": lambda k: (k.gplvm.reconstruct, {**_NEW, "num_steps": 1}),
     **{name: lambda k, name=name: (getattr(baselines, name), _BASE)
-       for name in ("column_mean", "column_median", "cubic_spline", "last_value", "linear_interpolation")},
+       for name in ("column_mean", "column_median", "cubic_spline", "last_value", "last_value_with_drift",
+                    "linear_interpolation")},
+    "damped_trend": lambda k: (baselines.damped_trend, {**_BASE, "return_variance": True}),
     "estimate_period": lambda k: (baselines.estimate_period, {
         "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None]}),
     "gp_interpolation": lambda k: (baselines.gp_interpolation, {**_BASE, "kernel": Matern32, "return_variance": True}),
@@ -511,7 +513,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         "train": _TRAIN, "test": _TEST, "k": 1, "scaled": True}),
     **{name: lambda k, name=name: (getattr(baselines, name), {
         **_BASE, "num_components": 1, "num_iterations": 2, "tolerance": 0.1}) for name in ("pca", "ppca")},
-    "repeat_cycle": lambda k: (baselines.repeat_cycle, {**_BASE, "period": 2.0}),
+    "repeat_cycle": lambda k: (baselines.repeat_cycle, {**_BASE, "period": 2.0, "drift": True}),
     "ridge_regression": lambda k: (baselines.ridge_regression, {
         **_BASE, "lags": [-1, 1], "penalty": 1.0, "return_variance": True}),
     "calibrate_intervals": lambda k: (prediction.calibrate_intervals, {

@@ -24,6 +24,7 @@ from pyro_vgpds.baselines.predictor import BaselinePosterior
 from pyro_vgpds.baselines.regression import ridge_regression
 from pyro_vgpds.baselines.simple import column_mean, column_median, last_value, linear_interpolation
 from pyro_vgpds.baselines.spline import cubic_spline
+from pyro_vgpds.baselines.trend import damped_trend, last_value_with_drift
 
 __all__ = [
     "GLM",
@@ -35,10 +36,12 @@ __all__ = [
     "column_mean",
     "column_median",
     "cubic_spline",
+    "damped_trend",
     "estimate_period",
     "gp_interpolation",
     "kernel_ridge",
     "last_value",
+    "last_value_with_drift",
     "linear_dynamical_system",
     "linear_interpolation",
     "nearest_neighbour",

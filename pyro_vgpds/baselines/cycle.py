@@ -12,6 +12,7 @@ from pyro_vgpds.baselines.gaps import Gaps, around
 from pyro_vgpds.baselines.simple import line_between
 from pyro_vgpds.checks import check_number
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["estimate_period", "repeat_cycle"]
@@ -21,7 +22,7 @@ _NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fr
 
 
 def repeat_cycle(
-    t: DataLike | Sequences, y: DataLike | None = None, period: float | None = None
+    t: DataLike | Sequences, y: DataLike | None = None, period: float | None = None, *, drift: bool = False
 ) -> Tensor | list[Tensor]:
     """Fill with the value one period before, or the smallest number of periods before that reaches observed values.
 
@@ -31,6 +32,8 @@ def repeat_cycle(
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
     :param period: in the units of ``t``. Default: :func:`estimate_period` of the data.
+    :param drift: add the mean difference of observed values one period apart, of the same sequence and column, for each
+        period.
     :returns: float64 (N, D) without NaN, or a list of them.
     :raises ValueError: as ``Sequences``; if a column was never observed, if the period is not positive, or if it cannot
         be estimated.
@@ -45,6 +48,7 @@ def repeat_cycle(
     if period is None:
         period = _estimate(gaps)
     check_number("period", period, "positive and finite", lambda value: value > 0.0)
+    check_flags(drift=drift)
     period = float(period)
     values = gaps.means.expand_as(gaps.y).clone()
     for rows, times, part, seen in gaps.sequences():
@@ -55,8 +59,18 @@ def repeat_cycle(
         forth = torch.ceil((times[after] - at).clamp_min(0.0) / period - 1e-9)
         source = torch.where(times[before] > at, at + forth * period, at - back * period)
         filled = torch.where(known, line_between(times, part, seen), gaps.means)
-        values[rows] = torch.where(known, _read(times, filled, source), values[rows])
+        repeated = _read(times, filled, source)
+        if drift:
+            repeated = repeated + _change(times, filled, seen, period) * (at - source) / period
+        values[rows] = torch.where(known, repeated, values[rows])
     return gaps.fill(values)
+
+
+def _change(t: Tensor, y: Tensor, seen: Tensor, period: float) -> Tensor:
+    """The mean difference (D,) between observed values and those one period earlier; 0 without such pairs."""
+    back = (t - period).unsqueeze(-1).expand_as(y)
+    pairs = (seen & (back >= t[0] - 1e-9 * period)).to(y)
+    return (pairs * (y - _read(t, y, back))).sum(0) / pairs.sum(0).clamp_min(1.0)
 
 
 def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float:

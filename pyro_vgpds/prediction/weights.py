@@ -15,8 +15,9 @@ from pyro_vgpds.evaluation.splits import HeldOut
 __all__ = ["combine", "relative_errors", "simplex_minimum", "stack"]
 
 _SWEEPS = 200  # at most, over all pairs of members
-_LEAST = 0.02  # smaller weights become zero: each member costs time
+_LEAST = 0.05  # smaller weights become zero: each member costs time
 _PSEUDO = 200.0  # held-out gaps that the average of all outputs counts for
+_EQUAL = 20.0  # the larger, the more held-out gaps are needed for weights that differ much
 
 
 def stack(
@@ -28,9 +29,16 @@ def stack(
     gap_length: float = 1.0,
     importance: Tensor | None = None,
 ) -> Tensor:
-    """Weights (members, D), not negative with sum 1, that minimise the squared held-out error of each output.
+    r"""Weights (members, D), not negative with sum 1, that minimise the squared held-out error of each output.
 
-    The errors of one output are few and correlated in time, so they are combined with those of all outputs.
+    The errors of one output are few and correlated in time, so they are combined with those of all outputs. Few errors
+    do not tell similar members apart, although they have a smallest sum of squares by chance, so the weights w of an
+    output minimise
+
+    .. math:: w^\top G w + \frac{20}{g} e^2 |w|^2
+
+    with the mean products G of the members' errors, the number g of held-out gaps and the smallest mean squared error
+    :math:`e^2` of a member. The second term is smallest for equal weights.
 
     :param members: held-out predictions of the same numbers.
     :param num_outputs: D.
@@ -54,6 +62,8 @@ def stack(
     pseudo = _PSEUDO * gap_length
     gram = ((gram + pseudo * pooled) / (count + pseudo).unsqueeze(-1)).unflatten(-1, (k, k))
     own = pooled.unflatten(-1, (k, k)).diagonal()
+    num_gaps = max(1.0, float(count.sum()) / gap_length)
+    gram = gram + _EQUAL / num_gaps * own.min() * torch.eye(k, dtype=torch.float64)
     keep = own <= limit**2 * own.min() if limit < math.inf else torch.ones(k, dtype=torch.bool)
     while True:
         weights = torch.zeros(num_outputs, k, dtype=torch.float64)

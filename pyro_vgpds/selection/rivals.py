@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import cast
 
 import torch
@@ -114,9 +115,14 @@ RIVALS: dict[str, _Kind] = {
     "column median": _Kind(_plain(baselines.column_median), ("forecast",)),
     "linear interpolation": _Kind(_plain(baselines.linear_interpolation), ("impute", "reconstruct")),
     "last value": _Kind(_plain(baselines.last_value), ("forecast",)),
+    "last value with drift": _Kind(_plain(baselines.last_value_with_drift), ("forecast",)),
+    "damped trend": _Kind(_with_variance(baselines.damped_trend), ("forecast",)),
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
     "last cycle": _Kind(
         _plain(baselines.repeat_cycle), ("impute", "forecast"), lambda data: find_period(data) is not None
+    ),
+    "last cycle with drift": _Kind(
+        _plain(partial(baselines.repeat_cycle, drift=True)), ("forecast",), lambda data: find_period(data) is not None
     ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(

@@ -19,6 +19,8 @@ IMPUTERS = [
     baselines.column_mean,
     baselines.column_median,
     baselines.last_value,
+    baselines.last_value_with_drift,
+    baselines.damped_trend,
     baselines.linear_interpolation,
     baselines.cubic_spline,
     baselines.pca,
@@ -27,6 +29,7 @@ IMPUTERS = [
     baselines.ridge_regression,
     baselines.gp_interpolation,
     lambda t, y=None: baselines.repeat_cycle(t, y, 2.0),
+    lambda t, y=None: baselines.repeat_cycle(t, y, 2.0, drift=True),
 ]
 
 

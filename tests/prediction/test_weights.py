@@ -60,6 +60,19 @@ def test_two_members_against_a_grid():
     assert weights[0].item() == pytest.approx(grid[values.argmin()].item(), abs=0.02)
 
 
+@pytest.mark.parametrize(("n", "gap_length"), [(40, 1.0), (40, 8.0), (4000, 1.0)])
+def test_few_gaps_move_weights_towards_equal_ones(n, gap_length):
+    errors = correlated(n, [1.0, 1.2], seed=5).double()
+    members = make_members(errors, torch.zeros(n, dtype=torch.long))
+    found = stack(members, 1, torch.ones(1), gap_length=gap_length)[:, 0]
+    gram = errors.T @ errors / n
+    gram = gram + 20.0 * gap_length / n * gram.diagonal().min() * torch.eye(2)
+    first = (gram[1, 1] - gram[0, 1]) / (gram[0, 0] + gram[1, 1] - 2.0 * gram[0, 1])  # where the derivative is 0
+    assert found[0].item() == pytest.approx(first.item(), abs=1e-5)
+    if gap_length > 1.0:
+        assert abs(found[0] - 0.5) < abs(stack(members, 1, torch.ones(1))[0, 0] - 0.5)
+
+
 def test_useless_members_have_no_weight():
     errors = correlated(2000, [0.3, 0.3, 10.0], seed=1)
     weights = stack(make_members(errors, torch.arange(2000) % 4), 4, torch.ones(4))

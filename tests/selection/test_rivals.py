@@ -75,8 +75,11 @@ def test_a_rival_is_the_function_of_that_name():
         ("column mean", baselines.column_mean),
         ("column median", baselines.column_median),
         ("last value", baselines.last_value),
+        ("last value with drift", baselines.last_value_with_drift),
+        ("damped trend", baselines.damped_trend),
         ("cubic spline", baselines.cubic_spline),
         ("last cycle", baselines.repeat_cycle),
+        ("last cycle with drift", lambda data: baselines.repeat_cycle(data, drift=True)),
         ("probabilistic PCA", baselines.ppca),
     ):
         torch.testing.assert_close(make_rival(name, data).impute().mean, torch.cat(function(data)))

