@@ -113,7 +113,9 @@ class InducingPosterior:
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 
     def frames_of(self, output: int) -> Tensor:
-        """1 for frames of the data in which an output was observed, else 0, (N,)."""
+        """1 for frames of the data in which an output was observed, else 0; for outputs that are not Gaussian the
+        weights of their factors, (N,).
+        """
         mask, group = self._observed[0], int(self._observed[1][output])
         if group < 0:
             return self._k.new_zeros(len(self._k))
@@ -138,7 +140,7 @@ class InducingPosterior:
 
         :param lagged: also of the lagged copies, which follow the data's own outputs.
         """
-        start, stop = 0, self.data.num_outputs if lagged else self.num_outputs
+        start, stop = 0, max(self.num_outputs, self.data.num_outputs if lagged else 0)
         if self._cached is not None:
             yield from self._cached
             start = self.num_outputs

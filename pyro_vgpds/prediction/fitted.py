@@ -159,14 +159,12 @@ class FittedModel:
         return self.correlations_of(self.q, self.inducing, rows)
 
     def correlations_of(self, q: PathPosterior | None, *frames: Any) -> Correlations | None:
-        """Those of :func:`~pyro_vgpds.prediction.correlations.correlations_of`; None also if outputs are not
-        Gaussian, or q has no sites.
+        """Those of :func:`~pyro_vgpds.prediction.correlations.correlations_of`; None also if q has no
+        sites.
         """
         form = q.with_sites() if isinstance(q, GaussianPosterior) else q
-        if self.likelihood is not None or form is None:
-            return None
         with torch.no_grad():
-            return correlations_of(form, *frames)
+            return None if form is None else correlations_of(form, *frames)
 
     @property
     def data(self) -> Sequences:
@@ -215,26 +213,24 @@ class FittedModel:
 
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
-        residuals: Residuals | None = None, correlations: Correlations | None = None, **options: Any,
+        residuals: Residuals | None = None, **options: Any,
     ) -> Prediction:  # fmt: skip
         """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
         outputs = self._likelihood_at(t)
         if outputs is None:
-            return Prediction(
-                t, path, inducing, full_cov=full_cov, residuals=residuals, correlations=correlations, **options
-            )
+            return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
         if full_cov:
             raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
         return OutputPrediction(t, path, inducing, outputs, **options)
 
     def predict_from(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, residuals: Residuals | None = None,
-        correlations: Correlations | None = None, **options: Any,
+        **options: Any,
     ) -> Reconstruction:  # fmt: skip
         """The same for partly observed outputs."""
         outputs = self._likelihood_at(t)
         if outputs is None:
-            return Reconstruction(t, path, inducing, residuals=residuals, correlations=correlations, **options)
+            return Reconstruction(t, path, inducing, residuals=residuals, **options)
         return OutputReconstruction(t, path, inducing, outputs, **options)
 
     @property

@@ -18,10 +18,11 @@ from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
+from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.draws import with_moments
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
 from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.threads import thread_limited
@@ -67,9 +68,12 @@ class OutputPrediction(Prediction):
         *,
         include_noise: bool = True,
         observed: Tensor | None = None,
+        correlations: Correlations | None = None,
         parts: Parts | None = None,
     ) -> None:
-        super().__init__(t, path, inducing, include_noise=include_noise, observed=observed, parts=parts)
+        super().__init__(
+            t, path, inducing, include_noise=include_noise, observed=observed, correlations=correlations, parts=parts
+        )
         self.outputs = outputs
         self._exact: tuple[Tensor, Tensor] | None = None
 
@@ -86,7 +90,9 @@ class OutputPrediction(Prediction):
     @property
     def function(self) -> Prediction:
         """The latent functions f, (T, F), as a Gaussian prediction with their exact moments."""
-        return _Functions(self.t, self.path, self.inducing, include_noise=False, parts=self.parts)
+        return Functions(
+            self.t, self.path, self.inducing, include_noise=False, correlations=self._correlations, parts=self.parts
+        )
 
     @property
     def rate(self) -> OutputPrediction:
@@ -111,9 +117,9 @@ class OutputPrediction(Prediction):
     def _function_moments(self) -> tuple[Tensor, Tensor]:
         """The exact mean and variance of the functions, (T, F) each."""
         if self._exact is None:
-            mean, variance = (part.double() for part in self.latent)
+            mean = self.path.mean.double()
             found = mean.new_empty(2, len(mean), self.inducing.num_outputs)
-            for rows, frames in self.inducing.frames(mean, variance):
+            for rows, frames in self._frames():
                 for index, _, centre, spread in self.inducing.moments(frames):
                     found[0][rows, index], found[1][rows, index] = centre, spread
             self._exact = found[0], found[1]
@@ -125,7 +131,7 @@ class OutputPrediction(Prediction):
         :param num_nodes: of each function value, which the arrays will be multiplied by.
         :param widen: as in :func:`~pyro_vgpds.prediction.draws.with_moments`.
         """
-        (mean, variance), exact = (part.double() for part in self.latent), self._function_moments()
+        mean, variance, exact = self.path.mean.double(), self.path.variance.double(), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
         step = max(1, _BLOCK // (_DRAWS * num_nodes * self.inducing.num_outputs))
         for start in range(0, len(mean), step):
@@ -230,6 +236,8 @@ class OutputPrediction(Prediction):
         check_count("num_samples", num_samples)
         with torch.no_grad():
             f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
+            if self._correlations is not None:
+                f += self._correlations.sample(self.inducing, num_samples)
             y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
             return self._fill(slice(None), y).to(self.t.dtype)
 
@@ -286,15 +294,3 @@ class OutputPrediction(Prediction):
 
 class OutputReconstruction(OutputPrediction, Reconstruction):
     """An :class:`OutputPrediction` from partly observed outputs."""
-
-
-class _Functions(Prediction):
-    """Latent functions, of which there may be several for each output."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.t), self.inducing.num_outputs
-
-    @property
-    def columns(self) -> list[str] | None:
-        return super().columns if self.shape[1] == self.data.num_base_outputs else None

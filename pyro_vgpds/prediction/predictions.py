@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.residuals import Residuals
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Prediction", "Reconstruction"]
+__all__ = ["Functions", "Prediction", "Reconstruction"]
 
 
 class Prediction(Outputs):
@@ -265,6 +265,18 @@ class Reconstruction(Prediction):
     bound: float
     bounds: list[float]
     num_steps: int
+
+
+class Functions(Prediction):
+    """Latent functions, of which there may be several for each output."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.t), self.inducing.num_outputs
+
+    @property
+    def columns(self) -> list[str] | None:
+        return super().columns if self.shape[1] == self.data.num_base_outputs else None
 
 
 def _put(array: Tensor | np.ndarray, rows: slice, index: Tensor, block: Tensor) -> None:
