@@ -70,6 +70,7 @@ _PLACES = {
     ],
     "Ψ": [
         ("pyro_vgpds.mapping.sparse_gp", "expect"),
+        ("pyro_vgpds.mapping.rbf_bound", "known_statistics"),
         ("pyro_vgpds.mapping.basis", "InducingInputs.expect"),
         ("pyro_vgpds.mapping.basis", "LinearWeights.expect"),
     ],

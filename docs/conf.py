@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Dataset|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|FuncAnimation|Labels|LatentPaths|Moments",
+        r"(Array|Count|Data|Dataset|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|Moments",
     ),
     ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     (

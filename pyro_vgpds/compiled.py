@@ -162,7 +162,7 @@ def run_loops(count: int, unit: int, loops: Sequence[Loop], shared: bool = False
     ranges = chunks(count, unit, work, shared)
     outputs = [[loop.make_outputs() for loop in loops] for _ in ranges]
 
-    def call(range_: tuple[int, int], own: list[Any]) -> bool:
+    def call(range_: tuple[int, int], own: list[object]) -> bool:
         return any(loop.call(range_, each) for loop, each in zip(loops, own, strict=True))
 
     if any(run(call, ranges, outputs, work)):

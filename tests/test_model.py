@@ -82,7 +82,7 @@ def test_the_defaults():
     (smooth, turning), white, bias = model.temporal
     for kernel in (smooth, turning):
         assert kernel.is_fixed("variance")  # redundant with the weights of the mapping
-    assert smooth.is_fixed("lengthscale")  # a new sequence does not follow the exact rhythm of a few others
+    assert smooth.is_learned("lengthscale")
     assert (smooth.lengthscale <= turning.period).all()
     for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
         assert value.shape == (q,)

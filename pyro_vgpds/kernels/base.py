@@ -144,7 +144,7 @@ class Kernel(ParameterModule):
         >>> RBF(variance=2.0).read("variance").shape, RBF(variance=[1.0, 2.0, 3.0]).read("variance").shape
         (torch.Size([1]), torch.Size([3]))
         """
-        if name not in self._names:
+        if not isinstance(name, str) or name not in self._names:
             self._check_names((name,))
         value = getattr(self, name)
         own_dim = self.event_dim(name) if name in self._pyro_samples else value.dim()

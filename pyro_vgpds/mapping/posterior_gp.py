@@ -25,7 +25,7 @@ class PosteriorGP(Expandable):
     Frames of one draw are coherent: they come from one draw of the function.
 
     :param x: latent points (..., T, Q).
-    :param inducing: an :class:`InducingPosterior`.
+    :param inducing: an :class:`~pyro_vgpds.mapping.inducing.InducingPosterior`.
     :param include_noise: add the noise; without it the draws are of the function.
     """
 

@@ -106,7 +106,7 @@ class MappingValue:
     def collapsed_bound(
         self, mean: Tensor, variance: Tensor, z: Tensor, noise: Tensor, groups: ColumnGroups, jitter: float | None
     ) -> Tensor | None:
-        """The collapsed bound, as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` computes it from K_MM and the
+        """The collapsed bound, as ``mapping.bound.collapsed_bound`` computes it from K_MM and the
         statistics; to be overridden if it can be computed in one piece. None if it cannot.
 
         :param noise: the noise variance of the scaled outputs, (..., 1) or (..., D).

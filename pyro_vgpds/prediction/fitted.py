@@ -155,16 +155,10 @@ class FittedModel:
     @functools.cached_property
     def correlations(self) -> Correlations | None:
         """Those of the latent dimensions in training frames with missing outputs."""
-        rows = torch.arange(self.data.num_frames, device=self.data.device)
-        return self.correlations_of(self.q, self.inducing, rows)
-
-    def correlations_of(self, q: PathPosterior | None, *frames: Any) -> Correlations | None:
-        """Those of :func:`~pyro_vgpds.prediction.correlations.correlations_of`; None also if q has no
-        sites.
-        """
-        form = q.with_sites() if isinstance(q, GaussianPosterior) else q
+        q = self.q.with_sites() if isinstance(self.q, GaussianPosterior) else self.q
         with torch.no_grad():
-            return None if form is None else correlations_of(form, *frames)
+            rows = torch.arange(self.data.num_frames, device=self.data.device)
+            return None if q is None else correlations_of(q, self.inducing, rows)
 
     @property
     def data(self) -> Sequences:

@@ -50,7 +50,7 @@ class OutputPrediction(Prediction):
 
     The predictive distribution of an entry is a mixture over the latent point x and the function value f: f given x is
     Gaussian and is integrated by Gauss–Hermite quadrature, x by antithetic quasi-random draws that are the same in each
-    call. The mixture has the exact mean and variance of f (:mod:`pyro_vgpds.prediction.draws`). ``mean`` is the mean of
+    call. The mixture has the exact mean and variance of f (``prediction/draws.py``). ``mean`` is the mean of
     the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of the mixture, whole numbers
     for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
 
@@ -91,7 +91,7 @@ class OutputPrediction(Prediction):
     def function(self) -> Prediction:
         """The latent functions f, (T, F), as a Gaussian prediction with their exact moments."""
         return Functions(
-            self.t, self.path, self.inducing, include_noise=False, correlations=self._correlations, parts=self.parts
+            self.t, self.path, self.inducing, include_noise=False, correlations=self.correlations, parts=self.parts
         )
 
     @property
@@ -236,8 +236,8 @@ class OutputPrediction(Prediction):
         check_count("num_samples", num_samples)
         with torch.no_grad():
             f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
-            if self._correlations is not None:
-                f += self._correlations.sample(self.inducing, num_samples)
+            if self.correlations is not None:
+                f += self.correlations.sample(self.inducing, num_samples)
             y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
             return self._fill(slice(None), y).to(self.t.dtype)
 

@@ -367,7 +367,6 @@ class Posterior(FittedModel):
             moments = joint.moments(solution)
             frames = *moments, joint.combined, joint.weight, self.training.sums
             inducing = InducingPosterior(joint.mapping(solution), *frames)
-            q = joint.q(solution) if isinstance(joint.shift, float) else None  # sites of x itself
             result = self.predict_from(
                 new.times.t,
                 joint.path(solution),
@@ -375,7 +374,7 @@ class Posterior(FittedModel):
                 include_noise=include_noise,
                 observed=new.read(0, self.num_outputs) if fill else None,
                 residuals=self.residuals(inducing, new.times.t, pair_frames(self.data, new, belongs)),
-                correlations=self.correlations_of(q, inducing, joint.rows, joint.new_places),
+                correlations=joint.correlations(solution, inducing),
                 parts=describe_parts(self.data, new, belongs),
             )
         result.bound, result.bounds, result.num_steps = solution.bound, bounds, solution.num_steps

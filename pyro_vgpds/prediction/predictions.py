@@ -48,6 +48,7 @@ class Prediction(Outputs):
     :ivar path: its distribution.
     :ivar inducing: q(U).
     :ivar observed: the known numbers, or None.
+    :ivar correlations: those of the latent dimensions, or None.
 
     >>> ahead = post.forecast([2.6, 2.7], sequence=0)
     >>> ahead.mean.shape, ahead.variance.shape, ahead.latent.mean.shape
@@ -70,7 +71,7 @@ class Prediction(Outputs):
         super().__init__(t, inducing.data, include_noise, parts)
         self.full_cov, self.latent = full_cov, Latent(path, correlations)
         self.path, self.inducing, self.observed = path, inducing, observed
-        self._residuals, self._correlations = residuals, correlations
+        self._residuals, self.correlations = residuals, correlations
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -140,7 +141,7 @@ class Prediction(Outputs):
                     yield rows, index, mean, variance
 
     def _frames(self) -> Iterator[tuple[slice, FrameStatistics]]:
-        excess = None if self._correlations is None else self._correlations.excess
+        excess = None if self.correlations is None else self.correlations.excess
         return self.inducing.frames(self.path.mean, self.path.variance, excess)
 
     def _noise(self, index: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,8 +206,8 @@ class Prediction(Outputs):
             y = PosteriorGP(x, self.inducing, self.include_noise and carried is None).sample()
             if carried is not None:
                 y += carried.sample(num_samples)
-            if self._correlations is not None:
-                y += self._correlations.sample(self.inducing, num_samples)
+            if self.correlations is not None:
+                y += self.correlations.sample(self.inducing, num_samples)
             if self.observed is not None:
                 y = torch.where(torch.isfinite(self.observed), self.observed, y)
         return y.to(self.t.dtype)

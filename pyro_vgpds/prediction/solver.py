@@ -13,8 +13,9 @@ from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.pseudo import PseudoGP
-from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.reconstruction import Joint
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
+from pyro_vgpds.prediction.solution import Solution
 from pyro_vgpds.prediction.starts import nearest_starts
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.training.progress import CountLike, counting_bar

@@ -194,7 +194,7 @@ def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: f
         )
 
 
-def _check(model: object, guide: object, data: Any, num_restarts: int) -> None:
+def _check(model: object, guide: object, data: Sequences, num_restarts: int) -> None:
     check_data(data)
     if not data.num_observed:
         raise ValueError("data has no observed outputs: there is nothing to learn from.")

@@ -431,7 +431,7 @@ def test_unexpected_errors(models, capsys, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("something is odd")
 
-    monkeypatch.setattr(predicting, "_write", fail)
+    monkeypatch.setattr(predicting, "_write_forecasts", fail)
     assert main(["forecast", str(models.plain), "--until", "12"]) == 1
     assert capsys.readouterr().err == (
         "pyro-vgpds forecast: error: RuntimeError: something is odd (--debug prints the traceback)\n"
@@ -445,7 +445,7 @@ def test_ends(models, capfd, monkeypatch, error, code):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(predicting, "_write", fail)
+    monkeypatch.setattr(predicting, "_write_forecasts", fail)
     if isinstance(error, BrokenPipeError):  # keep the test's own output
         monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert main(["forecast", str(models.plain), "--until", "12"]) == code

@@ -138,7 +138,7 @@ def test_the_header_says_what_it_is(tmp_path):
     smooth, white, _ = header["model"]["temporal"]["parts"]
     assert smooth["kind"] == "Product"
     assert smooth["parts"] == [
-        {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "fixed"}},
+        {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}},
         {"kind": "Cosine", "parameters": {"variance": "fixed", "period": "learned"}},
     ]
     assert white == {"kind": "White", "parameters": {"variance": "learned"}}

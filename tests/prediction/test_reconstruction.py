@@ -25,7 +25,8 @@ from pyro_vgpds import (
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
-from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.reconstruction import Joint
+from pyro_vgpds.prediction.solution import Solution
 
 T_NEW = torch.tensor([0.31, 0.52, 0.9, 1.4, 3.3])
 
@@ -228,7 +229,7 @@ def test_more_frees_more_and_bounds_more(trained):
         draws = result.sample(2000)
         assert ((draws.mean(0) - result.mean).abs() / result.stddev).max() < 0.15
         full = result.latent.covariance
-        torch.testing.assert_close(full.diagonal(dim1=-2, dim2=-1).mT, result.latent.variance, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(full.diagonal(dim1=-2, dim2=-1).mT, result.path.variance, rtol=1e-6, atol=1e-9)
 
 
 def test_factorised_and_held_are_one_for_new_sequences(trained):
