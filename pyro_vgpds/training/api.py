@@ -194,8 +194,9 @@ def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: f
         )
 
 
-def _check(model: object, guide: object, data: Sequences, num_restarts: int) -> None:
+def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
     check_data(data)
+    assert isinstance(data, Sequences)
     if not data.num_observed:
         raise ValueError("data has no observed outputs: there is nothing to learn from.")
     if not isinstance(guide, OpperArchambeauGuide):
