@@ -122,7 +122,7 @@ def _correlated(q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor) -
     To first order the correlations change a variance by the factor 1 + Σ_r A_qr² s_q s_r.
     """
     partial = torch.isin(rows, inducing.partial_frames()).nonzero().squeeze(-1)
-    roots = list(_roots(inducing))
+    roots = list(_roots(inducing)) if len(partial) else []  # D may be in the millions
     frames, kept = [partial[:0]], [q.lam.new_zeros(0, *2 * q.event_shape[-1:])]
     for some in partial.split(max(1, _FRAMES // (q.event_shape[-1] * inducing.basis.size))):
         slopes = inducing.slopes(q.mean[some], q.variance[some])
