@@ -24,6 +24,7 @@ __all__ = [
     "in_double",
     "matvec",
     "positive_part",
+    "positive_power",
 ]
 
 V = TypeVar("V")
@@ -166,8 +167,17 @@ def positive_part(matrix: Tensor) -> Tensor:
     _, info = torch.linalg.cholesky_ex(jittered(matrix))
     if not bool(info.any()) or not bool(torch.isfinite(matrix).all()):
         return matrix
-    e, u = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
-    return (u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT
+    return positive_power(0.5 * (matrix + matrix.mT))
+
+
+def positive_power(matrix: Tensor, power: float = 1.0) -> Tensor:
+    """The positive part of symmetric matrices (..., n, n), to a power.
+
+    :param matrix: the matrices.
+    :param power: of their eigenvalues, of which negative ones become zero.
+    """
+    e, u = torch.linalg.eigh(matrix)
+    return (u * e.clamp_min(0.0).pow(power).unsqueeze(-2)) @ u.mT
 
 
 def in_double(value: V) -> V:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.linalg import cholesky, matvec
+from pyro_vgpds.linalg import cholesky, matvec, positive_power
 from pyro_vgpds.mapping.inducing import Excess, InducingPosterior
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -61,10 +61,11 @@ class Correlations(NamedTuple):
         :param num_samples: number of draws.
         """
         (frames, covariance), path = self.excess, self.path
-        unit = (path.sample((num_samples,)) - path.mean) / path.variance.sqrt()
-        e, u = torch.linalg.eigh(covariance)
-        root = (u * e.clamp_min(0.0).sqrt().unsqueeze(-2)) @ u.mT
-        moved = matvec(root, unit[:, frames]).unsqueeze(-2) @ inducing.slopes(path.mean[frames], path.variance[frames])
+        # a frame whose variance is zero by rounding has no draws to divide
+        unit = (path.sample((num_samples,)) - path.mean) / path.variance.clamp_min(1e-300).sqrt()
+        moved = matvec(positive_power(covariance, 0.5), unit[:, frames]).unsqueeze(-2) @ inducing.slopes(
+            path.mean[frames], path.variance[frames]
+        )
         draws = moved.new_zeros(num_samples, len(path.mean), inducing.num_outputs)
         for part in inducing.columns():
             draws[:, frames.unsqueeze(-1), part.outputs] = moved.squeeze(-2) @ part.mean
@@ -87,9 +88,8 @@ def correlations_of(
     frames, excess = [], []
     for found, covariance in covariances(q, inducing, rows):
         wanted = index[found] >= 0
-        e, u = torch.linalg.eigh(covariance[wanted] - torch.diag_embed(q.variance[found[wanted]]))
         frames.append(index[found[wanted]])
-        excess.append((u * e.clamp_min(0.0).unsqueeze(-2)) @ u.mT)
+        excess.append(positive_power(covariance[wanted] - torch.diag_embed(q.variance[found[wanted]])))
     if not sum(map(len, frames)):
         return None
     order = torch.cat(frames).argsort()
