@@ -79,33 +79,25 @@ def test_the_defaults():
     q, inducing, static = Sizes(None, None, None).chosen(data)
     assert (model.latent_dim, model.num_inducing) == (q, inducing)
     assert static > 0
-    (smooth, turning), white, bias = model.temporal
+    (smooth, turning), level, trend, white, bias = model.temporal
     for kernel in (smooth, turning):
         assert kernel.is_fixed("variance")  # redundant with the weights of the mapping
     assert smooth.is_learned("lengthscale")
     assert (smooth.lengthscale <= turning.period).all()
-    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
+    for value in (smooth.lengthscale, turning.period, level.variance, trend.variance, white.variance, bias.variance):
         assert value.shape == (q,)
     torch.testing.assert_close(model.output_scale, data.output_scales)
     assert model.noise.shape == (12,)
     assert model.least_noise > 0.0
     within = torch.stack([model.start.x[rows].var(0) for rows in data.times.slices()]).mean(0)
     assert (within < 1e-10).tolist() == [False] * (q - static) + [True] * static
-    assert white.variance[-1] < white.variance[0]
+    for kernel in (level, trend, white):
+        assert kernel.variance[-1] < kernel.variance[0]
     shared = VGPDS.from_data(data, noise_per_output=False, scale_outputs=False, static_dim=0)
     assert shared.noise.shape == ()
     assert shared.least_noise == 0.0
     torch.testing.assert_close(shared.output_scale, torch.ones(12))
     assert (torch.stack([shared.start.x[rows].var(0) for rows in data.times.slices()]) > 1e-6).all()
-
-
-def test_a_single_sequence_may_oscillate():
-    model = VGPDS.from_data(make_data((40,), outputs=6), 3)
-    (smooth, turning), white, bias = model.temporal
-    for kernel in (smooth, turning):
-        assert kernel.is_fixed("variance")
-    for value in (smooth.lengthscale, turning.period, white.variance, bias.variance):
-        assert value.shape == (3,)
 
 
 @pytest.mark.parametrize(("likelihood", "oscillates"), [("student-t", True), ("poisson", False), ("bernoulli", False)])
@@ -130,7 +122,7 @@ def test_a_single_sequence_with_a_clear_cycle_has_its_period():
     t = torch.arange(120) / 10.0
     y = torch.sin(2.0 * torch.pi * t.unsqueeze(-1) / 1.5 + torch.arange(6.0)) + 0.1 * torch.randn(120, 6)
     model = VGPDS.from_data(Sequences(t, y), 3)
-    (slow, waves), path, white, bias = model.temporal
+    (slow, waves), path, _, _, white, bias = model.temporal
     assert slow.is_fixed("variance")
     for number, turning in enumerate(waves, 1):  # the cycle and two harmonics
         torch.testing.assert_close(turning.period.detach(), torch.full((3,), 1.5 / number), rtol=0.02, atol=0.0)
@@ -138,7 +130,7 @@ def test_a_single_sequence_with_a_clear_cycle_has_its_period():
     assert (slow.lengthscale > path.lengthscale).all()
     for value in (path.variance, white.variance, bias.variance):
         assert value.shape == (3,)
-    assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 3  # several sequences have no common cycle
+    assert len(VGPDS.from_data(Sequences([t, t], [y, y]), 3).temporal) == 5  # several sequences have no common cycle
 
 
 @pytest.mark.parametrize(("lengths", "outputs"), [((3,), 4), ((9,), 1), ((1,), 2), ((2, 1), 3)])

@@ -18,7 +18,8 @@ from pyro_vgpds.types import DataLike
 
 __all__ = ["gp_interpolation"]
 
-_LENGTHSCALES = 24  # from half the typical step to twice the longest span
+_LENGTHSCALES = 28  # from half the typical step to _LONGEST
+_LONGEST = 10.0  # lengthscale, in units of the longest span
 _COARSE = 3  # every third of them is tried for all outputs, the others only next to the best of these
 _RATIOS = 10.0 ** torch.linspace(-6.0, 2.0, 25, dtype=torch.float64)  # noise variance / signal variance
 _BLOCK = 4096  # outputs per block
@@ -30,22 +31,24 @@ StationaryKernel: TypeAlias = type[RBF] | type[Matern12] | type[Matern32] | type
 def gp_interpolation(
     t: DataLike | Sequences,
     y: DataLike | None = None,
-    kernel: StationaryKernel = Matern32,
+    kernel: StationaryKernel | None = None,
     return_variance: bool = False,
 ) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
     """Fill by exact Gaussian process regression over time, for each output separately; sequences are independent.
 
-    Every output has its own mean (of the observed values), variance, lengthscale and noise. For a lengthscale ℓ and
-    a ratio ρ of noise to signal, with R_ℓ = U Λ Uᵀ the correlations of the observed times and p = Uᵀ(y − μ), the
-    marginal likelihood is maximal at the variance σ² = Σ p²/(λ + ρ) / n, with the value
-    −½ (n log σ² + Σ log(λ + ρ)) + constant. So one eigendecomposition for each ℓ serves all ρ and all outputs that were
-    observed at the same times. ℓ and ρ are the best of a 24 x 25 grid with factors of about 1.5 and 2 between points; ℓ
-    is searched on every third point first, then next to the best of these.
+    Every output has its own variance, lengthscale and noise, and an unknown mean with a flat prior. For a lengthscale ℓ
+    and a ratio ρ of noise to signal, with R_ℓ = U Λ Uᵀ the correlations of the n observed times, p = Uᵀy, a = Uᵀ1 and
+    w = 1 / (λ + ρ), the mean is μ = Σ w a p / Σ w a², with the variance σ² / Σ w a². The restricted likelihood is
+    maximal at σ² = Σ w (p − μ a)² / (n − 1), with the value −½ ((n − 1) log σ² − Σ log w + log Σ w a²) + constant. So
+    one eigendecomposition for each ℓ serves all ρ and all outputs that were observed at the same times. ℓ and ρ are the
+    best of a 28 x 25 grid with factors of about 1.5 and 2 between points; ℓ is searched on every third point first, then
+    next to the best of these. ℓ can be ten times the longest span, with which the process is a random walk: the mean of
+    the observed values would draw its forecasts back.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
     :param kernel: a class of ``pyro_vgpds.kernels`` with a variance and a lengthscale: ``RBF``, ``Matern12``,
-        ``Matern32`` or ``Matern52``.
+        ``Matern32`` or ``Matern52``. Default: ``Matern12`` or ``Matern32``, whichever is more likely for an output.
     :param return_variance: also return the predictive variances (noise included), zero for observed entries.
     :returns: float64 (N, D) without NaN, or a list of them; with ``return_variance`` a pair of those.
     :raises ValueError: as ``Sequences``, and if a column was never observed.
@@ -62,11 +65,23 @@ def gp_interpolation(
     (True, 0.0)
     """
     check_flags(return_variance=return_variance)
-    if not isinstance(kernel, type) or kernel not in _KERNELS:
+    if kernel is not None and (not isinstance(kernel, type) or kernel not in _KERNELS):
         names = ", ".join(known.__name__ for known in _KERNELS)
         raise TypeError(f"kernel must be one of the classes {names}, but got {kernel!r}.")
     gaps = Gaps(t, y)
+    values, variances, best = _best_processes(kernel or Matern32, gaps)
+    if kernel is None:
+        rough = _best_processes(Matern12, gaps)
+        chosen = rough[2] > best
+        values, variances = torch.where(chosen, rough[0], values), torch.where(chosen, rough[1], variances)
+    variances = torch.where(gaps.seen, 0.0, variances)
+    return (gaps.fill(values), gaps.shape(variances)) if return_variance else gaps.fill(values)
+
+
+def _best_processes(kernel: StationaryKernel, gaps: Gaps) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and variances (N, D) of the processes with the largest evidence of each output, (D,)."""
     values, variances = gaps.means.expand_as(gaps.y).clone(), torch.zeros_like(gaps.y)
+    every = torch.zeros_like(gaps.means)
     scales = _lengthscales(gaps)
     with torch.no_grad():
         for masks, columns in _batches(gaps):
@@ -85,8 +100,8 @@ def gp_interpolation(
                 if i % _COARSE == 0:
                     coarse[near] = torch.where(own > evidence[near], i, coarse[near])
                 evidence[near] = own
-    variances = torch.where(gaps.seen, 0.0, variances)
-    return (gaps.fill(values), gaps.shape(variances)) if return_variance else gaps.fill(values)
+            every[columns] = evidence
+    return values, variances, every
 
 
 def _lengthscales(gaps: Gaps) -> Tensor:
@@ -94,7 +109,7 @@ def _lengthscales(gaps: Gaps) -> Tensor:
     if len(steps) == 0:  # single frames: the lengthscale has no effect
         return torch.ones(1, dtype=torch.float64)
     span = max(float(gaps.t[rows][-1] - gaps.t[rows][0]) for rows in gaps.rows)
-    low, high = math.log10(0.5 * float(steps.median())), math.log10(2.0 * span)
+    low, high = math.log10(0.5 * float(steps.median())), math.log10(_LONGEST * span)
     return 10.0 ** torch.linspace(low, high, _LENGTHSCALES, dtype=torch.float64)
 
 
@@ -148,9 +163,13 @@ class _Processes:
             self.project.append(vectors.mT)
             self.cross.append(cross @ vectors)
         every = torch.cat(self.eigenvalues, -1)  # (G, sum of m)
+        self.ones = [
+            (u @ real.to(u).unsqueeze(-1)).squeeze(-1) for u, real in zip(self.project, self.real, strict=True)
+        ]
         self.weights = 1.0 / (every.unsqueeze(-2) + _RATIOS.unsqueeze(-1))  # (G, R, m)
         padded = every.shape[-1] - masks.sum(-1).unsqueeze(-1)
-        self.logdet = -self.weights.log().sum(-1) - padded * _RATIOS.log1p()  # (G, R)
+        self.information = (self.weights * torch.cat(self.ones, -1).square().unsqueeze(-2)).sum(-1)  # (G, R)
+        self.logdet = -self.weights.log().sum(-1) - padded * _RATIOS.log1p() + self.information.log()
 
     def improve(self, columns: Tensor, best: Tensor, means: Tensor, variances: Tensor) -> None:
         """Where the evidence exceeds ``best``, update evidence and predictions of the outputs (G, C) in place."""
@@ -163,21 +182,30 @@ class _Processes:
             square += y.square().sum(1)
         # constant outputs: any parameters fit, but the logarithm of a variance of zero is infinite
         floor = 1e-12 * (square / count).clamp_min(self.least)
-        variance = self.weights @ torch.cat(projected, 1).square() / count.unsqueeze(-1)  # (G, R, C)
-        variance = torch.maximum(variance, floor.unsqueeze(1))
-        evidence, ratio = (-0.5 * (count.unsqueeze(-1) * variance.log() + self.logdet.unsqueeze(-1))).max(1)
+        every = torch.cat(projected, 1)
+        mean = self.weights @ (torch.cat(self.ones, -1).unsqueeze(-1) * every) / self.information.unsqueeze(-1)
+        total = self.weights @ every.square() - mean.square() * self.information.unsqueeze(-1)  # (G, R, C)
+        free = (count - 1).clamp_min(1).unsqueeze(-1)
+        variance = torch.maximum(total / free, floor.unsqueeze(1))
+        evidence, ratio = (-0.5 * (free * variance.log() + self.logdet.unsqueeze(-1))).max(1)
         mine = evidence > best
         best[mine] = evidence[mine]
         g, c = mine.any(1).nonzero().squeeze(-1), mine.any(0).nonzero().squeeze(-1)
         part = (g.unsqueeze(-1), c)  # contains all that improve; exactly those if there is one pattern or one output
+        variance, mean = (x.gather(1, ratio.unsqueeze(1)).squeeze(1)[part] for x in (variance, mean))
+        unsure = variance / self.information.gather(1, ratio)[part]  # variance of the mean
         mine, at, noise = mine[part], columns[part], _RATIOS[ratio[part]]
-        variance = variance.gather(1, ratio.unsqueeze(1)).squeeze(1)[part]
         at = at[mine]
-        means[:, at] = self.gaps.means[at]
-        variances[:, at] = (variance * (1.0 + noise))[mine]
-        for rows, values, cross, p in zip(self.rows, self.eigenvalues, self.cross, projected, strict=True):
+        means[:, at] = self.gaps.means[at] + mean[mine]
+        variances[:, at] = (variance * (1.0 + noise) + unsure)[mine]
+        for rows, values, cross, ones, p in zip(
+            self.rows, self.eigenvalues, self.cross, self.ones, projected, strict=True
+        ):
             weights = 1.0 / (values[g].unsqueeze(-1) + noise.unsqueeze(1))  # (G, m, C)
-            shift = cross[g] @ (weights * p[g][:, :, c])  # (G, n, C)
+            one = ones[g].unsqueeze(-1)
+            shift = cross[g] @ (weights * (p[g][:, :, c] - one * mean.unsqueeze(1)))  # (G, n, C)
+            known = cross[g] @ (weights * one)
             less = variance.unsqueeze(1) * (cross[g].square() @ weights)
+            less = less - unsure.unsqueeze(1) * (known.square() - 2.0 * known)  # unsure (1 - known)² is left
             means[rows, at] += shift.transpose(0, 1)[:, mine]
             variances[rows, at] = (variances[rows, at] - less.transpose(0, 1)[:, mine]).clamp_min(0.0)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Whether a single sequence oscillates, by evidence on frames that the components do not come from.
+r"""The parts of the default temporal kernel: oscillations, if frames that the components do not come from have them, and
+a slow path.
 
 The principal components of any slow path resemble sinusoids over the frames from which they come: those of a random
 walk are cosines with half a cycle, a whole cycle, and so on. An oscillation of each component is then most likely under
@@ -10,7 +11,7 @@ log-evidence
 .. math:: E_k = \sum_q w_q \max_σ \log N\big(Y_B V_{A,q} \mid 0, σ^2 (k_q(t_B, t_B) + ν I)\big) / n_B,
 
 with the share :math:`w_q` of each component in the variance of A. Fixed directions of a random walk are random walks,
-which no oscillation predicts. The mean over both directions, A to B and B to A, is compared.
+which no oscillation predicts. The sum of both directions, A to B and B to A, is compared.
 
 Single counts are noise for the most part, so that no cycle is clear in the components of many outputs. The average of
 their functions has less noise. Its strongest period is a cycle if harmonics of it that are fitted to one half of the
@@ -26,11 +27,12 @@ from torch import Tensor
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.scales import choose_scales, evidence, head, main_cycle
-from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern32, White
+from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern12, Matern32, White
 
-__all__ = ["average_cycle", "harmonics", "oscillates", "oscillator", "smooth_path"]
+__all__ = ["average_cycle", "harmonics", "oscillates", "oscillator", "slow_path", "smooth_path"]
 
 _LEAST_FRAMES = 16  # fewer cannot distinguish an oscillation from a slow path
+_LEAST_GAIN = 0.015  # nats: slow oscillations and paths differ by less, and the path is the better guess
 _FRAMES = 240  # frames that the comparison uses
 _CYCLES = 7.0  # periods over which a cycle changes, at first
 _HARMONICS = 3
@@ -44,6 +46,18 @@ _VARIANCE = 0.95  # share of the variance that the compared components have
 def smooth_path() -> Kernel:
     """The kernel of a path that does not oscillate; its variance is fixed, because the mapping has weights."""
     return Matern32().fix("variance")
+
+
+def slow_path(span: float) -> Kernel:
+    """The kernel of a level, almost a random walk, and of a trend, which hardly return to their means within the data.
+
+    Without it a forecast returns to the mean of the data as soon as the path does so. The lengthscales are fixed, because
+    training shortens them: the components of a random walk vary around their mean within the data.
+
+    :param span: of the data.
+    """
+    level, trend = Matern12(lengthscale=span), Matern32(lengthscale=span)
+    return level.fix("lengthscale") + trend.fix("lengthscale")
 
 
 def oscillator() -> Kernel:
@@ -105,7 +119,7 @@ def oscillates(times: Times, x: Tensor) -> bool:
     n = len(x)
     halves = (slice(0, n // 2), slice(n // 2, n))
     with torch.no_grad():
-        return sum(_gain(times.t, x, a, b) for a, b in (halves, halves[::-1])) > 0.0
+        return sum(_gain(times.t, x, a, b) for a, b in (halves, halves[::-1])) > _LEAST_GAIN
 
 
 def _gain(t: Tensor, x: Tensor, a: slice, b: slice) -> float:

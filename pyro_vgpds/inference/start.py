@@ -15,7 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, smooth_path
+from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.team import ALONE, Team
@@ -30,6 +30,7 @@ _SITE_PRECISION = 10.0
 _LATENT = 40  # latent dimensions, if there are as many outputs
 # Sum of the first weights of the mapping: small, so that it starts almost linear and becomes as nonlinear as it must.
 _WEIGHTS = 0.2
+_SMOOTH = 0.3  # first variance of a path that is added to a slow one, if neither oscillates
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class Start:
     def spread(self) -> float:
         """The mean variance of the outputs."""
         return float(self.variances.mean()) or 1.0
+
+    @property
+    def span(self) -> float:
+        """The longest span of a sequence, of all processes; 1 if there are single frames only."""
+        own = max((float(self.times.t[rows][-1] - self.times.t[rows][0]) for rows in self.times.slices()), default=0.0)
+        return self.team.largest([own])[0] or 1.0
 
     def noise(self, per_output: bool) -> Tensor:
         """The first noise variance, () or (D,)."""
@@ -88,7 +95,7 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
     harmonics, which changes over several periods, plus a path that changes within one. If not, it is a noisy oscillator
     for each dimension if that predicts frames that the dimensions do not come from, else a plain Matérn path. Several
-    sequences have the oscillators.
+    sequences have the oscillators. All have a slow path in addition, from whose level and trend forecasts continue.
 
     Functions of discrete outputs have a plain Matérn path, because noisy counts do not show other rhythms. A single
     sequence has a cycle in addition if the average of all functions has one.
@@ -100,9 +107,11 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     if average is not None:
         path = Matern32() if period is None else harmonics(period) + Matern32()
     elif period is None:
-        path = oscillator() if start.oscillates else smooth_path()
+        path = oscillator() if start.oscillates else Matern32(_SMOOTH)
     else:
         path = harmonics(period) + Matern32(lengthscale=period)
+    if average is None:
+        path = path + slow_path(start.span)
     return path + White(1e-2) + Bias(0.1)
 
 
@@ -130,7 +139,7 @@ def start_kernels(
     times, points = longest(start.times, start.x, start.team)
     choose_scales(temporal, times, points[:, :moving], start.share[:moving])
     if static_dim:
-        _slow_down(temporal, times, moving, static_dim)
+        _slow_down(temporal, start.span, moving, static_dim)
     elif default_temporal:
         temporal.per_dimension(moving)
 
@@ -147,11 +156,10 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
             leaf.per_dimension(len(share), "weight")
 
 
-def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
+def _slow_down(kernel: Kernel, span: float, moving: int, static: int) -> None:
     """Give each latent dimension its own temporal parameters, those of the last ``static`` for paths that hardly move:
-    the longest lengthscale, most of the variance in a bias, little white noise.
+    the longest lengthscale, most of the variance in a bias, little white noise and little of a path with a fixed lengthscale.
     """
-    span = max(float(times.t[s][-1] - times.t[s][0]) for s in times.slices())
     for leaf in kernel.leaves():
         for name in leaf.parameter_names:
             if not leaf.is_learned(name) or (leaf.event_dim(name) and getattr(leaf, name).shape != (moving,)):
@@ -164,9 +172,13 @@ def _slow_down(kernel: Kernel, times: Times, moving: int, static: int) -> None:
                 last = last.clamp_min(20.0 * span)
             elif isinstance(leaf, Bias):
                 last = last.clamp_min(1.0)
-            elif isinstance(leaf, White):
+            elif isinstance(leaf, White) or _is_slow(leaf):
                 last = 0.1 * last
             leaf.set(name, torch.cat([value, last]))
+
+
+def _is_slow(leaf: Kernel) -> bool:
+    return "lengthscale" in leaf.parameter_names and leaf.is_fixed("lengthscale")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from pyro_vgpds import VGPDS, Sequences, baselines, metrics
 from pyro_vgpds.baselines.pca import _em
 from pyro_vgpds.datasets import load_clip, load_cmu35, load_missa, make_gait, make_pendulum_video, make_sequences
-from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Linear, Matern32, White
+from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Linear, Matern12, Matern32, White
 
 IMPUTERS = [
     baselines.column_mean,
@@ -271,7 +271,7 @@ def test_gp_twin():
     for d in range(3):
         seen = [~np.isnan(part[:, d]) for part in y]
         values = np.concatenate([part[s, d] for part, s in zip(y, seen, strict=True)])
-        centre, count = values.mean(), len(values)
+        one, count = np.ones(len(values)), len(values)
         best = (-np.inf, None)
         for scale in scales.numpy():
             blocks = [np.exp(-0.5 * ((a[s, None] - a[s]) / scale) ** 2) for a, s in zip(t, seen, strict=True)]
@@ -282,10 +282,12 @@ def test_gp_twin():
                 at += len(block)
             for ratio in ratios.numpy():
                 k = corr + ratio * np.eye(count)
-                sigma = (values - centre) @ np.linalg.solve(k, values - centre) / count
-                evidence = -0.5 * (count * np.log(sigma) + np.linalg.slogdet(k)[1])
-                best = max(best, (evidence, (scale, ratio, sigma, corr)), key=lambda b: b[0])
-        scale, ratio, sigma, corr = best[1]
+                information = one @ np.linalg.solve(k, one)
+                centre = one @ np.linalg.solve(k, values) / information
+                sigma = (values - centre) @ np.linalg.solve(k, values - centre) / (count - 1)
+                evidence = -0.5 * ((count - 1) * np.log(sigma) + np.linalg.slogdet(k)[1] + np.log(information))
+                best = max(best, (evidence, (scale, ratio, sigma, corr, centre, information)), key=lambda b: b[0])
+        scale, ratio, sigma, corr, centre, information = best[1]
         times = np.concatenate([a[s] for a, s in zip(t, seen, strict=True)])
         owner = np.concatenate([np.full(s.sum(), i) for i, s in enumerate(seen)])
         k = corr + ratio * np.eye(count)
@@ -295,7 +297,8 @@ def test_gp_twin():
                 assert float(mean[i][n, d]) == pytest.approx(
                     centre + cross @ np.linalg.solve(k, values - centre), abs=1e-6
                 )
-                expected = sigma * (1 + ratio - cross @ np.linalg.solve(k, cross))
+                unsure = (1 - cross @ np.linalg.solve(k, one)) ** 2 / information
+                expected = sigma * (1 + ratio - cross @ np.linalg.solve(k, cross) + unsure)
                 assert float(variance[i][n, d]) == pytest.approx(expected, rel=1e-5, abs=1e-9)
             assert (variance[i].numpy()[s, d] == 0).all()
 
@@ -319,6 +322,31 @@ def test_gp_patterns_at_once(monkeypatch, numbers):
     for i in range(len(t)):
         torch.testing.assert_close(mean[i], torch.cat([m[i] for m, _ in alone], -1), rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(variance[i], torch.cat([v[i] for _, v in alone], -1), rtol=1e-9, atol=1e-12)
+
+
+def test_gp_kernel_of_each_output():
+    """A random walk and a smooth output get the kernel that is more likely for each."""
+    from pyro_vgpds.baselines import gp
+    from pyro_vgpds.baselines.gaps import Gaps
+
+    rng = np.random.default_rng(6)
+    t = np.arange(80.0)
+    y = np.stack([rng.standard_normal(80).cumsum(), np.sin(0.15 * t) + 0.3 * np.cos(0.4 * t)], 1)
+    y[70:] = np.nan
+    found = baselines.gp_interpolation(t, y)
+    each = [baselines.gp_interpolation(t, y, kernel) for kernel in (Matern12, Matern32)]
+    evidence = torch.stack([gp._best_processes(kernel, Gaps(t, y))[2] for kernel in (Matern12, Matern32)])
+    assert evidence.argmax(0).tolist() == [0, 1]
+    torch.testing.assert_close(found, torch.stack([each[0][:, 0], each[1][:, 1]], 1), rtol=0, atol=0)
+
+
+def test_gp_forecasts_a_random_walk_from_its_last_value():
+    rng = np.random.default_rng(7)
+    y = np.concatenate([rng.standard_normal((150, 20)).cumsum(0), np.full((20, 20), np.nan)])
+    last = y[149]
+    found = baselines.gp_interpolation(np.arange(170.0), y)[150:].numpy()
+    far = np.abs(last - np.nanmean(y, 0))
+    assert np.median(np.abs(found[-1] - last) / far) < 0.3
 
 
 def test_gp_is_calibrated_and_takes_constants():

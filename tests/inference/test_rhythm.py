@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from pyro_vgpds import VGPDS, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference import rhythm, scales
 from pyro_vgpds.inference.pca import pca
@@ -102,6 +103,33 @@ def test_the_default_kernel_of_a_single_sequence():
     t, y = mixed(Matern12(1.0, 200.0), 0)
     several = VGPDS.from_data(Sequences([t[:45], t[45:]], [y[:45], y[45:]]))
     assert any(isinstance(leaf, Cosine) for leaf in several.temporal.leaves())
+
+
+def test_the_slow_path_has_the_longest_span():
+    data = Sequences([[0.0, 2.0, 10.0, 11.0], [1.0, 4.0, 5.0]], [np.eye(4, 3), np.eye(3)])
+    level, trend = (leaf for leaf in VGPDS.from_data(data).temporal.leaves() if leaf.is_fixed("lengthscale"))
+    for leaf in (level, trend):
+        torch.testing.assert_close(leaf.lengthscale, torch.tensor(11.0).double().expand_as(leaf.lengthscale))
+    assert level.is_learned("variance") and trend.is_learned("variance")
+
+
+@pytest.mark.long
+def test_forecasts_of_random_walks_continue_from_their_last_values():
+    """A path without a level and a trend returns to the mean of the data."""
+    error = {"default": 0.0, "stationary": 0.0}
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        y = torch.randn(134, 8, generator=generator).double().cumsum(0)
+        data = Sequences(torch.arange(120.0).double(), y[:120])
+        for name, kernel in (("default", None), ("stationary", Matern32() + White(1e-2) + Bias(0.1))):
+            pyro.clear_param_store()
+            pyro.set_rng_seed(seed)
+            model = VGPDS.from_data(data, temporal=kernel)
+            guide = AutoOpperArchambeau(model)
+            fit(model, guide, data, 60, progress=False)
+            ahead = Posterior(model, guide, data).forecast(torch.arange(120.0, 134.0).double(), 0)
+            error[name] += float((ahead.mean - y[120:]).square().sum())
+    assert error["default"] < 0.9 * error["stationary"], error
 
 
 def seasonal(seed, frames=160, period=40.0, size=1.5):
