@@ -222,10 +222,10 @@ class VGPDS(ParameterModule):
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames. A linear mapping
             (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + Matern12(1, s) + Matern32(1, s) + White(1e-2) +
-            Bias(0.1)`` with the longest span s of a sequence; the second and the third, with fixed lengthscales, are a level
-            and a trend from which forecasts continue. For a single sequence with a clear cycle, ``Matern32()`` is added
-            and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence has
-            no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
+            Bias(0.1)`` with the longest span s of a sequence; the second and the third, with fixed lengthscales, are a
+            level and a trend from which forecasts continue. For a single sequence with a clear cycle, ``Matern32()`` is
+            added and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence
+            has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
             parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
             With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``, and the three cosines
             for a single sequence in which one half of the average of all outputs predicts the other by its cycle.

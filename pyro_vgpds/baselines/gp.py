@@ -41,9 +41,9 @@ def gp_interpolation(
     w = 1 / (λ + ρ), the mean is μ = Σ w a p / Σ w a², with the variance σ² / Σ w a². The restricted likelihood is
     maximal at σ² = Σ w (p − μ a)² / (n − 1), with the value −½ ((n − 1) log σ² − Σ log w + log Σ w a²) + constant. So
     one eigendecomposition for each ℓ serves all ρ and all outputs that were observed at the same times. ℓ and ρ are the
-    best of a 28 x 25 grid with factors of about 1.5 and 2 between points; ℓ is searched on every third point first, then
-    next to the best of these. ℓ can be ten times the longest span, with which the process is a random walk: the mean of
-    the observed values would draw its forecasts back.
+    best of a 28 x 25 grid with factors of about 1.5 and 2 between points; ℓ is searched on every third point first,
+    then next to the best of these. ℓ can be ten times the longest span, with which the process is a random walk, whose
+    forecasts the mean of the observed values would draw back.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.

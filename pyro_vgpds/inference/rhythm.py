@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The parts of the default temporal kernel: oscillations, if frames that the components do not come from have them, and
-a slow path.
+r"""Parts of the default temporal kernel: a slow path, and oscillations if evidence on other frames is for them.
 
 The principal components of any slow path resemble sinusoids over the frames from which they come: those of a random
 walk are cosines with half a cycle, a whole cycle, and so on. An oscillation of each component is then most likely under
@@ -51,8 +50,8 @@ def smooth_path() -> Kernel:
 def slow_path(span: float) -> Kernel:
     """The kernel of a level, almost a random walk, and of a trend, which hardly return to their means within the data.
 
-    Without it a forecast returns to the mean of the data as soon as the path does so. The lengthscales are fixed, because
-    training shortens them: the components of a random walk vary around their mean within the data.
+    Without it a forecast returns to the mean of the data as soon as the path does so. The lengthscales are fixed,
+    because training shortens them: the components of a random walk vary around their mean within the data.
 
     :param span: of the data.
     """

@@ -158,7 +158,7 @@ def _start_mapping(kernel: Kernel, share: Tensor, spread: float, default: bool) 
 
 def _slow_down(kernel: Kernel, span: float, moving: int, static: int) -> None:
     """Give each latent dimension its own temporal parameters, those of the last ``static`` for paths that hardly move:
-    the longest lengthscale, most of the variance in a bias, little white noise and little of a path with a fixed lengthscale.
+    the longest lengthscale, most of the variance in a bias, little white noise, little of what has a fixed lengthscale.
     """
     for leaf in kernel.leaves():
         for name in leaf.parameter_names:
