@@ -273,8 +273,7 @@ class VGPDS(ParameterModule):
                 check_outputs(likelihood(), data)
                 outputs = start_outputs(likelihood, data)
             mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
-            # the mean of functions of counts is below the function of the mean count
-            start = find_start(outputs.data, latent_dim, static_dim, outputs.data.output_means, scale)
+            start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
         is_discrete = likelihood is not None and likelihood.is_discrete
         model = cls(
             default_temporal(start, outputs.average if is_discrete else None) if temporal is None else temporal,

@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 
-from pyro_vgpds import VGPDS, Sequences
 from pyro_vgpds.likelihoods import Bernoulli, Binomial, NegativeBinomial, Poisson, StudentT, guess
 
 
@@ -67,14 +66,3 @@ def test_without_any_output_the_guess_is_zero(make):
     likelihood = make()()
     assert not guess.guess(likelihood, y, (4,)).any()
     assert not guess.function_means(likelihood, y).any()
-
-
-@pytest.mark.parametrize("make", [Bernoulli, Poisson, NegativeBinomial])
-def test_no_latent_dimension_starts_as_a_constant(make):
-    # rare events in one season: the functions are below those of the mean most of the time
-    t = torch.arange(60, dtype=torch.float64)
-    y = (torch.exp(-0.5 * ((t - 30.0) / 4.0).square()).unsqueeze(-1) > torch.tensor([0.1, 0.5, 0.9])).double()
-    y = torch.cat([y, y[:, :1]], 1)
-    y[5, 3] = 1.0
-    start = VGPDS.from_data(Sequences(t, y), 2, 10, likelihood=make()).start
-    torch.testing.assert_close(start.x.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-6, rtol=0.0)
