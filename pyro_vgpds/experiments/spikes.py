@@ -46,8 +46,8 @@ MODEL = CountModel(
     num_steps=60,
     solver=Solver(num_starts=1, num_steps=100, tolerance=1e-5),
 )
-#: latent paths in windows of the trial with a linear mapping, chosen on the same trials: the best of the models for both
-#: tasks together
+#: latent paths in windows of the trial with a linear mapping, chosen on the same trials. Unlike those of the other
+#: model, they also predict the velocity
 PATHS = WindowPaths(num_windows=6, num_each=5, stop=0.48, width=0.07, lengthscale=3.0)
 WINDOWS = CountModel(
     Poisson,
