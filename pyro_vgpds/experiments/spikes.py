@@ -46,7 +46,8 @@ MODEL = CountModel(
     num_steps=60,
     solver=Solver(num_starts=1, num_steps=100, tolerance=1e-5),
 )
-#: latent paths in windows of the trial with a linear mapping, chosen on the same trials
+#: latent paths in windows of the trial with a linear mapping, chosen on the same trials. Unlike those of the other
+#: model, they also predict the velocity
 PATHS = WindowPaths(num_windows=6, num_each=5, stop=0.48, width=0.07, lengthscale=3.0)
 WINDOWS = CountModel(
     Poisson,
@@ -66,6 +67,7 @@ Measure: TypeAlias = Callable[[Reaches, int, Predictor], dict[str, float]]
 
 #: makes the predictor of a name for a fold: ``PREDICTORS[name](reaches, fold)``. Add your own here.
 PREDICTORS: dict[str, Maker] = {
+    "Poisson VGPDS, windows": lambda data, fold: WINDOWS.predict,
     "mean rate": lambda data, fold: rivals.mean_rate,
     "time-bin mean": lambda data, fold: rivals.time_mean,
     "ridge": lambda data, fold: rivals.grid(rivals.ridge, penalty=(100.0, 300.0, 1000.0), width=(2.0, 3.0, 4.0)),
@@ -81,7 +83,6 @@ PREDICTORS: dict[str, Maker] = {
     "Gaussian VGPDS of square roots": lambda data, fold: gaussian_square_roots(RECIPE),
     "the same, Poisson read-out": lambda data, fold: gaussian_square_roots(RECIPE, penalty=_READ_OUT),
     "Poisson VGPDS": lambda data, fold: MODEL.predict,
-    "Poisson VGPDS, windows": lambda data, fold: WINDOWS.predict,
     "negative-binomial VGPDS": lambda data, fold: replace(MODEL, likelihood=NegativeBinomial).predict,
     "condition mean (oracle)": lambda data, fold: rivals.condition_mean(*(data.condition[i] for i in data.fold(fold))),
     "whole-trial weights": lambda data, fold: rivals.grid(
@@ -90,6 +91,7 @@ PREDICTORS: dict[str, Maker] = {
 }
 #: predictors that have rates or latents of training and test trials to decode from
 DECODERS: dict[str, Maker] = {
+    "Poisson VGPDS, windows": PREDICTORS["Poisson VGPDS, windows"],
     "smoothed counts": lambda data, fold: partial(rivals.smoothed_counts, width=2.0),
     **{
         name: PREDICTORS[name]
@@ -99,7 +101,6 @@ DECODERS: dict[str, Maker] = {
             "Gaussian VGPDS of square roots",
             "the same, Poisson read-out",
             "Poisson VGPDS",
-            "Poisson VGPDS, windows",
             "whole-trial weights",
         )
     },
