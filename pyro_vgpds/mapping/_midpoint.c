@@ -21,8 +21,9 @@
 //   dL/dz_mq  = sum_n r_nq ((2 mu_nq - z_mq) h_nm - k_nmq)
 //
 // Layout: the lanes of a SIMD vector are LANES different rows n. Every quantity above is then lane-wise, and only V and
-// dL/dz need a sum over lanes. Pairs are visited in blocks of ROWS points m by COLUMNS points m' >= m, as many as the
-// vector registers hold: exponents, exp2 and sums of a block follow each other without going through memory.
+// dL/dz need a sum over lanes. The forward pass visits pairs of two points m' with one m for ROWS vectors of rows, whose
+// sum over rows is one number for a pair; there the exponent is alpha_nm + alpha_nm' + sum_q r_nq (-z_mq z_m'q / 2). The
+// backward pass visits blocks of ROWS points m by COLUMNS points m' >= m, as many as the vector registers hold.
 //
 // The file includes itself once for every instruction set and for both types of numbers in the blocks, double and float:
 // the part under #ifdef LANES is compiled each time. With float the exponents of a row, the sums over rows and all that
@@ -30,21 +31,29 @@
 
 #ifdef LANES
 
-// 2^x = 2^(k / 2^STEPS) p(f), with k the integer nearest to 2^STEPS x and f the rest. The more steps, the smaller f, and
-// the lower the degree of p; but 2^(j / 2^STEPS) for 0 <= j < 2^STEPS must fit two registers.
+// 2^x = 2^(k / 2^STEPS - DOWN) p(f / UNIT), with k the integer nearest to 2^STEPS x and f the rest. The more steps, the
+// smaller f, and the lower the degree of p; but 2^(j / 2^STEPS) for 0 <= j < 2^STEPS must fit a register. All exponents
+// are in units of UNIT. With UNIT = 4 and DOWN = 2 the highest coefficient of p is 1, which saves a multiplication.
 #ifdef SINGLE
 typedef float NAME(real);
 typedef int32_t NAME(integer);
 enum { NAME(degree) = STEPS ? 3 : 6, NAME(mantissa) = 23, NAME(bias) = 127, NAME(parts) = 2 };
 #define POINTS(P) (P)->single
-#define POLYNOMIAL (STEPS ? exp2_short_single : exp2_single)
+#define POLYNOMIAL exp2_single
+#define SHORT exp2_short_single
+#define UNIT 1
+#define DOWN 0
 #else
 typedef double NAME(real);
 typedef int64_t NAME(integer);
-enum { NAME(degree) = STEPS ? 6 : DEGREE, NAME(mantissa) = 52, NAME(bias) = 1023, NAME(parts) = 1 };
+enum { NAME(degree) = STEPS ? 7 : DEGREE, NAME(mantissa) = 52, NAME(bias) = 1023, NAME(parts) = 1 };
 #define POINTS(P) (P)->z
-#define POLYNOMIAL (STEPS ? exp2_short : exp2_polynomial)
+#define POLYNOMIAL exp2_polynomial
+#define SHORT exp2_short
+#define UNIT (STEPS ? 4 : 1)
+#define DOWN (STEPS ? 2 : 0)
 #endif
+#define AHEAD (STEPS > 0)  // whether exponents are computed during the exp2 of others, which takes 32 registers
 #define PARTS NAME(parts)
 #define real NAME(real)
 typedef NAME(real) NAME(vec) __attribute__((vector_size(sizeof(NAME(real)) * LANES)));
@@ -69,28 +78,82 @@ INLINE vec NAME(power)(bits k) {
 #if STEPS && defined(SINGLE)
     return (vec)(high + (bits)_mm512_permutexvar_epi32((__m512i)k, _mm512_load_si512(exp2_steps_single)));
 #elif STEPS
-    const __m512i *table = (const __m512i *)exp2_steps;
-    return (vec)(high + (bits)_mm512_permutex2var_epi64(table[0], (__m512i)k, table[1]));
+    return (vec)(high + (bits)_mm512_permutexvar_epi64((__m512i)k, _mm512_load_si512(exp2_steps)));
 #else
     return (vec)high;
 #endif
 }
 
-// x[i] <- 2^x[i] for i < ROWS and -bias <= x <= bias + 1, whose ends give exactly 0 and inf; a NaN passes through f. The
-// ROWS chains run in step to hide the latency of the polynomial.
-INLINE void NAME(exp2)(vec *x) {
-    // Adding 1.5 2^52 (2^23) rounds to an integer in the low mantissa bits; the bias is that of the exponent of 2^k.
-    const real shift = 1.5 * (1LL << (NAME(mantissa) - STEPS)) + NAME(bias);
-    const real *p = POLYNOMIAL;
-    vec k[ROWS], f[ROWS], E[ROWS];
+// The coefficients of p, if there are steps: whole vectors that are read each time, because the registers have to hold
+// the exponents of others, and numbers to broadcast would take time of the multipliers
+#if STEPS
+static const NAME(real) NAME(coefficients)[NAME(degree) + 1][LANES] __attribute__((aligned(64))) = {SHORT};
+#endif
+
+// What the exponents of points j are made of, for ROWS vectors i:
+//   own[i] + others[j][i] + sum_q left[q][i] right[j][q],   where all i have the same others[j] if `same`
+typedef struct {
+    long Q, step;  // step: from right[j] to right[j + 1]
+    const vec *own, *others, *left;
+    const NAME(real) *right;
+    int same;  // constant after inlining
+} NAME(exponents);
+
+// y[u][i], the exponents of `columns` points from j on (constant after inlining): without the sum; dimension q of the sum
+// is added; or all of it
+INLINE void NAME(begin)(const NAME(exponents) *X, long j, int columns, vec *y) {
+    each (int e = 0; e < columns * ROWS; e++)
+        y[e] = X->own[e % ROWS] + X->others[X->same ? j + e / ROWS : j * ROWS + e];
+}
+INLINE void NAME(add)(const NAME(exponents) *X, long j, int columns, long q, vec *y) {
+    const real *right = X->right + j * X->step + q;
     each (int i = 0; i < ROWS; i++) {
-        k[i] = x[i] + shift;
-        f[i] = x[i] - (k[i] - shift);
-        E[i] = f[i] * p[0] + p[1];
+        const vec left = X->left[q * ROWS + i];
+        each (int u = 0; u < columns; u++) y[u * ROWS + i] += left * right[u * X->step];
     }
-    each (int d = 2; d <= NAME(degree); d++)
+}
+INLINE void NAME(compute)(const NAME(exponents) *X, long j, int columns, vec *y) {
+    NAME(begin)(X, j, columns, y);
+    for (long q = 0; q < X->Q; q++) NAME(add)(X, j, columns, q, y);
+}
+
+// x[i] <- 2^x[i] for i < ROWS and |x| < bias - 3; the lowest x = -(bias - DOWN) gives exactly 0, and a NaN passes through
+// f. The ROWS chains run in step to hide the latency of the polynomial. Not all of it is multiplications, so the processor
+// has time for some of other exponents: if `next` is not null, dimensions u, u + 2 ... up to 2 degree - 2 + u of those of
+// the points j and j + 1 are added to y in between.
+INLINE void NAME(exp2)(vec *x, const NAME(exponents) *next, long j, long u, vec *y) {
+    // Adding 1.5 2^52 (2^23) rounds to an integer in the low mantissa bits; the bias is that of the exponent of 2^k.
+    const real shift = (1.5 * (1LL << (NAME(mantissa) - STEPS)) + NAME(bias) - DOWN) / UNIT;
+#if STEPS
+    const vec *p = (const vec *)NAME(coefficients);
+    __asm__ volatile("" : "+r"(p));  // or the compiler would keep them in registers
+#else
+    const real *p = POLYNOMIAL;
+#endif
+    vec k[ROWS], f[ROWS], E[ROWS];
+#define BETWEEN(place) if (next && u + 2 * (place) < next->Q) NAME(add)(next, j, 2, u + 2 * (place), y)
+    each (int i = 0; i < ROWS; i++) k[i] = x[i] + shift;
+    BETWEEN(0);
+    each (int i = 0; i < ROWS; i++) f[i] = x[i] - (k[i] - shift);
+    each (int i = 0; i < ROWS; i++) E[i] = (DOWN ? f[i] : f[i] * p[0]) + p[1];
+    each (int d = 2; d <= NAME(degree); d++) {
+        BETWEEN(d - 1);
         each (int i = 0; i < ROWS; i++) E[i] = E[i] * f[i] + p[d];
+    }
+#undef BETWEEN
     each (int i = 0; i < ROWS; i++) x[i] = E[i] * NAME(power)((bits)k[i]);
+}
+
+// The same for any x, as a square of 2^(x/2), between limits at which the squares are 0 and inf
+INLINE void NAME(exp2_any)(vec *x) {
+    const real most = (real)(NAME(bias) + NAME(mantissa) + 10) / UNIT;
+    const vec low = splat(-most), high = splat(most);
+    each (int i = 0; i < ROWS; i++) {
+        const vec least = NAME(select)((bits)(x[i] < low), low, x[i]);
+        x[i] = NAME(select)((bits)(least > high), high, least) / 2;
+    }
+    NAME(exp2)(x, NULL, 0, 0, NULL);
+    each (int i = 0; i < ROWS; i++) x[i] *= x[i];
 }
 
 INLINE double NAME(lane_sum)(wide x) {
@@ -106,10 +169,10 @@ INLINE wide NAME(gather)(const double *x, long n, long n1, long stride) {
     return out;
 }
 
-// r, mu (PARTS of Q) and alpha of the rows n .. n+LANES-1; lanes past the end get alpha = -inf, hence E = 0. Returns
-// whether an exponent may leave the range of exp2: it is concave in the midpoint, so its least value over all pairs is
-// that of a pair (m,m), and it is at most a_n.
-NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, wide *r, wide *mu, vec *alpha) {
+// r, mu (PARTS of Q) and alpha (Mpad vectors, `step` apart) of the rows n .. n+LANES-1; lanes past the end get
+// alpha = -inf, hence E = 0. Returns whether an exponent may leave the range of exp2: it is concave in the midpoint, so
+// its least value over all pairs is that of a pair (m,m), and it is at most a_n.
+NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, wide *r, wide *mu, vec *alpha, long step) {
     const double limit = NAME(bias) - 23;
     const long Q = P->Q;
     int any = 0;
@@ -133,7 +196,7 @@ NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, wide *r, wide *m
             }
             total -= square / 4;
             outside |= (NAME(wide_bits))((2 * total - square / 2) * LOG2E < all(-limit));
-            narrow(alpha[m], p, total * LOG2E);
+            narrow(alpha[m * step], p, total * (LOG2E / UNIT));
         }
         for (int lane = 0; lane < LANES / PARTS; lane++) any |= outside[lane] != 0;
     }
@@ -142,28 +205,32 @@ NOINLINE int NAME(load_rows)(const problem *P, long n, long n1, wide *r, wide *m
 
 INLINE void NAME(load_slopes)(const problem *P, long m, const wide *r, vec *slope) {
     for (int p = 0; p < PARTS; p++)
-        for (long q = 0; q < P->Q; q++)
-            for (long i = 0; i < ROWS; i++)
-                narrow(slope[q * ROWS + i], p, r[p * P->Q + q] * (-LOG2E / 2 * P->z[(m + i) * (P->Q + 1) + q]));
+        for (long q = 0; q < P->Q; q++) {
+            const wide scaled = r[p * P->Q + q] * (-LOG2E / 2 / UNIT);
+            for (long i = 0; i < ROWS; i++) narrow(slope[q * ROWS + i], p, scaled * P->z[(m + i) * (P->Q + 1) + q]);
+        }
 }
 
-// E[u][i] = log2 E[n, m+i, col+u] for i < ROWS and u < COLUMNS
-INLINE void NAME(exponents)(const problem *P, long m, long col, int clamp, const vec *alpha, const vec *slope, vec *E) {
-    const long ld = P->Q + 1;
-    const real *z = POINTS(P) + col * ld;
-    each (int u = 0; u < COLUMNS; u++)
-        each (int i = 0; i < ROWS; i++) E[u * ROWS + i] = alpha[m + i] + alpha[col + u];
-    for (long q = 0; q < P->Q; q++)
-        each (int i = 0; i < ROWS; i++) {
-            const vec s = slope[q * ROWS + i];
-            each (int u = 0; u < COLUMNS; u++) E[u * ROWS + i] += s * z[u * ld + q];
+// E of the points j0 <= j < j1, by two at a time: with g, out[j - j0][i] = E g[j][i]; without, out[j - j0] += sum_i E.
+// `any` is whether an exponent may be outside of the range of exp2; it, and whether there is g, are constants after
+// inlining. With AHEAD, exponents are computed during the exp2 of the two points before.
+INLINE void NAME(strip)(const NAME(exponents) *X, long j0, long j1, int any, const real *g, vec *out) {
+    const int ahead = AHEAD && !any;
+    vec x[2 * ROWS], y[2 * ROWS];
+    if (ahead) NAME(compute)(X, j0, 2, y);
+    for (long j = j0; j < j1; j += 2) {
+        if (!ahead) NAME(compute)(X, j, 2, y);
+        each (int e = 0; e < 2 * ROWS; e++) x[e] = y[e];
+        if (ahead) NAME(begin)(X, j + 2, 2, y);  // the last ones are not used
+        each (int u = 0; u < 2; u++) {
+            if (any) NAME(exp2_any)(x + u * ROWS);
+            else NAME(exp2)(x + u * ROWS, ahead ? X : NULL, j + 2, u, y);
+            each (int i = 0; i < ROWS; i++)
+                if (g) out[(j - j0 + u) * ROWS + i] = x[u * ROWS + i] * g[(j + u) * ROWS + i];
+                else out[j - j0 + u] += x[u * ROWS + i];
         }
-    if (clamp)
-        each (int e = 0; e < ROWS * COLUMNS; e++) {
-            const vec low = splat(-(real)NAME(bias)), high = splat((real)(NAME(bias) + 1));
-            const vec x = NAME(select)((bits)(E[e] < low), low, E[e]);
-            E[e] = NAME(select)((bits)(x > high), high, x);
-        }
+        for (long q = 2 * NAME(degree); ahead && q < X->Q; q++) NAME(add)(X, j + 2, 2, q, y);
+    }
 }
 
 // Adds the product of the symmetric G[n] with [z, 1] to k: a block G[u][i] to the rows m+i and, unless the block is on
@@ -191,43 +258,71 @@ INLINE void NAME(products)(const problem *P, long m, long col, const vec *G, vec
         each (int i = 0; i < ROWS; i++) kc[u * ld + Q] += G[u * ROWS + i];
 }
 
+// DEPTH times ROWS vectors of rows share the sums of a point m, which amortises the sums over lanes.
 TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
-    const long M = P->M, Q = P->Q, Mpad = P->Mpad;
-    vec *work = allocate(sizeof(vec) * ((DEPTH + 1) * PARTS * Q + DEPTH * Mpad + ROWS * Q + PANEL));
+    const long M = P->M, Q = P->Q, Mpad = P->Mpad, block = ROWS * LANES, size = ROWS * Mpad;
+    const long vectors = 2 * PARTS * Q + DEPTH * (size + ROWS * Q) + Mpad + 2 * ROWS, products_size = (Mpad + 2) * Q;
+    vec *work = allocate(sizeof(vec) * vectors + sizeof(real) * products_size);
     if (!work) return 1;
-    wide *r = (wide *)work, *mu = r + DEPTH * PARTS * Q;
-    vec *alpha = (vec *)(mu + PARTS * Q), *slope = alpha + DEPTH * Mpad, *sums = slope + ROWS * Q;
+    wide *one = (wide *)work, *mu = one + PARTS * Q;
+    vec *alpha = (vec *)(mu + PARTS * Q), *r = alpha + DEPTH * size, *sums = r + DEPTH * ROWS * Q;
+    real *products = (real *)(sums + Mpad + 2 * ROWS);
     int clamp[DEPTH];
-    // DEPTH vectors of rows share a panel of sums, which amortises the sums over lanes.
-    for (long n = n0; n < n1; n += DEPTH * LANES) {
-        const long depth = min(DEPTH, (n1 - n + LANES - 1) / LANES);
-        for (long d = 0; d < depth; d++)
-            clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * PARTS * Q, mu, alpha + d * Mpad);
-        for (long m = 0; m < Mpad; m += ROWS)
-            for (long col = m; col < Mpad; col += COLS) {
-                const long cols = min(COLS, Mpad - col);
-                for (long e = 0; e < ROWS * cols; e++) sums[e] = splat(0);
-                for (long d = 0; d < depth; d++) {
-                    NAME(load_slopes)(P, m, r + d * PARTS * Q, slope);
-                    for (long j = 0; j < cols; j += COLUMNS) {
-                        vec E[ROWS * COLUMNS];
-                        NAME(exponents)(P, m, col + j, clamp[d], alpha + d * Mpad, slope, E);
-                        each (int u = 0; u < COLUMNS; u++) {
-                            NAME(exp2)(E + u * ROWS);
-                            each (int i = 0; i < ROWS; i++) sums[(j + u) * ROWS + i] += E[u * ROWS + i];
-                        }
-                    }
-                }
-                for (long j = 0; j < min(cols, M - col); j++)
-                    for (long i = 0; i < ROWS && m + i <= col + j; i++)
-                        for (int p = 0; p < PARTS; p++)
-                            V[(m + i) * M + col + j] += NAME(lane_sum)(widened(sums[j * ROWS + i], p));
+    for (long n = n0; n < n1; n += DEPTH * block) {
+        const long depth = min(DEPTH, (n1 - n + block - 1) / block);
+        for (long d = 0; d < depth; d++) {
+            clamp[d] = 0;
+            for (long i = 0; i < ROWS; i++) {
+                clamp[d] |= NAME(load_rows)(P, n + d * block + i * LANES, n1, one, mu, alpha + d * size + i, ROWS);
+                for (long e = 0; e < PARTS * Q; e++) narrow(r[(d * Q + e % Q) * ROWS + i], e / Q, one[e]);
             }
+        }
+        for (long m = 0; m < M; m++) {
+            const long first = m / 2 * 2;
+            for (long j = first; j < Mpad; j++) {
+                sums[j] = splat(0);
+                for (long q = 0; q < Q; q++)
+                    products[j * Q + q] = (real)(P->z[m * (Q + 1) + q] * P->z[j * (Q + 1) + q] * (-LOG2E / 2 / UNIT));
+            }
+            for (long d = 0; d < depth; d++) {
+                const vec *others = alpha + d * size;
+                const NAME(exponents) X = {Q, Q, others + m * ROWS, others, r + d * ROWS * Q, products, 0};
+                if (clamp[d]) NAME(strip)(&X, first, Mpad, 1, NULL, sums + first);
+                else NAME(strip)(&X, first, Mpad, 0, NULL, sums + first);
+            }
+            for (long j = m; j < M; j++)
+                for (int p = 0; p < PARTS; p++) V[m * M + j] += NAME(lane_sum)(widened(sums[j], p));
+        }
     }
     for (long m = 0; m < M; m++)
         for (long j = 0; j < m; j++) V[m * M + j] = V[j * M + m];
     free(work);
     return 0;
+}
+
+// G of the rows m .. m+ROWS-1 and its products. A block stays in the registers, if there are 32 of them; otherwise strips
+// of WIDTH points, which go through memory, are faster. `any`: as in strip
+INLINE void NAME(add_products)(const problem *P, long m, int any, const vec *alpha, const vec *slope, const real *g,
+                               vec *k) {
+    const NAME(exponents) X = {P->Q, P->Q + 1, alpha + m, alpha, slope, POINTS(P), 1};
+    vec G[ROWS * COLUMNS], strip[ROWS * WIDTH];
+    for (long col = m; AHEAD && col < P->Mpad; col += COLUMNS) {
+        NAME(compute)(&X, col, COLUMNS, G);
+        each (int u = 0; u < COLUMNS; u++) {
+            if (any) NAME(exp2_any)(G + u * ROWS);
+            else NAME(exp2)(G + u * ROWS, NULL, 0, 0, NULL);
+            each (int i = 0; i < ROWS; i++) G[u * ROWS + i] *= g[(col + u) * ROWS + i];
+        }
+        NAME(products)(P, m, col, G, k);
+    }
+    for (long j0 = m; !AHEAD && j0 < P->Mpad; j0 += WIDTH) {
+        const long j1 = min(j0 + WIDTH, P->Mpad);
+        NAME(strip)(&X, j0, j1, any, g, strip);
+        for (long col = j0; col < j1; col += COLUMNS) {
+            each (int e = 0; e < ROWS * COLUMNS; e++) G[e] = strip[(col - j0) * ROWS + e];
+            NAME(products)(P, m, col, G, k);
+        }
+    }
 }
 
 TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void *packed, double *grad_a,
@@ -240,19 +335,12 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
     vec *alpha = (vec *)(dz + M * Q), *slope = alpha + Mpad, *k = slope + ROWS * Q;
     for (long e = 0; e < M * Q; e++) dz[e] = all(0);
     for (long n = n0; n < n1; n += LANES) {
-        const int clamp = NAME(load_rows)(P, n, n1, r, mu, alpha);
+        const int clamp = NAME(load_rows)(P, n, n1, r, mu, alpha, 1);
         for (long e = 0; e < Mpad * ld; e++) k[e] = splat(0);  // column Q of k is h
         for (long m = 0; m < Mpad; m += ROWS) {
             NAME(load_slopes)(P, m, r, slope);
-            for (long col = m; col < Mpad; col += COLUMNS) {
-                vec G[ROWS * COLUMNS];
-                NAME(exponents)(P, m, col, clamp, alpha, slope, G);
-                each (int u = 0; u < COLUMNS; u++) {
-                    NAME(exp2)(G + u * ROWS);
-                    each (int i = 0; i < ROWS; i++) G[u * ROWS + i] *= g[m * Mpad + (col + u) * ROWS + i];
-                }
-                NAME(products)(P, m, col, G, k);
-            }
+            if (clamp) NAME(add_products)(P, m, 1, alpha, slope, g + m * Mpad, k);
+            else NAME(add_products)(P, m, 0, alpha, slope, g + m * Mpad, k);
         }
         for (int p = 0; p < PARTS; p++) {
             const long first = n + p * (LANES / PARTS), count = min(LANES / PARTS, n1 - first);
@@ -264,12 +352,12 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
                 wide S1 = all(0), S2 = all(0);
                 for (long m = 0; m < M; m++) {
                     const double z = P->z[m * ld + q];
-                    const wide h = widened(k[m * ld + Q], p), kq = widened(k[m * ld + q], p);
+                    const wide h = widened(k[m * ld + Q], p), both = h * z + widened(k[m * ld + q], p);
                     S1 += h * z;
-                    S2 += (h * z + kq) * (z / 2);
-                    dz[m * Q + q] += rq * ((2 * muq - z) * h - kq);
+                    S2 += both * z;
+                    dz[m * Q + q] += rq * (2 * muq * h - both);
                 }
-                const wide dmu = 2 * rq * (S1 - muq * S0), dr = muq * (2 * S1 - muq * S0) - S2;
+                const wide dmu = 2 * rq * (S1 - muq * S0), dr = muq * (2 * S1 - muq * S0) - S2 / 2;
                 for (long lane = 0; lane < count; lane++) {
                     grad_mu[(first + lane) * Q + q] = dmu[lane];
                     grad_r[(first + lane) * Q + q] = dr[lane];
@@ -296,9 +384,13 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 #undef narrow
 #undef POINTS
 #undef POLYNOMIAL
+#undef SHORT
 #undef LANES
 #undef COLUMNS
 #undef STEPS
+#undef AHEAD
+#undef UNIT
+#undef DOWN
 #undef NAME
 #undef TARGET
 
@@ -313,22 +405,22 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 // A loop over a block, of which the compiler must unroll all for the block to be in registers
 #define each _Pragma("GCC unroll 16") for
 
-enum { ROWS = 4, COLS = 48, PANEL = ROWS * COLS, DEPTH = 16, CHUNK = 64 };
+enum { ROWS = 4, DEPTH = 8, WIDTH = 32, CHUNK = 64 };
 
-// The polynomial for float (relative error 2e-8), and those for |f| <= 1/32 (relative errors 2e-17 and 3e-9)
+// The polynomial for float (relative error 2e-8), that for |f| <= 1/16 in units of 4 (3e-18), and that of float for
+// |f| <= 1/32 (3e-9)
 __attribute__((visibility("hidden"))) float exp2_single[7] = {
     0x1.41fbbcp-13f, 0x1.5f3e54p-10f, 0x1.3b2d4cp-7f, 0x1.c6aee8p-5f, 0x1.ebfbdcp-3f, 0x1.62e430p-1f, 1.0f};
-__attribute__((visibility("hidden"))) double exp2_short[7] = {
-    0x1.430a1d08ec681p-13, 0x1.5d897e525c216p-10, 0x1.3b2ab6fb41213p-7, 0x1.c6b08d6f2a289p-5,
-    0x1.ebfbdff82c590p-3,  0x1.62e42fefa39f3p-1,  1.0};
-__attribute__((visibility("hidden"))) float exp2_short_single[4] = {0x1.c6b29ap-5f, 0x1.ebff92p-3f, 0x1.62e430p-1f, 1.0f};
+#define lanes(x) {[0 ... LANES - 1] = x}
+#define exp2_short                                                                                            \
+    lanes(1.0), lanes(0x1.430e9eac9eb7cp+1), lanes(0x1.5d87fdd9e8ee2p+2), lanes(0x1.3b2ab6edc595fp+3),         \
+    lanes(0x1.c6b08d704c4d6p+3), lanes(0x1.ebfbdff82c855p+3), lanes(0x1.62e42fefa39efp+3), lanes(4.0)
+#define exp2_short_single lanes(0x1.c6b29ap-5f), lanes(0x1.ebff92p-3f), lanes(0x1.62e430p-1f), lanes(1.0f)
 
-// Row j < 16: the mantissa of 2^(j / 16), less that of 1 + j / 16, which the lowest bits of k give
-__attribute__((aligned(64))) static const uint64_t exp2_steps[16] = {
-    0x0000000000000000, 0xffffb5586cf9890f, 0xffff72b83c7d517b, 0xffff387a6e756238,
-    0xffff06fe0a31b715, 0xfffedea64c123422, 0xfffebfdad5362a27, 0xfffeab07dd485429,
-    0xfffea09e667f3bcd, 0xfffea11473eb0187, 0xfffeace5422aa0db, 0xfffec49182a3f090,
-    0xfffee89f995ad3ad, 0xffff199bdd85529c, 0xffff5818dcfba487, 0xffffa4afa2a490da};
+// Row j < 2^STEPS: the mantissa of 2^(j / 2^STEPS), less that of 1 + j / 2^STEPS, which the lowest bits of k give
+__attribute__((aligned(64))) static const uint64_t exp2_steps[8] = {
+    0x0000000000000000, 0xffff72b83c7d517b, 0xffff06fe0a31b715, 0xfffebfdad5362a27,
+    0xfffea09e667f3bcd, 0xfffeace5422aa0db, 0xfffee89f995ad3ad, 0xffff5818dcfba487};
 __attribute__((aligned(64))) static const uint32_t exp2_steps_single[16] = {
     0x00000000, 0xfffdaac3, 0xfffb95c2, 0xfff9c3d3, 0xfff837f0, 0xfff6f532, 0xfff5fed7, 0xfff5583f,
     0xfff504f3, 0xfff508a4, 0xfff5672a, 0xfff6248c, 0xfff744fd, 0xfff8ccdf, 0xfffac0c7, 0xfffd257d};
@@ -384,7 +476,7 @@ typedef struct {
 #define NAME(x) x##_avx512
 #define LANES 8
 #define COLUMNS 4
-#define STEPS 4
+#define STEPS 3
 #include "_midpoint.c"
 #define SINGLE
 #define TARGET __attribute__((target("avx512f")))
@@ -434,7 +526,7 @@ typedef struct {
 #undef SINGLE
 
 static problem setup(long N, long M, long Q, const double *a, const double *r, const double *mu, const double *z) {
-    const long Mpad = rounded(M, ROWS), count = (Mpad) * (Q + 1);
+    const long Mpad = rounded(M, ROWS), count = Mpad * (Q + 1);
     double *points = malloc(count * (sizeof(double) + sizeof(float)));
     problem P = {N, M, Mpad, Q, a, r, mu, points, (float *)(points + count)};
     for (long m = 0; points && m < Mpad; m++) {

@@ -68,9 +68,9 @@ NOINLINE void NAME(psi1_block)(const points *P, long n, long count, const vec *m
         double narrow = 0, wide = 0;
         log_spreads(Q, P->s + (n + i) * Q, P->w, &narrow, &wide);
         if (a) a[n + i] = -wide / 2;
-        ((double *)base)[i] = -LOG2E / 2 * narrow;
+        ((double *)base)[i] = -LOG2E / 2 / UNIT * narrow;
     }
-    for (long e = 0; e < Q * ROWS; e++) r[e] = -LOG2E / 2 * P->w[e / ROWS] / (1 + P->w[e / ROWS] * s[e]);
+    for (long e = 0; e < Q * ROWS; e++) r[e] = -LOG2E / 2 / UNIT * P->w[e / ROWS] / (1 + P->w[e / ROWS] * s[e]);
     for (long m = 0; m < P->M; m++) {
         vec x[ROWS];
         each (int i = 0; i < ROWS; i++) x[i] = base[i];
@@ -79,8 +79,9 @@ NOINLINE void NAME(psi1_block)(const points *P, long n, long count, const vec *m
                 const vec d = mu[q * ROWS + i] - P->z[m * Q + q];
                 x[i] += r[q * ROWS + i] * d * d;
             }
-        each (int i = 0; i < ROWS; i++) x[i] = NAME(select)((bits)(x[i] < splat(-1023.0)), splat(-1023.0), x[i]);
-        NAME(exp2)(x);
+        const vec lowest = splat(-(double)(NAME(bias) - DOWN) / UNIT);
+        each (int i = 0; i < ROWS; i++) x[i] = NAME(select)((bits)(x[i] < lowest), lowest, x[i]);
+        NAME(exp2)(x, NULL, 0, 0, NULL);
         each (int i = 0; i < ROWS; i++) psi[m * ROWS + i] = P->scale * x[i];
     }
 }
