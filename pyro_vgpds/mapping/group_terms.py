@@ -6,7 +6,7 @@ With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀ
 .. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
           - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
 
-The gradients are computed along with the value: they need the same inverses, and :func:`known` makes autograd use them.
+The gradients are computed along with the value: they need the same inverses, and :class:`Known` makes autograd use them.
 :func:`cholesky_terms` is for groups
 whose outputs share one β; :func:`eigen_terms` also for one β each, and for matrices that rounding has made indefinite.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_pa
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "Check", "cholesky_terms", "eigen_terms", "known", "need_gradients", "torch_parts", "torch_terms", "whiten",
+    "Check", "Known", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts", "torch_terms", "whiten",
     "with_gradients",
 ]  # fmt: skip
 
@@ -186,14 +186,16 @@ def torch_terms(
     return Terms(value, -0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, g_K, g_beta)
 
 
-def known(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """A number whose gradients in some tensors are known.
+class Known(NamedTuple):
+    """A number whose gradients in some tensors are known."""
 
-    :param value: the number.
-    :param inputs: the tensors.
-    :param gradients: of the number in each of them; they may be changed.
-    """
-    return _Known.apply(value, *inputs, *gradients)
+    value: Tensor
+    inputs: tuple[Tensor, ...] = ()
+    gradients: tuple[Tensor, ...] = ()  #: in each of the inputs, which may be changed; none if they were not wanted
+
+    def tensor(self) -> Tensor:
+        """The number as a function of the inputs."""
+        return _Known.apply(self.value, *self.inputs, *self.gradients) if self.gradients else self.value
 
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Te
     value, g_psi0, g_v, g_psi2, g_K, g_last = terms
     if g_psi0 is None or g_v is None or g_psi2 is None or g_K is None or g_last is None:
         return value
-    return known(value, inputs, (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last))
+    return Known(value, tuple(inputs), (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last)).tensor()
 
 
 class _KnownContext(Context, Protocol):

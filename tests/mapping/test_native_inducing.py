@@ -101,6 +101,7 @@ def bounds(missing: float, per_output: bool, jitter: float | None, weights: int,
     leaves = [x.requires_grad_() for x in (mean, variance, z, weight, scale, noise)]
     groups = data.groups(data.output_means, columns=per_output)
     found = rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, jitter)
+    found = None if found is None else found.tensor()
     kernel = ARDRBF()()
     kernel.variance, kernel.weight = scale, weight
     basis = InducingInputs(kernel, z, jitter)
@@ -135,7 +136,7 @@ def test_its_gradients_are_finite_differences():
     groups = data.groups(data.output_means, columns=True)
 
     def value(mean, variance, z, weight, scale, noise):
-        return rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, None)
+        return rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, None).tensor()
 
     assert torch.autograd.gradcheck(value, leaves, rtol=1e-5, atol=1e-5)
 
