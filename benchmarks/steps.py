@@ -75,7 +75,11 @@ _PLACES = {
         ("pyro_vgpds.mapping.basis", "LinearWeights.expect"),
     ],
     "bound": [("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"), ("pyro_vgpds.mapping.sparse_gp", "_log_prob")],
-    "backward": [("torch.autograd", "backward"), ("torch.autograd", "grad")],
+    "backward": [
+        ("torch.autograd", "backward"),
+        ("torch.autograd", "grad"),
+        ("pyro_vgpds.inference.direct", "run_backward"),
+    ],
     "optimiser": [
         ("torch.optim", "Adam.step"),
         ("pyro_vgpds.training.adam", "Adam.step"),

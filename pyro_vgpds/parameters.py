@@ -29,6 +29,7 @@ __all__ = [
     "is_prior",
     "modules_of",
     "parameters_of",
+    "plain_value",
 ]
 
 #: a distribution, or a function from the module to one
@@ -89,6 +90,29 @@ def parameters_of(module: nn.Module) -> Iterator[Tensor]:
     """
     for own in modules_of(module):
         yield from (p for p in vars(own)["_parameters"].values() if p is not None)
+
+
+def plain_value(module: PyroModule, name: str) -> Tensor | None:
+    """The value of a learned parameter, as Pyro gives it, without a search for its transform; None if only Pyro can
+    give it. Only a call of the module makes ``pyro.param`` statements.
+
+    :param module: any Pyro module.
+    :param name: one of its learned parameters.
+
+    >>> from pyro_vgpds.kernels import RBF
+    >>> from pyro_vgpds.parameters import plain_value
+    >>> plain_value(RBF(lengthscale=2.0), "lengthscale").item()
+    2.0
+    """
+    mine = vars(module)
+    unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
+    constraint, _ = mine["_pyro_params"].get(name, (None, None))
+    is_positive = constraint is constraints.positive
+    if mine["_pyro_context"].active or unconstrained is None or not (is_positive or constraint is constraints.real):
+        return None
+    value: Tensor = unconstrained.exp() if is_positive else unconstrained
+    value.unconstrained = weakref.ref(unconstrained)  # type: ignore[attr-defined]
+    return value
 
 
 def _sample(label: str, prior: Prior) -> PyroSample:
@@ -202,15 +226,9 @@ class ParameterModule(PyroModule):
                 return mine["_buffers"][name]
             part = mine.get("_modules", {}).get(name)
             return part if getattr(part, "_pyro_name", "") else super().__getattr__(name)
-        if not mine["_pyro_context"].active:  # only a call of the module makes statements
-            unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
-            constraint = own[name][0]
-            if unconstrained is None or (constraint is not constraints.positive and constraint is not constraints.real):
-                return super().__getattr__(name)
-            # as Pyro does it, without a search for the transform
-            value = unconstrained.exp() if constraint is constraints.positive else unconstrained
-            value.unconstrained = weakref.ref(unconstrained)
-            return value
+        value = plain_value(self, name)
+        if value is not None or not mine["_pyro_context"].active:
+            return super().__getattr__(name) if value is None else value
         with _Constrained(own[name][0]):
             return super().__getattr__(name)
 

@@ -32,7 +32,16 @@ from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.divergence import known_divergence
 
-__all__ = ["BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_gradients", "direct_loss", "is_plain"]
+__all__ = [
+    "BatchModel",
+    "PlainGuide",
+    "PlainModel",
+    "batch_priors",
+    "direct_gradients",
+    "direct_loss",
+    "is_plain",
+    "run_backward",
+]
 
 
 @runtime_checkable
@@ -119,7 +128,7 @@ def _loss(model: PlainModel, prior: TemporalGP, q: OpperArchambeau, data: Sequen
     return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
-def direct_gradients(model: object, guide: object, data: Sequences | Batch, retain_graph: bool | None = None) -> float:
+def direct_gradients(model: object, guide: object, data: Sequences | Batch, retain_graph: bool) -> float:
     """Minus the bound, whose gradients are added to those of the parameters.
 
     If the gradients of the bound are known in the moments of q(X) and in the values of the other parameters, autograd
@@ -134,14 +143,26 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
         q = cast("PlainGuide", guide).make_posterior(prior)
         found = _known_loss(cast("PlainModel", model), q, data)
         if found is not None:
-            pairs = [(x, g) for x, g in zip(found.inputs, found.gradients, strict=True) if x.requires_grad]
-            if pairs:
-                torch.autograd.backward(*zip(*pairs, strict=True), retain_graph=retain_graph)
+            run_backward(found, retain_graph)
             return float(found.value)
         loss = _loss(cast("PlainModel", model), prior, q, data)
     if loss.requires_grad:
         loss.backward(retain_graph=retain_graph)
     return float(loss.detach())
+
+
+def run_backward(known: Known, retain_graph: bool) -> None:
+    """``torch.autograd.backward`` from the inputs of a known number, without its checks of their shapes: for small
+    problems these take as long as the steps of autograd.
+
+    :param known: the number.
+    :param retain_graph: whether the graph is used again.
+    """
+    pairs = [(x, g) for x, g in zip(known.inputs, known.gradients, strict=True) if x.requires_grad]
+    if pairs:
+        tensors, gradients = zip(*pairs, strict=True)
+        engine = torch.autograd.Variable._execution_engine
+        engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known | None:

@@ -233,7 +233,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         def evaluate() -> float:
             if not direct:
                 return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
-            return direct_gradients(model, guide, *args, retain_graph=self.retain_graph)
+            return direct_gradients(model, guide, args[0], bool(self.retain_graph))
 
         if team.size > 1:
             options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}

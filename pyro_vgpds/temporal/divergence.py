@@ -54,7 +54,8 @@ def _gradients(
     mu: Tensor, s: Tensor, mean_bar: Tensor, logdet: Tensor, lam: Tensor, half: Tensor | float
 ) -> tuple[Tensor, ...]:
     """The gradients of ``half`` times the sum of the terms."""
-    return half * mean_bar, -half * lam, half * mu, torch.ones_like(logdet) * half, -half * s
+    g_logdet = half.expand(logdet.shape) if isinstance(half, Tensor) else torch.full_like(logdet, half)
+    return half * mean_bar, -half * lam, half * mu, g_logdet, -half * s
 
 
 class _Divergence(torch.autograd.Function):
