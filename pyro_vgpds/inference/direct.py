@@ -104,9 +104,8 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    if any(id(p) not in stored for p in cast("PlainGuide", guide).read_parameters()):
-        return False
-    return all(id(p) in stored for p in parameters_of(cast("nn.Module", model)))
+    used = [*cast("PlainGuide", guide).read_parameters(), *parameters_of(cast("nn.Module", model))]
+    return stored.issuperset(map(id, used))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:

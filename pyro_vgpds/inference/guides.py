@@ -47,7 +47,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         False
         """
         locs = vars(self)["_modules"].get("locs")
-        return locs is not None and any(True for _ in parameters_of(locs))
+        return locs is not None and bool(parameters_of(locs))
 
     def is_as_made(self) -> bool:
         """Whether it runs as Pyro's messenger does, and has met no priors on hyperparameters."""
