@@ -51,7 +51,7 @@ from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.parameters import ParameterModule, has_priors, is_prior
+from pyro_vgpds.parameters import ParameterModule, is_prior, modules_of
 from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
@@ -345,7 +345,7 @@ class VGPDS(ParameterModule):
             and self.output_likelihood is None
             and type(self).forward is VGPDS.forward
             and not (self._forward_hooks or self._forward_pre_hooks)
-            and not has_priors(self)
+            and not any(vars(module).get("_pyro_samples") for module in modules_of(self))
         )
 
     def forward(self, data: Sequences | Batch) -> Tensor:

@@ -26,7 +26,6 @@ __all__ = [
     "Prior",
     "PriorLike",
     "TimeLike",
-    "has_priors",
     "is_prior",
     "modules_of",
     "parameters_of",
@@ -77,20 +76,6 @@ def modules_of(module: nn.Module) -> list[nn.Module]:
         if own is not None:
             found += vars(own)["_modules"].values()
     return [own for own in found if own is not None]
-
-
-def has_priors(module: nn.Module) -> bool:
-    """Whether a parameter of :func:`modules_of` has a prior.
-
-    :param module: any module.
-
-    >>> import pyro.distributions as dist
-    >>> from pyro_vgpds.kernels import RBF
-    >>> from pyro_vgpds.parameters import has_priors
-    >>> has_priors(RBF()), has_priors(RBF(variance=dist.LogNormal(0.0, 1.0)))
-    (False, True)
-    """
-    return any(vars(own).get("_pyro_samples") for own in modules_of(module))
 
 
 def parameters_of(module: nn.Module) -> list[Tensor]:
