@@ -67,6 +67,7 @@ _PLACES = {
         ("pyro_vgpds.temporal.distributions", "OpperArchambeau.from_natural"),
         ("pyro_vgpds.temporal.markov", "MarkovCovariance.posterior"),
         ("pyro_vgpds.temporal.dense", "DenseCovariance.posterior"),
+        ("pyro_vgpds.inference.direct", "known_divergence"),
     ],
     "Ψ": [
         ("pyro_vgpds.mapping.sparse_gp", "expect"),
@@ -74,8 +75,16 @@ _PLACES = {
         ("pyro_vgpds.mapping.basis", "InducingInputs.expect"),
         ("pyro_vgpds.mapping.basis", "LinearWeights.expect"),
     ],
-    "bound": [("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"), ("pyro_vgpds.mapping.sparse_gp", "_log_prob")],
-    "backward": [("torch.autograd", "backward"), ("torch.autograd", "grad")],
+    "bound": [
+        ("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"),
+        ("pyro_vgpds.mapping.sparse_gp", "_log_prob"),
+        ("pyro_vgpds.mapping.sparse_gp", "SparseGP.known_bound"),
+    ],
+    "backward": [
+        ("torch.autograd", "backward"),
+        ("torch.autograd", "grad"),
+        ("pyro_vgpds.inference.direct", "run_backward"),
+    ],
     "optimiser": [
         ("torch.optim", "Adam.step"),
         ("pyro_vgpds.training.adam", "Adam.step"),

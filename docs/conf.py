@@ -53,7 +53,7 @@ nitpick_ignore_regex = [
     ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
     (
         "py:class",
-        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
+        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
     ),
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
 ]

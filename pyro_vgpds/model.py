@@ -346,7 +346,7 @@ class VGPDS(ParameterModule):
             and self.output_likelihood is None
             and type(self).forward is VGPDS.forward
             and not (self._forward_hooks or self._forward_pre_hooks)
-            and not any(getattr(module, "_pyro_samples", None) for module in modules_of(self))
+            and not any(vars(module).get("_pyro_samples") for module in modules_of(self))
         )
 
     def forward(self, data: Sequences | Batch) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "is_prior",
     "modules_of",
     "parameters_of",
+    "plain_value",
 ]
 
 #: a distribution, or a function from the module to one
@@ -58,7 +59,7 @@ def is_prior(value: object) -> TypeGuard[PriorLike]:
     return isinstance(value, PyroSample) or hasattr(value, "log_prob") or callable(value)
 
 
-def modules_of(module: nn.Module) -> Iterator[nn.Module]:
+def modules_of(module: nn.Module) -> list[nn.Module]:
     """A module and all modules in it, in any order: a module that is part of two others comes twice.
 
     It takes a fraction of the time of ``module.modules()``, which matters in every evaluation of the bound.
@@ -67,17 +68,17 @@ def modules_of(module: nn.Module) -> Iterator[nn.Module]:
 
     >>> from pyro_vgpds.kernels import RBF, White
     >>> from pyro_vgpds.parameters import modules_of
-    >>> sum(1 for _ in modules_of(RBF() + White(0.1)))  # the sum, the list of its parts, and these
+    >>> len(modules_of(RBF() + White(0.1)))  # the sum, the list of its parts, and these
     4
     """
-    left = [module]
-    while left:
-        own = left.pop()
-        yield own
-        left += [child for child in vars(own)["_modules"].values() if child is not None]
+    found: list[nn.Module | None] = [module]
+    for own in found:  # which grows
+        if own is not None:
+            found += vars(own)["_modules"].values()
+    return [own for own in found if own is not None]
 
 
-def parameters_of(module: nn.Module) -> Iterator[Tensor]:
+def parameters_of(module: nn.Module) -> list[Tensor]:
     """The parameters of :func:`modules_of`.
 
     :param module: any module.
@@ -87,8 +88,30 @@ def parameters_of(module: nn.Module) -> Iterator[Tensor]:
     >>> [parameter.shape for parameter in parameters_of(RBF())]
     [torch.Size([]), torch.Size([])]
     """
-    for own in modules_of(module):
-        yield from (p for p in vars(own)["_parameters"].values() if p is not None)
+    return [p for own in modules_of(module) for p in vars(own)["_parameters"].values() if p is not None]
+
+
+def plain_value(module: PyroModule, name: str) -> Tensor | None:
+    """The value of a learned parameter, as Pyro gives it, without a search for its transform; None if only Pyro can
+    give it. Only a call of the module makes ``pyro.param`` statements.
+
+    :param module: any Pyro module.
+    :param name: one of its learned parameters.
+
+    >>> from pyro_vgpds.kernels import RBF
+    >>> from pyro_vgpds.parameters import plain_value
+    >>> plain_value(RBF(lengthscale=2.0), "lengthscale").item()
+    2.0
+    """
+    mine = vars(module)
+    unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
+    constraint, _ = mine["_pyro_params"].get(name, (None, None))
+    is_positive = constraint is constraints.positive
+    if mine["_pyro_context"].active or unconstrained is None or not (is_positive or constraint is constraints.real):
+        return None
+    value: Tensor = unconstrained.exp() if is_positive else unconstrained
+    value.unconstrained = weakref.ref(unconstrained)  # type: ignore[attr-defined]
+    return value
 
 
 def _sample(label: str, prior: Prior) -> PyroSample:
@@ -202,15 +225,9 @@ class ParameterModule(PyroModule):
                 return mine["_buffers"][name]
             part = mine.get("_modules", {}).get(name)
             return part if getattr(part, "_pyro_name", "") else super().__getattr__(name)
-        if not mine["_pyro_context"].active:  # only a call of the module makes statements
-            unconstrained = mine["_parameters"].get(f"{name}_unconstrained")
-            constraint = own[name][0]
-            if unconstrained is None or (constraint is not constraints.positive and constraint is not constraints.real):
-                return super().__getattr__(name)
-            # as Pyro does it, without a search for the transform
-            value = unconstrained.exp() if constraint is constraints.positive else unconstrained
-            value.unconstrained = weakref.ref(unconstrained)
-            return value
+        value = plain_value(self, name)
+        if value is not None or not mine["_pyro_context"].active:
+            return super().__getattr__(name) if value is None else value
         with _Constrained(own[name][0]):
             return super().__getattr__(name)
 

@@ -17,6 +17,7 @@ __all__ = ["Ascent", "Damping", "lbfgs", "lbfgs_continued", "lbfgs_steps"]
 
 P = TypeVar("P")
 
+_GROWTH, _FAST_GROWTH = 1.2, 3.0  # of the length of a step after one that succeeded
 _SHORT = 1e-3  # below this length, steps grow and shrink faster: the right length may be far away
 _EARLY = 10  # successful steps after which an ascent has left its start
 
@@ -40,9 +41,9 @@ class Ascent(Generic[P]):
         """Whether hardly any step from the start succeeded yet."""
         return self.step - self.num_undone < _EARLY
 
-    def grown(self, factor: float = 1.2) -> Ascent[P]:
+    def grown(self) -> Ascent[P]:
         """The same with a longer next step."""
-        return replace(self, length=min(1.0, factor * self.length))
+        return replace(self, length=min(1.0, _GROWTH * self.length))
 
     def undone(self) -> Ascent[P]:
         """The same point after a step from it that failed: the next one has half the length, or less."""
@@ -82,16 +83,14 @@ class Damping:
         if bound < state.bound - self.drop:
             return undo(state)
         quiet = state.quiet + 1 if abs(bound - state.bound) <= self.small(bound) else 0
-        longer = state.grown() if state.length >= _SHORT else state.grown(3.0)
+        length = min(1.0, (_GROWTH if state.length >= _SHORT else _FAST_GROWTH) * state.length)
         settled = state.settled or state.length >= self.least
         idle, mark = state.idle + 1, state.mark
         if bound - mark > idle * self.small(bound):
             idle, mark = 0, bound
         elif bound < mark - self.fall:
             idle = 0
-        return replace(
-            longer, point=point, bound=bound, step=state.step + 1, quiet=quiet, settled=settled, idle=idle, mark=mark
-        )
+        return Ascent(point, bound, state.step + 1, length, quiet, state.num_undone, settled, idle, mark)
 
     def stopped(self, state: Ascent[P]) -> str | None:
         """Why the ascent ends here: "stuck" or "converged"; None if it continues."""

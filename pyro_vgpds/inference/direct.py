@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, cast, runtime_checkable
 
 import pyro
+import torch
 from pyro.poutine import runtime
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
@@ -21,14 +22,26 @@ from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
+from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.divergence import known_divergence
 
-__all__ = ["BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_loss", "is_plain"]
+__all__ = [
+    "BatchModel",
+    "PlainGuide",
+    "PlainModel",
+    "batch_priors",
+    "direct_gradients",
+    "direct_loss",
+    "is_plain",
+    "run_backward",
+]
 
 
 @runtime_checkable
@@ -91,9 +104,8 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    if any(id(p) not in stored for p in cast("PlainGuide", guide).read_parameters()):
-        return False
-    return all(id(p) in stored for p in parameters_of(cast("nn.Module", model)))
+    used = [*cast("PlainGuide", guide).read_parameters(), *parameters_of(cast("nn.Module", model))]
+    return stored.issuperset(map(id, used))
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
@@ -105,12 +117,69 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
     """
     if isinstance(data, Batch):
         return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
-    model, guide = cast("PlainModel", model), cast("PlainGuide", guide)
+    prior = cast("PlainModel", model).path_prior(data)
+    return _loss(cast("PlainModel", model), prior, cast("PlainGuide", guide).make_posterior(prior), data)
+
+
+def _loss(model: PlainModel, prior: TemporalGP, q: OpperArchambeau, data: Sequences) -> Tensor:
     assert data.y is not None
-    prior = model.path_prior(data)
-    q = guide.make_posterior(prior)
     divergence = kl_divergence(q, prior) / data.column_team.size  # of which each process with other columns has a part
     return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
+
+
+def direct_gradients(model: object, guide: object, data: Sequences | Batch, retain_graph: bool) -> float:
+    """Minus the bound, whose gradients are added to those of the parameters.
+
+    If the gradients of the bound are known in the moments of q(X) and in the values of the other parameters, autograd
+    begins there.
+
+    :param retain_graph: as in ``torch.autograd.backward``. Others as in :func:`direct_loss`.
+    """
+    if isinstance(data, Batch):
+        loss = direct_loss(model, guide, data)
+    else:
+        prior = cast("PlainModel", model).path_prior(data)
+        q = cast("PlainGuide", guide).make_posterior(prior)
+        found = _known_loss(cast("PlainModel", model), q, data)
+        if found is not None:
+            run_backward(found, retain_graph)
+            return float(found.value)
+        loss = _loss(cast("PlainModel", model), prior, q, data)
+    if loss.requires_grad:
+        loss.backward(retain_graph=retain_graph)
+    return float(loss.detach())
+
+
+def run_backward(known: Known, retain_graph: bool) -> None:
+    """``torch.autograd.backward`` from the inputs of a known number, without its checks of their shapes: for small
+    problems these take as long as the steps of autograd.
+
+    :param known: the number.
+    :param retain_graph: whether the graph is used again.
+    """
+    pairs = [(x, g) for x, g in zip(known.inputs, known.gradients, strict=True) if x.requires_grad]
+    if pairs:
+        tensors, gradients = zip(*pairs, strict=True)
+        engine = torch.autograd.Variable._execution_engine
+        engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known | None:
+    """:func:`_loss` with its gradients; None if the kernel of the mapping does not compute those of its part."""
+    moments, lam = q.moments, q.lam
+    known = PathMoments(*(x.detach() for x in moments))
+    mean, variance = known.mu.requires_grad_(), known.s.clamp_min(0.0)
+    divergence = known_divergence(known, lam.detach(), 1.0 / data.column_team.size)
+    assert data.y is not None
+    outputs = model.likelihood(mean, data).known_bound(mean, variance, data.y)
+    if divergence is None or outputs is None:
+        return None
+    g_mean, g_variance, *others = (-g for g in outputs.gradients)
+    q.take_gradients(mean, variance, g_mean, g_variance)
+    g_variance = torch.where(known.s < 0.0, 0.0, g_variance)
+    g_mu, g_s, *rest = divergence.gradients
+    inputs = (*moments, lam, *outputs.inputs[2:])
+    return Known(divergence.value - outputs.value, inputs, (g_mu + g_mean, g_s + g_variance, *rest, *others))
 
 
 class BatchModel(PlainModel, Protocol):

@@ -14,7 +14,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
-from pyro_vgpds.inference.direct import direct_loss, is_plain
+from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
 from pyro_vgpds.inference.joint import (
     column_team_of,
     joint_gradients,
@@ -233,10 +233,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         def evaluate() -> float:
             if not direct:
                 return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
-            surrogate = direct_loss(model, guide, *args)
-            if surrogate.requires_grad:
-                surrogate.backward(retain_graph=self.retain_graph)
-            return float(surrogate.detach())
+            return direct_gradients(model, guide, args[0], bool(self.retain_graph))
 
         if team.size > 1:
             options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}

@@ -18,7 +18,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import IntegrateMessenger
 from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.latent_gp import LatentGP
-from pyro_vgpds.parameters import parameters_of
+from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 
@@ -47,7 +47,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         False
         """
         locs = vars(self)["_modules"].get("locs")
-        return locs is not None and any(True for _ in parameters_of(locs))
+        return locs is not None and bool(parameters_of(locs))
 
     def is_as_made(self) -> bool:
         """Whether it runs as Pyro's messenger does, and has met no priors on hyperparameters."""
@@ -239,7 +239,10 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
         >>> guide.make_posterior(prior)
         OpperArchambeau(frames=48, latent_dim=3, structure='dense')
         """
-        return OpperArchambeau(prior, self.mean_bar, self.lam)
+        mean_bar, lam = plain_value(self, "mean_bar"), plain_value(self, "lam")
+        if mean_bar is None or lam is None:
+            mean_bar, lam = self.mean_bar, self.lam
+        return OpperArchambeau(prior, mean_bar, lam, validate_args=False)  # valid, or their moments are not finite
 
 
 def _copied(init_loc_fn: Callable[[dict[str, Any]], Tensor], site: dict[str, Any]) -> Tensor:

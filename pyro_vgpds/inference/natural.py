@@ -162,6 +162,10 @@ class Tracked(OpperArchambeau):
             moments = self.moments
             self.tracked_mean, self.tracked_variance = followed(moments.mu), followed(moments.s.clamp_min(0.0))
 
+    def take_gradients(self, mean: Tensor, variance: Tensor, d_mean: Tensor, d_variance: Tensor) -> None:
+        self.tracked_mean, self.tracked_variance = mean, variance
+        mean.grad, variance.grad = d_mean, d_variance
+
     @property
     def mean(self) -> Tensor:
         self._track()

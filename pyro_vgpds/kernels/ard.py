@@ -11,10 +11,12 @@ from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.exp_sums import exp_sum
+from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
@@ -66,9 +68,16 @@ class ARDRBFValue(MappingValue):
         return super().psi1_y_psi2(mean, variance, z, y, mask)
 
     def collapsed_bound(
-        self, mean: Tensor, variance: Tensor, z: Tensor, noise: Tensor, groups: ColumnGroups, jitter: float | None
-    ) -> Tensor | None:
-        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter)
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        z: Tensor,
+        noise: Tensor,
+        groups: ColumnGroups,
+        jitter: float | None,
+        team: Team = ALONE,
+    ) -> Known | None:
+        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, team)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

@@ -448,21 +448,23 @@ static void log_spreads(long Q, const double *s, const double *w, double *narrow
     *wide += log(other);
 }
 
-// The number of columns of y (count,R) without those at the end that are zero: the rows may be those of a triangle
-static long used_columns(const double *y, long count, long R) {
-    long used = 0;
-    for (long i = 0; i < count; i++)
-        for (long r = R; r > used; r--)
-            if (y[i * R + r - 1] != 0) used = r;
-    return used;
-}
-
-// What Psi1 depends on: means and variances (N,Q), points z (M,Q), weights (Q); R is the number of columns of Y
+// What Psi1 depends on: means and variances (N,Q), points z (M,Q), weights (Q). R is the number of columns of Y; of row n
+// only the first used[n] differ from zero, if used is not null
 typedef struct {
     long N, M, Q, R;
     const double *mu, *s, *z, *w;
     double scale;
+    const long *used;
 } points;
+
+// The number of columns of Y that differ from zero in some of the rows
+static long used_columns(const points *P, long n, long count) {
+    if (!P->used) return P->R;
+    long used = 0;
+    for (long i = n; i < n + count; i++)
+        if (P->used[i] > used) used = P->used[i];
+    return used;
+}
 
 typedef struct {
     long N, M, Mpad, Q;  // Mpad: M rounded up to a multiple of ROWS
@@ -573,10 +575,11 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
 }
 
 // Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and, if it is not null, psi1 (M,N); and their share of first (M,R),
-// the product of Psi1 with y (N,R). R may be 0.
+// the product of Psi1 with y (N,R), of which only the first used (N) columns of each row are read; used may be null, and R 0.
 int rows_forward(long N, long M, long Q, long R, const double *mu, const double *s, const double *z, const double *w,
-                 const double *y, double scale, long n0, long n1, double *a, double *rho, double *psi1, double *first) {
-    const points P = {N, M, Q, R, mu, s, z, w, scale};
+                 const double *y, const long *used, double scale, long n0, long n1, double *a, double *rho, double *psi1,
+                 double *first) {
+    const points P = {N, M, Q, R, mu, s, z, w, scale, used};
     return DISPATCH(rows_forward, &P, y, n0, n1, a, rho, psi1, first);
 }
 
@@ -584,10 +587,10 @@ int rows_forward(long N, long M, long Q, long R, const double *mu, const double 
 // in log scale, one after the other in `sums`. With R = 0, grad is that in psi1 (M,N); otherwise it is that in the
 // product with y, (M,R), and psi1 is not read.
 int rows_backward(long N, long M, long Q, long R, const double *mu, const double *s, const double *z, const double *w,
-                  const double *y, double scale, const double *psi1, const double *grad, const double *da,
-                  const double *drho, const double *dmu, long n0, long n1, double *grad_mean, double *grad_s,
-                  double *sums) {
-    const points P = {N, M, Q, R, mu, s, z, w, scale};
+                  const double *y, const long *used, double scale, const double *psi1, const double *grad,
+                  const double *da, const double *drho, const double *dmu, long n0, long n1, double *grad_mean,
+                  double *grad_s, double *sums) {
+    const points P = {N, M, Q, R, mu, s, z, w, scale, used};
     return DISPATCH(rows_backward, &P, y, psi1, grad, da, drho, dmu, n0, n1, grad_mean, grad_s, sums);
 }
 

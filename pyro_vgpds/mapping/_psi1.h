@@ -107,7 +107,7 @@ TARGET static int NAME(rows_forward)(const points *P, const double *y, long n0, 
             const long lane = e % ROWS * LANES;
             NAME(store)(psi1 + e / ROWS * P->N + n + lane, psi[e], count - lane);
         }
-        const long used = used_columns(y + n * R, count, R);
+        const long used = used_columns(P, n, count);
         for (long c = 0, p = 0; c < used; c += width, p++) {
             const double *from = y + n * R + c;
             if (count < block || width > R - c) memset(right, 0, sizeof(vec) * block * COLUMNS);
@@ -168,7 +168,7 @@ TARGET static int NAME(rows_backward)(const points *P, const double *y, const do
         NAME(to_lanes)(drho + n * Q, Q, count, Q, g_rho);
         NAME(to_lanes)(dmu + n * Q, Q, count, Q, g_mu);
         if (R) {
-            const long used = used_columns(y + n * R, count, R);
+            const long used = used_columns(P, n, count);
             NAME(psi1_block)(P, n, count, mu, s, r, psi, NULL);
             memset(H, 0, sizeof(vec) * ROWS * Mpad);
             for (long c = 0; c < used; c += CHUNK) {

@@ -2,9 +2,10 @@
 //
 // The terms of the collapsed bound for C groups of W columns each, with their gradients. With B = K + beta P (all M x M,
 // symmetric), inverse = B^-1, b = B^-1 v (M x W) and S = b b^T, each group has
-//   log|B|/2, tr Kinv P, tr v^T b, tr inverse P, tr S P,
-//   g   = beta count/2 (open Kinv - inverse) - beta^3/2 S,   open = (psi0 > tr Kinv P),
-// and the sums over groups of -beta^2 S - count inverse and of beta count open P are returned as well.
+//   value = (beta^2 tr v^T b - count (log|B| - log|K|) - beta count open slack)/2,   slack = psi0 - tr Kinv P,
+//   its gradients in psi0, beta and v, and, with open = (slack > 0),
+//   g   = beta count/2 (open Kinv - inverse) - beta^3/2 S,
+// and the sums over groups of count (Kinv - inverse) - beta^2 S and of beta count open P are returned as well.
 //
 // A group's matrices fit the L2 cache, for which LAPACK's functions, made for large matrices, are slow, and torch's
 // operations on all groups, each of which writes C M^2 numbers to memory, even more so.
@@ -155,9 +156,10 @@ INLINE void NAME(gradient_strip)(const group *G, const shared *A, int vectors, l
             const vec B = load(A->g + e), S = outer[r * vectors + v], P = load(A->P + e);
             traces[0] += B * P;
             traces[1] += S * P;
-            store(A->direct + e, load(A->direct + e) - (square * S + G->count * B));
+            const vec inverse_K = load(A->inverse + e);
+            store(A->direct + e, load(A->direct + e) + (G->count * (inverse_K - B) - square * S));
             store(A->through + e, load(A->through + e) + open * P);
-            store(A->g + e, (open * load(A->inverse + e) - rate * B - (square * G->beta) * S) * 0.5);
+            store(A->g + e, (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5);
         }
 }
 
@@ -197,8 +199,8 @@ NOINLINE double NAME(gather)(const shared *A, const double *matrix, double beta)
 TARGET static int NAME(one_group)(group *G, const shared *A, const double *matrix, const double *v, double *g,
                                   double *b) {
     const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad;
-    G->trace = NAME(gather)(A, matrix, G->beta);
-    G->open = G->psi0 - G->trace > 0;
+    G->slack = G->psi0 - NAME(gather)(A, matrix, G->beta);
+    G->open = G->slack > 0;
     if (NAME(factorise)(A->U, A->Mpad, ld, A->reciprocal)) return 1;
     G->log_pivots = G->product = 0;
     G->least = INFINITY;
@@ -215,7 +217,7 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *matri
     NAME(invert)(A->U, A->Mpad, ld, A->reciprocal, A->Y);
     NAME(back_solve)(A->b, A->Mpad, ld, A->H, W, Wpad, A->Y);
     for (long m = 0; m < M; m++)
-        for (long w = 0; w < W; w++) b[m * W + w] = A->b[w * ld + m];
+        for (long w = 0; w < W; w++) b[m * W + w] = G->beta * G->beta * A->b[w * ld + m];
     NAME(gradients)(G, A);
     mirror(A->g, M, ld, g);
     return 0;
@@ -237,9 +239,9 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *matri
 enum { ROWS = 4 };
 typedef struct {
     double psi0, beta, count;                                          // given
-    double log_pivots, least, trace, product, free, quadratic, open;   // computed
+    double log_pivots, least, slack, product, free, quadratic, open;   // computed
 } group;
-enum { GIVEN = 3, COMPUTED = 6 };
+enum { GIVEN = 3, COMPUTED = 5 };
 typedef struct {
     long M, Mpad, W, Wpad, ld;
     double *K, *inverse;         // (Mpad, ld), of K_MM
@@ -274,9 +276,10 @@ static void mirror(const double *source, long M, long ld, double *target) {
 #include "_terms.c"
 
 // Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
-// psi2 (C,M,M); v (C,M,W). Writes results (C,6): half of log|B| - log|K|, the least ratio of their pivots, tr Kinv P,
-// tr v^T b, tr inverse P, tr S P; b (C,M,W); g (C,M,M); and the sums of these groups, direct and through (M,M). If g is
-// null, only the first four results are computed. Returns 1 if memory ran out, 2 if a B is not positive definite.
+// psi2 (C,M,M); v (C,M,W). Writes results (C,5): the value, the least ratio of the pivots of B and K, the slack, and the
+// gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,M,M); and the sums of these groups, direct and
+// through (M,M). If g is null, only the first three results are computed. Returns 1 if memory ran out, 2 if a B is not
+// positive definite.
 int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
                  const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
                  double *b, double *g, double *direct, double *through) {
@@ -304,7 +307,11 @@ int terms_groups(long C, long M, long W, const double *K, const double *inverse,
         group G = {numbers[c * GIVEN], numbers[c * GIVEN + 1], numbers[c * GIVEN + 2]};
         failed = DISPATCH(one_group, &G, &A, psi2 + c * M * M, v + c * M * W, g ? g + c * M * M : NULL,
                           g ? b + c * M * W : NULL);
-        const double found[COMPUTED] = {G.log_pivots, G.least, G.trace, G.product, G.free, G.quadratic};
+        const double square = G.beta * G.beta, loose = G.slack < 0 ? 0 : G.slack;  // or training would exploit rounding
+        const double found[COMPUTED] = {
+            0.5 * (square * G.product - G.count * (2 * G.log_pivots + G.beta * loose)), G.least, G.slack,
+            -0.5 * G.beta * G.count * G.open,
+            G.beta * G.product - 0.5 * (G.count * (G.free + loose) + square * G.quadratic)};
         memcpy(results + c * COMPUTED, found, sizeof found);
     }
     if (g && !failed) {

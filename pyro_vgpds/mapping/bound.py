@@ -44,6 +44,7 @@ _TOO_HIGH = (
     "the bound exceeds the largest log density that outputs with this noise can have: it is dominated by rounding "
     "error. Try a smaller learning rate, a larger `jitter`, fewer inducing inputs, or float64."
 )
+_NO_NOISE = "the noise variance of an output has become 0: a parameter has diverged. Try a smaller learning rate."
 _ILL_CONDITIONED = (
     "K_MM ({0} x {0}) is so ill-conditioned that the bound is dominated by rounding error. Try a larger `jitter`, "
     "fewer or better spread inducing inputs, or a smaller learning rate."
@@ -87,20 +88,27 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
     shared = noise.shape[-1] == 1
     assert shared or groups.order is not None, "one noise for each output needs the columns themselves"
     order = None if shared or groups.is_ordered else groups.order
-    number, square = groups.totals if shared else (groups.rows_of_columns, groups.squares)
-    beta, least = (noise if order is None else noise[order]).reciprocal(), float(noise.amin())  # in the groups' order
+    least = float(noise) if shared else float(noise.amin())
+    if least == 0.0:
+        raise NumericalError(_NO_NOISE)
+    beta = (noise if order is None else noise[order]).reciprocal()  # in the groups' order
     found = []
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
         whole = which.stop - which.start == groups.num_groups
-        psi0, psi2 = (psi.psi0, psi.psi2) if whole else (psi.psi0[which], psi.psi2[which])
+        own = (psi.psi0, psi.psi2, groups.rows, groups.columns)
+        psi0, psi2, rows, number_of = own if whole else (x[which] for x in own)
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
-        count = groups.columns[which].unsqueeze(-1) if shared else torch.ones_like(rate)
-        check = partial(check_slack, unit=least * groups.rows[which])
+        count = number_of.unsqueeze(-1) if shared else torch.ones_like(rate)
+        check = partial(check_slack, unit=least * rows)
         found.append(_group_terms(psi0, v, psi2, covariance, rate, count, check, wanted))
-    most = ceiling(noise, groups)
-    value = most - 0.5 * (square * beta).sum() + sum(terms.value for terms in found)
     entries, total = groups.totals
-    if float(value) > float(most) + default_jitter(value.dtype) * (entries + total / least):
+    if shared:  # numbers of Python: operations of torch take longer
+        most = -0.5 * entries * math.log(2.0 * math.pi * least) - float(groups.log_scale)
+        rest = total / least
+    else:
+        most, rest = float(ceiling(noise, groups)), float(groups.squares @ beta)
+    value = sum((terms.value for terms in found), noise.new_zeros(())) + (most - 0.5 * rest)
+    if float(value) > most + default_jitter(value.dtype) * (entries + total / least):
         raise NumericalError(_TOO_HIGH)
     if not wanted:
         return Terms(value)
@@ -108,9 +116,12 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
         return Terms(value, *map(torch.zeros_like, (psi.psi0, psi.psi1_y, psi.psi2, covariance.K, noise)))
     g_psi0, g_v, g_psi2, g_K, g_beta = zip(*(terms[1:] for terms in found), strict=True)
     columns_of = [x.movedim(0, 1).flatten(1) for x in g_v]  # (M, groups * width)
-    in_beta = _joined(g_beta).sum().unsqueeze(0) if shared else _joined([x.flatten() for x in g_beta])
     # the gradient in β, and dβ/dnoise = −β²
-    g_noise = (0.5 * (square - number / beta) - in_beta) * beta.square()
+    if shared:
+        g_noise = (0.5 * (total - entries * least) - _joined(g_beta).sum(0)) / least**2
+    else:
+        in_beta = _joined([x.flatten() for x in g_beta])
+        g_noise = (0.5 * (groups.squares - groups.rows_of_columns / beta) - in_beta) * beta.square()
     if order is not None:
         g_noise = torch.zeros_like(noise).index_copy_(0, order, g_noise)
     return Terms(value, _joined(g_psi0), _joined(columns_of, 1), _joined(g_psi2), sum(g_K[1:], g_K[0]), g_noise)

@@ -6,16 +6,16 @@ With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀ
 .. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
           - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
 
-The gradients are computed along with the value: they need the same inverses, and :func:`known` makes autograd use them.
-:func:`cholesky_terms` is for groups
-whose outputs share one β; :func:`eigen_terms` also for one β each, and for matrices that rounding has made indefinite.
+The gradients are computed along with the value: they need the same inverses, and :class:`Known` makes autograd use
+them. :func:`cholesky_terms` is for groups whose outputs share one β; :func:`eigen_terms` also for one β each, and for
+matrices that rounding has made indefinite.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_pa
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "Check", "cholesky_terms", "eigen_terms", "known", "need_gradients", "torch_parts", "torch_terms", "whiten",
+    "Check", "Known", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts", "torch_terms", "whiten",
     "with_gradients",
 ]  # fmt: skip
 
@@ -74,21 +74,12 @@ def cholesky_terms(
     parts = compute(psi0, v, psi2, given, beta, count, wanted)
     if parts is None or float(parts.least.amin()) < _LEAST_PIVOT:
         return None
-    slack = psi0 - parts.trace
-    check(slack, K_inverse, psi2)
-    is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)  # or training would exploit the rounding
-    square, rate = beta.square(), beta * count
-    value = (
-        0.5
-        * (square * parts.product).addcmul_(count, parts.log_det, value=-1.0).addcmul_(rate, slack, value=-1.0).sum()
-    )
-    found = parts.gradients
+    check(parts.slack, K_inverse, psi2)
+    value, found = parts.value.sum(), parts.gradients
     if found is None:
         return Terms(value)
     g_K = torch.addmm(found.direct, K_inverse @ found.through, K_inverse, alpha=-1.0)
-    g_K = g_K.add_(K_inverse * count.sum())
-    g_beta = (count * (found.free + slack)).addcmul_(square, found.quadratic).mul_(-0.5).addcmul_(beta, parts.product)
-    return Terms(value, (rate * is_open).mul_(-0.5), square[:, None, None] * found.b, found.psi2, g_K, g_beta)
+    return Terms(value, found.psi0, found.v, found.psi2, g_K, found.beta)
 
 
 def torch_parts(
@@ -101,26 +92,29 @@ def torch_parts(
     gradients: bool,
 ) -> GroupParts | None:
     """The same as :func:`~pyro_vgpds.mapping.native_terms.group_parts`, on any device."""
-    (K, K_inverse, least), rate = covariance, beta[:, None, None]
+    (K, K_inverse, least), rate, weight = covariance, beta[:, None, None], beta * count
     LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
     if bool(failed.any()):
         return None
     ratio = LB.diagonal(dim1=-2, dim2=-1) / least
-    trace = psi2.flatten(1) @ K_inverse.flatten()
+    slack = psi0 - psi2.flatten(1) @ K_inverse.flatten()
+    loose = slack.clamp_min(0.0)  # or training would exploit the rounding
     b = torch.cholesky_solve(v, LB)
-    parts = GroupParts(2.0 * ratio.log().sum(-1), ratio.amin(-1), trace, (v * b).sum((-2, -1)), None)
+    product = (v * b).sum((-2, -1))
+    value = 0.5 * (beta.square() * product - 2.0 * count * ratio.log().sum(-1) - weight * loose)
+    parts = GroupParts(value, ratio.amin(-1), slack, None)
     if not gradients:
         return parts
-    inverse, columns = torch.cholesky_inverse(LB), b.movedim(0, 1).flatten(1)  # (M, C W)
-    is_open = (psi0 > trace).to(psi0)
+    inverse, is_open = torch.cholesky_inverse(LB), (slack > 0.0).to(slack)
     g_psi2 = torch.baddbmm(
-        (K_inverse * is_open[:, None, None] - inverse).mul_(0.5 * (beta * count)[:, None, None]),
-        (-0.5 * rate.pow(3)) * b, b.mT,
-    )  # fmt: skip
-    direct = -(rate.square() * b).movedim(0, 1).flatten(1) @ columns.mT - (count @ inverse.flatten(1)).view_as(K)
-    through = ((beta * count * is_open) @ psi2.flatten(1)).view_as(K)
+        (K_inverse * is_open[:, None, None] - inverse).mul_(0.5 * weight[:, None, None]), (-0.5 * rate.pow(3)) * b, b.mT
+    )
+    direct = (count @ (K_inverse - inverse).flatten(1)).view_as(K) - (rate.square() * (b @ b.mT)).sum(0)
+    through = ((weight * is_open) @ psi2.flatten(1)).view_as(K)
     free, quadratic = (inverse * psi2).sum((-2, -1)), (b * (psi2 @ b)).sum((-2, -1))
-    return parts._replace(gradients=GroupGradients(free, quadratic, b, g_psi2, direct, through))
+    g_beta = beta * product - 0.5 * (count * (free + loose) + beta.square() * quadratic)
+    g_v = rate.square() * b  # changed in place by Known, so that nothing else may use it
+    return parts._replace(gradients=GroupGradients(-0.5 * weight * is_open, g_beta, g_v, g_psi2, direct, through))
 
 
 def eigen_terms(
@@ -186,14 +180,16 @@ def torch_terms(
     return Terms(value, -0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, g_K, g_beta)
 
 
-def known(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """A number whose gradients in some tensors are known.
+class Known(NamedTuple):
+    """A number whose gradients in some tensors are known."""
 
-    :param value: the number.
-    :param inputs: the tensors.
-    :param gradients: of the number in each of them; they may be changed.
-    """
-    return _Known.apply(value, *inputs, *gradients)
+    value: Tensor
+    inputs: tuple[Tensor, ...] = ()
+    gradients: tuple[Tensor, ...] = ()  #: in each of the inputs, which may be changed; none if they were not wanted
+
+    def tensor(self) -> Tensor:
+        """The number as a function of the inputs."""
+        return _Known.apply(self.value, *self.inputs, *self.gradients) if self.gradients else self.value
 
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
@@ -206,7 +202,7 @@ def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Te
     value, g_psi0, g_v, g_psi2, g_K, g_last = terms
     if g_psi0 is None or g_v is None or g_psi2 is None or g_K is None or g_last is None:
         return value
-    return known(value, inputs, (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last))
+    return Known(value, tuple(inputs), (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last)).tensor()
 
 
 class _KnownContext(Context, Protocol):

@@ -22,7 +22,7 @@ from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.team import Team
 from pyro_vgpds.types import Context
 
-__all__ = ["sum_parts", "sum_psi"]
+__all__ = ["sum_parts", "sum_psi", "total_parts"]
 
 
 def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
@@ -54,7 +54,8 @@ class _SumContext(Context):
     different: bool
 
 
-def _total(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+def total_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without gradients. Parameters as in :func:`sum_parts`."""
     m = matrices.shape[-1]
     row, column = torch.triu_indices(m, m, device=matrices.device)
     half = matrices[..., row, column]
@@ -73,12 +74,12 @@ class _Sum(torch.autograd.Function):
         ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.team, ctx.different = team, different
-        return _total(values, columns, matrices, team)
+        return total_parts(values, columns, matrices, team)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _SumContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.different:
             values, columns, matrices = grads
-            return (*_total(values, columns, 0.5 * (matrices + matrices.mT), ctx.team), None, None)
+            return (*total_parts(values, columns, 0.5 * (matrices + matrices.mT), ctx.team), None, None)
         return (*(ctx.team.size * grad for grad in grads), None, None)

@@ -25,21 +25,20 @@ _MOST = 256  # inducing variables up to which the matrices of a group fit the ca
 class GroupGradients(NamedTuple):
     """What the gradients of the terms of C groups are made of."""
 
-    free: Tensor  #: tr B⁻¹Ψ2, (C,)
-    quadratic: Tensor  #: tr bᵀΨ2b with b = B⁻¹v, (C,)
-    b: Tensor  #: (C, M, W)
+    psi0: Tensor  #: gradients in ψ0, (C,)
+    beta: Tensor  #: gradients in β, (C,)
+    v: Tensor  #: gradients in v, β² b with b = B⁻¹v, (C, M, W)
     psi2: Tensor  #: gradients in Ψ2, (C, M, M)
-    direct: Tensor  #: −Σ_c (β² b bᵀ + count B⁻¹), (M, M)
+    direct: Tensor  #: Σ_c (count (K_MM⁻¹ − B⁻¹) − β² b bᵀ), (M, M)
     through: Tensor  #: Σ_c β count Ψ2 of groups whose slack is positive, (M, M)
 
 
 class GroupParts(NamedTuple):
     """Terms of C groups."""
 
-    log_det: Tensor  #: log|B| − log|K_MM|, (C,)
+    value: Tensor  #: (C,)
     least: Tensor  #: the least pivot of B relative to that of K_MM, (C,)
-    trace: Tensor  #: tr K_MM⁻¹Ψ2, (C,)
-    product: Tensor  #: tr vᵀB⁻¹v, (C,)
+    slack: Tensor  #: ψ0 − tr K_MM⁻¹Ψ2, (C,)
     gradients: GroupGradients | None  #: None if they were not wanted
 
 
@@ -85,14 +84,14 @@ def group_parts(
         raise ValueError("the compiled terms of groups take float64 CPU tensors")
     work = size * points * points * (points / 2 + (1.5 if gradients else 0.5) * width)
     ranges = chunks(size, 1, work)
-    results = psi2.new_empty(size, 6)
-    b, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
+    results = psi2.new_empty(size, 5)
+    g_v, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
     sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
     function = _library().terms_groups  # type: ignore[union-attr]
 
     def call(range_: tuple[int, int], own: Tensor | None) -> int:
         pointers = [x.data_ptr() for x in inputs]
-        last = [0] * 4 if own is None else [x.data_ptr() for x in (b, g_psi2, own[0], own[1]) if x is not None]
+        last = [0] * 4 if own is None else [x.data_ptr() for x in (g_v, g_psi2, own[0], own[1]) if x is not None]
         return function(size, points, width, *pointers, *range_, results.data_ptr(), *last)
 
     status = run(call, ranges, sums, work)
@@ -100,9 +99,9 @@ def group_parts(
         raise MemoryError("the compiled terms of groups ran out of memory")
     if any(status):
         return None
-    log_pivots, least, trace, product, free, quadratic = results.unbind(1)
+    value, least, slack, g_psi0, g_beta = results.unbind(1)
     known = None
-    if b is not None and g_psi2 is not None:
+    if g_v is not None and g_psi2 is not None:
         direct, through = functools.reduce(torch.Tensor.add_, [x for x in sums if x is not None])  # in their order
-        known = GroupGradients(free, quadratic, b, g_psi2, direct, through)
-    return GroupParts(2.0 * log_pivots, least, trace, product, known)
+        known = GroupGradients(g_psi0, g_beta, g_v, g_psi2, direct, through)
+    return GroupParts(value, least, slack, known)

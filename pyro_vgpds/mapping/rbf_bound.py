@@ -15,10 +15,12 @@ from torch import Tensor
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
-from pyro_vgpds.mapping.group_terms import known, need_gradients
+from pyro_vgpds.mapping.group_terms import Known, need_gradients
+from pyro_vgpds.mapping.joint import total_parts
 from pyro_vgpds.mapping.native_inducing import is_compiled, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
+from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["rbf_bound"]
 
@@ -31,8 +33,10 @@ def rbf_bound(
     noise: Tensor,
     groups: ColumnGroups,
     jitter: float | None,
-) -> Tensor | None:
-    """The bound; None if it cannot be computed in this way, or K_MM needs more jitter.
+    team: Team = ALONE,
+) -> Known | None:
+    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, or
+    K_MM needs more jitter.
 
     :param mean: (N, Q).
     :param variance: (N, Q).
@@ -41,6 +45,8 @@ def rbf_bound(
     :param noise: (1,) or (D,), as in :func:`~pyro_vgpds.mapping.bound.collapsed_bound`.
     :param groups: the column groups.
     :param jitter: added to the diagonal of K_MM; None for the rule.
+    :param team: the processes that have other frames. Each has 1/K of the bound; the gradients in what all of them have
+        add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
     if not (is_fused(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
@@ -48,17 +54,14 @@ def rbf_bound(
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
     with torch.no_grad():
-        found = _evaluate(inputs, groups, jitter, wanted)
-    if found is None:
-        return None
-    value, gradients = found
-    return known(value, inputs, gradients) if wanted else value
+        found = _evaluate(inputs, groups, jitter, team, wanted)
+    return None if found is None else Known(found[0], inputs, found[1])
 
 
 def _evaluate(
-    inputs: tuple[Tensor, ...], groups: ColumnGroups, jitter: float | None, wanted: bool
+    inputs: tuple[Tensor, ...], groups: ColumnGroups, jitter: float | None, team: Team, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """The bound and its gradients, none if they are not wanted."""
+    """The part of the bound of this process, and its gradients, none if they are not wanted."""
     mean, variance, z, weight, scale, noise = (x.detach() for x in inputs)
     z, w, variance_of_f = z.contiguous(), weight.expand(z.shape[1]).contiguous(), float(scale)
     relative = default_jitter(z.dtype) if jitter is None else 0.0
@@ -66,13 +69,19 @@ def _evaluate(
     covariance = rbf_covariance(z, w, variance_of_f, added)
     if covariance is None:
         return None
-    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, groups.mask, groups.factor)
-    psi = Psi(groups.rows * scale, psi1_y, psi2)
+    data = groups.mask, groups.factor, groups.used
+    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data)
+    share = 1.0 / team.size
+    if team.size > 1:
+        _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, team)
+    psi = Psi(groups.rows * scale, psi1_y, psi2)  # rows of all processes
     value, g_psi0, g_psi1_y, g_psi2, g_K, g_noise = bound_terms(psi, covariance, noise, groups, wanted)
     if g_psi0 is None or g_psi1_y is None or g_psi2 is None or g_K is None or g_noise is None:
-        return value, ()
+        return value * share, ()
     g_mean, g_variance, g_z, g_weight, g_scale = cast("tuple[Tensor, ...]", backward(g_psi1_y, g_psi2))
-    more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K.mul_(0.5))
-    g_scale = g_scale + (g_log_scale / variance_of_f + relative * g_jitter + g_psi0 @ groups.rows)
-    gradients = g_mean, g_variance, g_z.add_(more_z), g_weight + more_w.sum_to_size(weight.shape), g_scale, g_noise
-    return value, gradients
+    more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K.mul_(0.5 * share))
+    g_scale = g_scale + (g_log_scale / variance_of_f + relative * g_jitter + share * (g_psi0 @ groups.rows))
+    g_weight = g_weight + more_w.sum_to_size(weight.shape)
+    if team.size == 1:
+        return value, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise)
+    return value * share, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise * share)

@@ -45,7 +45,14 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
 
 
 def rbf_statistics(
-    mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, scale: Tensor, mask: Tensor | None, y: Tensor
+    mean: Tensor,
+    variance: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    mask: Tensor | None,
+    y: Tensor,
+    used: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ψ1ᵀY (M, R) and Ψ2 (C, M, M).
 
@@ -56,8 +63,9 @@ def rbf_statistics(
     :param scale: σ², one number.
     :param mask: (C, N); None for one group that has every row.
     :param y: (N, R).
+    :param used: the number of columns of ``y`` in each row after which all are zero, (N,). Default: R.
     """
-    return _Statistics.apply(mean, variance, z, weight, scale, mask, y)
+    return _Statistics.apply(mean, variance, z, weight, scale, mask, y, used)
 
 
 def known_statistics(
@@ -125,6 +133,7 @@ class _Statistics(torch.autograd.Function):
         scale: Tensor,
         mask: Tensor | None,
         y: Tensor,
+        used: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         centre = z.sum(0).div_(z.shape[0])
         mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
@@ -136,17 +145,17 @@ class _Statistics(torch.autograd.Function):
             (psi2,) = native.run_with(loops, len(mu), mask)
         else:
             y, psi1 = y.contiguous(), None
-            loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale))
+            loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
             loops = [loop, native.forward_loop(a, rho, mu, z, mask, factor)]
             first, psi2 = native.run_with(loops, len(mu), mask)
         ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2)
+        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2)
         return first, psi2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, weight, scale, mask, y, a, rho, factor, psi1, psi2 = ctx.saved_tensors
+        mu, s, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
         with native.single_sums(ctx.single):
             loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, factor, psi2)
         assert W is not None
@@ -160,7 +169,7 @@ class _Statistics(torch.autograd.Function):
                 parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, sums))
             found = parts[0] if len(parts) == 1 else rows.joined(parts)
         else:
-            second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own))
+            second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
             g_mid, found = native.run_with([loop, second], len(mu), mask)
         g_mean, g_s, g_z, g_w, g_log = found
         # of what multiplies the sums of Ψ2
@@ -168,7 +177,7 @@ class _Statistics(torch.autograd.Function):
         g_w += more_w
         g_z += g_mid + more_z
         g_scale = (g_log + more_log) / scale
-        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None
+        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None, None
 
 
 def _blocks(count: int, points: int) -> list[slice]:

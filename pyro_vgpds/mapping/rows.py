@@ -51,7 +51,7 @@ class RowGradients(NamedTuple):
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     long, pointer = ctypes.c_long, ctypes.c_void_p
-    given = [*[long] * 4, *[pointer] * 5, ctypes.c_double]
+    given = [*[long] * 4, *[pointer] * 6, ctypes.c_double]
     return open_library(
         f"{__package__}._midpoint",
         rows_forward=[*given, *[long] * 2, *[pointer] * 4],
@@ -78,14 +78,15 @@ def forward(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> RowTer
 
 
 def forward_loop(
-    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, y: Tensor | None, scale: float
+    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, y: Tensor | None, scale: float, used: Tensor | None = None
 ) -> tuple[Loop, Tensor, Tensor]:
     """The loop that computes Ψ1ᵀ (M, N) or, with ``y``, Ψ1ᵀY (M, R); and ``a`` and ``rho``, whose rows it writes.
 
-    :param y: (N, R). Columns at the end that are zero in all rows of a block cost nothing. Others as in
+    :param y: (N, R).
+    :param used: the number of columns of ``y`` in each row after which all are zero, (N,). Default: R. Others as in
         :func:`forward`.
     """
-    a, rho, own = mu.new_empty(len(mu)), torch.empty_like(mu), (mu, s, z, w, y)
+    a, rho, own = mu.new_empty(len(mu)), torch.empty_like(mu), (mu, s, z, w, y, used)
     if y is None:
         psi1 = mu.new_empty(len(z), len(mu))
         return _loop("forward", own, scale, (), lambda: (a, rho, psi1, None), lambda _: psi1), a, rho
@@ -107,12 +108,20 @@ def backward(
 
 
 def backward_loop(
-    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, y: Tensor | None, scale: float, given: tuple[Tensor | None, ...]
+    mu: Tensor,
+    s: Tensor,
+    z: Tensor,
+    w: Tensor,
+    y: Tensor | None,
+    scale: float,
+    given: tuple[Tensor | None, ...],
+    used: Tensor | None = None,
 ) -> Loop:
     """The loop of :func:`backward`.
 
     :param y: (N, R) or None, as in :func:`forward_loop`.
     :param given: with ``y``, None and the gradient in Ψ1ᵀY (M, R); otherwise Ψ1ᵀ and the gradient in it; then ``sums``.
+    :param used: as in :func:`forward_loop`.
     """
     g_mean, g_s, size = torch.empty_like(mu), torch.empty_like(s), z.numel() + len(w) + 1
 
@@ -120,7 +129,7 @@ def backward_loop(
         g_z, g_w, g_log = added(outputs).split([z.numel(), len(w), 1])
         return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
 
-    return _loop("backward", (mu, s, z, w, y), scale, given, lambda: (g_mean, g_s, mu.new_empty(size)), result)
+    return _loop("backward", (mu, s, z, w, y, used), scale, given, lambda: (g_mean, g_s, mu.new_empty(size)), result)
 
 
 def joined(parts: Sequence[RowGradients]) -> RowGradients:
@@ -134,19 +143,22 @@ def joined(parts: Sequence[RowGradients]) -> RowGradients:
 
 def _loop(
     direction: str,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     scale: float,
     more: tuple[Tensor | None, ...],
     make_outputs: Callable[[], tuple[Tensor | None, ...]],
     result: Callable[[list[tuple[Tensor | None, ...]]], object],
 ) -> Loop:
     """The C function for ranges of rows, each with its own outputs."""
-    mu, _, z, _, y = inputs
+    mu, _, z, _, y, used = inputs
     (count, dims), points, width = mu.shape, len(z), 0 if y is None else y.shape[-1]
     rows, pairs = (count, dims), (points, count if y is None else width)
     shapes = [rows, rows, (points, dims), (dims,), (count, width), pairs, pairs, (count,), rows, rows]
-    tensors = (*inputs, *more)
-    fit = all(x is None or x.shape == shape for x, shape in zip(tensors, shapes, strict=False))
+    tensors = (*inputs[:5], *more)
+    fit = used is None or (
+        used.shape == (count,) and used.dtype is torch.int64 and used.is_cpu and used.is_contiguous()
+    )
+    fit = fit and all(x is None or x.shape == shape for x, shape in zip(tensors, shapes, strict=False))
     if min(count, dims, points) < 1 or not fit:
         raise ValueError("mu, s, z, w must be (N, Q), (N, Q), (M, Q), (Q,), and the others (M, N), (M, R) or (N, ...)")
     for x in tensors:

@@ -15,6 +15,7 @@ from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.native import single_sums
 from pyro_vgpds.mapping.precision import allows_single
@@ -186,6 +187,19 @@ class SparseGP(Expandable):
     def log_prob(self, value: Tensor) -> Tensor:
         return _log_prob(self, self.x, None, value, self.batch_shape)
 
+    def known_bound(self, mean: Tensor, variance: Tensor, value: Tensor) -> Known | None:
+        """The bound with x integrated over N(mean, diag variance), and its gradients in ``mean``, ``variance`` and the
+        parameters, if the kernel computes all of them in one piece; None if it does not.
+
+        :param mean: (N, Q).
+        :param variance: (N, Q).
+        :param value: outputs (N, D). If several processes have other frames, each gets its part of the bound.
+        """
+        if self.is_single or value.dim() > 2:
+            return None
+        groups, team = self.groups(value), self.team(value)
+        return self.kernel.collapsed_bound(mean, variance, self.inducing, self.noise, groups, self.jitter, team)
+
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         factor = cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)
@@ -240,16 +254,14 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
+    if variance is not None and (found := gp.known_bound(x, variance, value)) is not None:
+        return found.tensor().expand(batch_shape)
     groups, team = gp.groups(value), gp.team(value)
     if variance is None and team.size > 1:
         raise ValueError(
             "the data are shared by several processes, which Collapsed_ELBO supports, but not an algorithm that draws "
             "latent points. Use Collapsed_ELBO, or the whole data in one process."
         )
-    if variance is not None and team.size == 1 and not gp.is_single:
-        bound = gp.kernel.collapsed_bound(x, variance, gp.inducing, gp.noise, groups, gp.jitter)
-        if bound is not None:
-            return bound.expand(batch_shape)
     basis = gp.basis
     factor = basis.factor()
     single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)

@@ -195,6 +195,15 @@ class OpperArchambeau(Expandable):
         """μ, diag S, mean_bar and log|B|, computed once."""
         return self.prior.covariance.posterior(self.mean_bar, self.lam)
 
+    def take_gradients(self, mean: Tensor, variance: Tensor, d_mean: Tensor, d_variance: Tensor) -> None:
+        """Is called with the moments that a loss was computed from without a graph, and its gradients in them.
+
+        :param mean: (N, Q).
+        :param variance: (N, Q).
+        :param d_mean: of the same shape.
+        :param d_variance: of the same shape.
+        """
+
     @functools.cached_property
     def eta(self) -> Tensor:
         """η = S⁻¹ μ."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.rounding import check_digits
 from pyro_vgpds.types import Context
 
-__all__ = ["divergence"]
+__all__ = ["divergence", "known_divergence"]
 
 
 def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
@@ -20,10 +21,26 @@ def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
     :param lam: λ, (..., N, Q).
     :raises NumericalError: if rounding errors are all that is left of it.
     """
+    return (_Divergence.apply if _is_one(moments, lam) else _divergence)(*moments, lam)
+
+
+def known_divergence(moments: PathMoments, lam: Tensor, share: float) -> Known | None:
+    """A share of KL(q, p) with its gradients in the moments and in λ; None if they have batches.
+
+    :param share: a factor. Others, which have no graph, as in :func:`divergence`.
+    :raises NumericalError: as :func:`divergence` does.
+    """
+    if not _is_one(moments, lam):
+        return None
+    with torch.no_grad():
+        value = _divergence(*moments, lam) * share
+        return Known(value, (*moments, lam), _gradients(*moments, lam, 0.5 * share))
+
+
+def _is_one(moments: PathMoments, lam: Tensor) -> bool:
+    """Whether the moments have no batches, and none of them is broadcast."""
     mu, s, mean_bar, logdet = moments
-    if mu.shape == s.shape == mean_bar.shape == lam.shape and lam.dim() == 2 and logdet.shape == lam.shape[1:]:
-        return _Divergence.apply(mu, s, mean_bar, logdet, lam)
-    return _divergence(mu, s, mean_bar, logdet, lam)
+    return mu.shape == s.shape == mean_bar.shape == lam.shape and lam.dim() == 2 and logdet.shape == lam.shape[1:]
 
 
 def _divergence(mu: Tensor, s: Tensor, mean_bar: Tensor, logdet: Tensor, lam: Tensor) -> Tensor:
@@ -31,6 +48,14 @@ def _divergence(mu: Tensor, s: Tensor, mean_bar: Tensor, logdet: Tensor, lam: Te
     terms = logdet + (square - shares).sum(-2)
     check_digits(terms, shares, square, logdet)
     return 0.5 * terms.sum(-1)
+
+
+def _gradients(
+    mu: Tensor, s: Tensor, mean_bar: Tensor, logdet: Tensor, lam: Tensor, half: Tensor | float
+) -> tuple[Tensor, ...]:
+    """The gradients of ``half`` times the sum of the terms."""
+    g_logdet = half.expand(logdet.shape) if isinstance(half, Tensor) else torch.full_like(logdet, half)
+    return half * mean_bar, -half * lam, half * mu, g_logdet, -half * s
 
 
 class _Divergence(torch.autograd.Function):
@@ -44,5 +69,4 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, ...]:
         mu, s, mean_bar, lam, logdet = ctx.saved_tensors
-        half = 0.5 * grad
-        return half * mean_bar, -half * lam, half * mu, half.expand(logdet.shape), -half * s
+        return _gradients(mu, s, mean_bar, logdet, lam, 0.5 * grad)

@@ -87,8 +87,11 @@ def test_the_factor_of_about_as_many_columns_as_frames_is_triangular(d, triangul
     y = np.random.default_rng(0).standard_normal((9, d))
     data = Sequences(np.arange(9), y)
     check_groups(data, y, data.output_means)
-    factor = data.groups(data.output_means).factor
+    groups = data.groups(data.output_means)
+    factor = groups.factor
     assert torch.equal(factor, factor.tril()) == triangular
+    assert (groups.used is not None) == triangular
+    assert not triangular or groups.used.tolist() == [min(n + 1, factor.shape[1]) for n in range(len(factor))]
     check_groups(data, y, data.output_means, columns=True)  # the columns themselves stay as they are
 
 

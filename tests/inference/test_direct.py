@@ -10,10 +10,10 @@ from pyro import poutine
 from pyro.infer import SVI
 from pyro.optim import Adam
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient, Sequences
 from pyro_vgpds.inference import direct, elbo
 from pyro_vgpds.inference.direct import is_plain
-from pyro_vgpds.kernels import ARDRBF, Matern32
+from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, White
 
 
 def _gradients(model: VGPDS, guide: AutoOpperArchambeau, data: object) -> tuple[float, list[torch.Tensor | None]]:
@@ -50,6 +50,47 @@ def test_the_same_loss_and_gradients(monkeypatch):
         natural.step(0.5)
         _compare(model, guide, data, monkeypatch)
     _compare(model, guide, data, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("temporal", "mapping", "structure"),
+    [
+        (lambda: White(1.0), ARDRBF, None),
+        (lambda: Matern32() + White(0.1), ARDRBF, "markov"),
+        (lambda: Matern32() + White(0.1), ARDRBF, "dense"),
+        (lambda: RBF() + Bias(0.1), lambda: ARDRBF() + Bias(0.5), None),  # whose bound is not in one piece
+        (Matern32, lambda: ARDLinear([1.0, 2.0]), None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, monkeypatch):
+    whole = make_data((12,), missing=0.2)
+    data = Sequences(whole.times.t, whole.y, dtype=dtype)
+    model = VGPDS.from_data(data, 2, 5, temporal(), mapping(), structure=structure)
+    guide = AutoOpperArchambeau(model)
+    Collapsed_ELBO().loss(model, guide, data)
+    _compare(model, guide, data, monkeypatch)
+    with NaturalGradient(guide, data) as natural:
+        _compare(model, guide, data, monkeypatch)
+        _gradients(model, guide, data)
+        found = natural.derivatives()
+        with monkeypatch.context() as patch:
+            patch.setattr(elbo, "is_plain", lambda *args: False)
+            _gradients(model, guide, data)
+        assert all(map(torch.equal, found, natural.derivatives()))
+
+
+def test_a_graph_can_be_retained():
+    data = make_data()
+    model, guide = make_model(data)
+    Collapsed_ELBO().loss(model, guide, data)
+    gradients = []
+    for retain in (False, True):
+        for parameter in model.parameters():
+            parameter.grad = None
+        Collapsed_ELBO(retain_graph=retain).loss_and_grads(model, guide, data)
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *gradients))
 
 
 def test_no_trace_is_made(monkeypatch):

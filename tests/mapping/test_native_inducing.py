@@ -8,6 +8,7 @@ import torch
 from problems import make_data
 
 from pyro_vgpds.kernels import ARDRBF
+from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_inducing, rbf_bound
 from pyro_vgpds.mapping.basis import InducingInputs
 from pyro_vgpds.mapping.bound import collapsed_bound
@@ -101,6 +102,7 @@ def bounds(missing: float, per_output: bool, jitter: float | None, weights: int,
     leaves = [x.requires_grad_() for x in (mean, variance, z, weight, scale, noise)]
     groups = data.groups(data.output_means, columns=per_output)
     found = rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, jitter)
+    found = None if found is None else found.tensor()
     kernel = ARDRBF()()
     kernel.variance, kernel.weight = scale, weight
     basis = InducingInputs(kernel, z, jitter)
@@ -135,9 +137,18 @@ def test_its_gradients_are_finite_differences():
     groups = data.groups(data.output_means, columns=True)
 
     def value(mean, variance, z, weight, scale, noise):
-        return rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, None)
+        return rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, None).tensor()
 
     assert torch.autograd.gradcheck(value, leaves, rtol=1e-5, atol=1e-5)
+
+
+def test_outputs_without_noise_are_an_error():
+    data = make_data()
+    n, _ = data.y.shape
+    points = torch.randn(n, 2).double(), torch.rand(n, 2).double(), torch.randn(3, 2).double()
+    parameters, groups = (torch.ones(2).double(), torch.tensor(1.0).double()), data.groups(data.output_means)
+    with pytest.raises(NumericalError, match="has become 0"):
+        rbf_bound.rbf_bound(*points, parameters, torch.zeros(1).double(), groups, None)
 
 
 def test_a_matrix_that_needs_more_jitter_is_left_to_the_steps():

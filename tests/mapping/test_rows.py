@@ -81,19 +81,21 @@ def test_blocks_of_rows_change_nothing(rows_of_a_block, monkeypatch):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("columns", [1, 8, 70])
-def test_products_equal_those_of_psi1(size, threads, columns, monkeypatch):
+@pytest.mark.parametrize("known", [False, True])
+def test_products_equal_those_of_psi1(size, threads, columns, known, monkeypatch):
     monkeypatch.setattr("pyro_vgpds.compiled._count", lambda work: threads)
     (N, M, _), inputs = size, _inputs(*size)
     y, grad = torch.randn(N, columns, dtype=torch.float64), torch.randn(M, columns, dtype=torch.float64)
     y *= torch.arange(columns) <= torch.arange(N).unsqueeze(1)  # columns at the end that are zero in the first rows
+    used = torch.arange(1, N + 1).clamp_max(columns) if known else None
     terms = rows.forward(*inputs, 1.7)
-    loop, a, rho = rows.forward_loop(*inputs, y, 1.7)
+    loop, a, rho = rows.forward_loop(*inputs, y, 1.7, used)
     (first,) = run_loops(N, 64, [loop])
     assert torch.equal(a, terms.a)
     assert torch.equal(rho, terms.rho)
     assert torch.allclose(first, terms.psi1 @ y, rtol=1e-12, atol=1e-13 * float(first.abs().max()))
     sums = torch.randn_like(a), torch.randn_like(rho), torch.randn_like(rho)
-    (found,) = run_loops(N, 64, [rows.backward_loop(*inputs, y, 1.7, (None, grad, *sums))])
+    (found,) = run_loops(N, 64, [rows.backward_loop(*inputs, y, 1.7, (None, grad, *sums), used)])
     for one, other in zip(found, rows.backward(*inputs, terms.psi1, grad @ y.mT, sums), strict=True):
         assert torch.allclose(one, other, rtol=1e-11, atol=1e-11 * float(other.abs().max()))
 
@@ -106,6 +108,8 @@ def test_wrong_inputs_are_errors():
         rows.forward(mu[:0], s[:0], z, w, 1.0)
     with pytest.raises(ValueError, match="contiguous float64 CPU"):
         rows.forward(mu, s.float(), z, w, 1.0)
+    with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
+        rows.forward_loop(mu, s, z, w, mu, 1.0, torch.ones(5))  # not integers
     psi1 = rows.forward(mu, s, z, w, 1.0).psi1
     with pytest.raises(ValueError, match="contiguous float64 CPU"):
         rows.backward(mu, s, z, w, psi1, psi1.mT.contiguous().mT, (mu[:, 0].contiguous(), mu, mu))
