@@ -76,7 +76,8 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
         try:  # numbers as objects or text
             if column.dtype.kind == "O":
                 column.to_numpy(dtype=np.float64, na_value=np.nan)
-                continue
+                if not any(isinstance(value, str) and not is_number(value) for value in column):
+                    continue
         except (TypeError, ValueError):
             pass
         text = next((value for value in column if isinstance(value, str) and not is_number(value)), None)

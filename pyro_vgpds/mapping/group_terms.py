@@ -139,8 +139,8 @@ def eigen_terms(
     points than it needs. The matrix has negative eigenvalues only by rounding, so the most negative one shows the size
     of the errors. Eigenvalues that do not clearly exceed it are known only to be at most ``least``, three times that
     size. Their directions keep the part that decreases with e, the fit, at e = ``least``, and the part that increases,
-    βe − log(1 + βe), at e = 0: so this is still a bound. The fit cannot be left out, because v has small errors and a
-    direction of 1e-5 may hold a nat. The gradients are those of the matrices, not of the eigenvectors, so equal
+    βe − log(1 + βe), at e = 0: so this is still a bound. The fit is part of it because v has small errors, and a
+    direction of 1e-5 may contain a nat. The gradients are those of the matrices, not of the eigenvectors, so equal
     eigenvalues do no harm.
 
     :param v: (C, M, W).
