@@ -98,6 +98,11 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
     if header[0] and all(_is_number(cell) or is_date(cell) for cell in header):
+        if len(header) > 2 and header == [str(i) for i in range(len(header))] and _has_fractions(rows[1:]):
+            raise CommandError(
+                f"{path}, line {lines[0]}: 0, 1, 2, … are the numbers of columns, or the first row of a file without "
+                "names. Write names in their place, or a line of names before it."
+            )
         header = [f"y{i}" for i in range(len(header))]
     else:
         rows, lines = rows[1:], lines[1:]
@@ -113,6 +118,11 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
             raise CommandError(f"{path}: column {i + 1} has {fault} it, or delete it.")
         seen.add(name)
     return header, rows, lines
+
+
+def _has_fractions(rows: list[list[str]]) -> bool:
+    """Whether every column has a number that is not written as an integer."""
+    return bool(rows) and all(any("." in cell for cell in column) for column in zip(*rows, strict=False))
 
 
 def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argument: str, path: Path) -> int | None:

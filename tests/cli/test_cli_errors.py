@@ -237,6 +237,10 @@ CSV = {
         + 5 * "2,1,2\\n"
         + "2,…' (a cell of several lines: is a quotation mark missing?)",
     ),
+    "numbered.csv": (
+        "0,1,2\n0.1,1.5,2.5\n0.2,3.5,1.0\n",
+        "line 1: 0, 1, 2, … are the numbers of columns, or the first row of a file without names. Write names",
+    ),
     "index.csv": ("t,a,run\n0,1,1_1\n1,2,1_2\n", "line 2, column 'run': '1_1' is not a number."),
     "huge.csv": (
         "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",
