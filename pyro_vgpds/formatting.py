@@ -8,7 +8,7 @@ import sys
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["Default", "counted", "describe_prior", "is_number", "numbers", "on_terminal"]
+__all__ = ["Default", "counted", "describe_prior", "is_number", "numbers", "on_terminal", "to_number"]
 
 
 class Default:
@@ -56,14 +56,28 @@ def on_terminal() -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a string is a number, such as 1e-3 or nan.
+    """Whether a string is a number by :func:`to_number`.
 
     >>> from pyro_vgpds.formatting import is_number
     >>> is_number("1e-3"), is_number("24h")
     (True, False)
     """
     try:
-        float(text)
+        to_number(text)
     except ValueError:
         return False
     return True
+
+
+def to_number(text: str) -> float:
+    """The number that a string such as 1e-3 or nan is. Unlike ``float``, it takes 2_1 for text: a name, not 21.
+
+    :raises ValueError: if it is something else.
+
+    >>> from pyro_vgpds.formatting import to_number
+    >>> to_number("1e-3")
+    0.001
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)

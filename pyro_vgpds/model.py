@@ -177,6 +177,14 @@ class VGPDS(ParameterModule):
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
+        self._claim()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy
+        super().__setstate__(state)
+        self._claim()
+
+    def _claim(self) -> None:
+        claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
 
     def set_noise(self, noise: Any) -> None:
         """Replace the noise variance of the scaled outputs; the new one is learned.
@@ -317,7 +325,7 @@ class VGPDS(ParameterModule):
         return len(self.output_mean) // functions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        claim(self, [*self.temporal.leaves(), *self.mapping.leaves()])
+        self._claim()
         warn_of_stored("inducing", self.inducing_unconstrained)
         data = args[0] if args else kwargs.get("data")
         meet(self.temporal, data.paths if isinstance(data, Batch) else data, self.warns_of_scales)

@@ -180,6 +180,17 @@ def test_pca_of_what_is_observed_finds_a_low_rank_path():
     assert share[1] == pytest.approx(full_share[1].item(), rel=0.3)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_kmeans_draws_the_same_points_in_float32(seed):
+    torch.manual_seed(seed)
+    x = torch.randn(40, 2)
+    found = []
+    for points in (x.float(), x.double()):
+        torch.manual_seed(seed)
+        found.append(kmeans(points, 6).double())
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
 def test_kmeans():
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     x = (centres.repeat_interleave(20, 0) + 0.1 * torch.randn(60, 2))[torch.randperm(60)]

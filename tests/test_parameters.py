@@ -59,7 +59,11 @@ def test_status_of_the_noise():
         (dist.LogNormal(0.0, 1.0), 0),
         (PyroSample(dist.LogNormal(torch.zeros(2), 1.0).to_event(1)), 1),
         (lambda module: dist.LogNormal(torch.zeros(2), 1.0).to_event(1), 1),
-        (lambda module: torch.tensor(0.5), 0),
+        pytest.param(
+            lambda module: torch.tensor(0.5),
+            0,
+            marks=pytest.mark.skipif(pyro.__version__ == "1.9.1", reason="functions with values need Pyro 1.9.2"),
+        ),
     ],
 )
 def test_own_dimensions_and_what_is_read(value, expected):

@@ -7,9 +7,10 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from pyro_vgpds.cli.errors import UsageError
+from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.progress import watching
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
 from pyro_vgpds.selection.proposals import propose_models
@@ -37,8 +38,15 @@ def check_choice(args: argparse.Namespace) -> None:
 
 
 def choose(args: argparse.Namespace, data: Sequences, refit: bool = True) -> Ensemble:
-    """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``."""
+    """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``.
+
+    :raises CommandError: if there is too little to hold out.
+    """
     task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
+    try:
+        hold_out(data, task, horizon=args.horizon, seed=args.seed)
+    except ValueError as error:
+        raise CommandError(f"{error} Without a comparison, `pyro-vgpds fit --quick` trains one model.") from None
     candidates = None
     if args.candidates is not None:
         known = {one.name: one for one in propose_models(data, task)}

@@ -15,7 +15,7 @@ from pyro_vgpds.cli.dates import has_zone, is_date, parse_times
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
 from pyro_vgpds.data.stamps import OutOfRangeError
-from pyro_vgpds.formatting import is_number
+from pyro_vgpds.formatting import is_number, to_number
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
@@ -36,10 +36,11 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         elif all(row[0] == str(i) for i, row in enumerate(rows)):
             outputs.remove(0)
         else:
-            raise CommandError(f"{path}: column 1 has no name.")
+            raise CommandError(f"{path}: column 1 has no name; name it, or delete it.")
     if not outputs:
         raise CommandError(
-            f"{path} has no column of outputs besides time and sequence; its columns are {listed(header)}."
+            f"{path} has no column of outputs besides time and sequence; its columns are {listed(header)}. Cells are "
+            "separated by commas, semicolons or tabs."
         )
     if layout.columns is not None:
         among = [header[i] for i in outputs]
@@ -85,17 +86,23 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         file.seek(0)
         delimiter = max(",;\t", key=lambda mark: head[0].count(mark)) if head else ","
         reader = csv.reader(file, delimiter=delimiter)
-        rows, lines = [], []
+        rows, lines, line = list[list[str]](), list[int](), 1
         for row in reader:
             if any(cell.strip() for cell in row):
                 rows.append([cell.strip() for cell in row])
-                lines.append(reader.line_num)
+                lines.append(line)
+            line = reader.line_num + 1  # a cell may have several lines
     if not rows:
         raise CommandError(f"{path} is empty.")
     if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
         rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
     if header[0] and all(_is_number(cell) or is_date(cell) for cell in header):
+        if len(header) > 2 and header == [str(i) for i in range(len(header))] and _has_fractions(rows[1:]):
+            raise CommandError(
+                f"{path}, line {lines[0]}: 0, 1, 2, … are the numbers of columns, or the first row of a file without "
+                "names. Write names in their place, or a line of names before it."
+            )
         header = [f"y{i}" for i in range(len(header))]
     else:
         rows, lines = rows[1:], lines[1:]
@@ -107,10 +114,15 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     seen: set[str] = set()
     for i, name in enumerate(header):
         if (not name and i > 0) or name in seen:
-            fault = f"the same name as another, {name!r}" if name else "no name"
-            raise CommandError(f"{path}: column {i + 1} has {fault}.")
+            fault = f"the same name as another, {name!r}; rename" if name else "no name; name"
+            raise CommandError(f"{path}: column {i + 1} has {fault} it, or delete it.")
         seen.add(name)
     return header, rows, lines
+
+
+def _has_fractions(rows: list[list[str]]) -> bool:
+    """Whether every column has a number that is not written as an integer."""
+    return bool(rows) and all(any("." in cell for cell in column) for column in zip(*rows, strict=False))
 
 
 def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argument: str, path: Path) -> int | None:
@@ -129,6 +141,12 @@ def _find_time(header: list[str], first: list[str], wanted: str | None, sequence
     return next((i for i in others if is_date(first[i])), others[0]) if found is None else found
 
 
+def _shown(cell: str) -> str:
+    """The beginning of a cell. A cell of several lines is that of a quotation mark without its partner."""
+    lines = " (a cell of several lines: is a quotation mark missing?)" if "\n" in cell else ""
+    return repr(cell if len(cell) <= 40 else f"{cell[:40]}…") + lines
+
+
 def _is_number(cell: str) -> bool:
     return cell.lower() in _MISSING or is_number(cell)
 
@@ -137,10 +155,10 @@ def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) ->
     values: list[float] = []
     for i, cell in enumerate(cells):
         try:
-            values.append(math.nan if cell.lower() in _MISSING else float(cell))
+            values.append(math.nan if cell.lower() in _MISSING else to_number(cell))
         except ValueError:
             raise CommandError(
-                f"{path}, line {lines[i]}, column {name!r}: {cell!r} is not a number. Leave missing values "
+                f"{path}, line {lines[i]}, column {name!r}: {_shown(cell)} is not a number. Leave missing values "
                 "empty, select the columns of numbers with --columns, or name the column of the times with --time and "
                 "that of the sequences' names with --sequence-column."
             ) from None

@@ -11,7 +11,7 @@ import numpy as np
 from pyro_vgpds.cli.errors import UsageError
 from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
-from pyro_vgpds.formatting import is_number
+from pyro_vgpds.formatting import is_number, to_number
 
 __all__ = ["has_zone", "is_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to"]
 
@@ -64,19 +64,24 @@ def has_zone(text: str) -> bool:
 def parse_times(cells: Sequence[str]) -> np.ndarray:
     """Numbers, or dates if the first is not a number, as (N,) of float64 or datetime64[ns].
 
-    :raises ValueError: if one is neither, or is out of range; the error's second argument is the index.
+    :raises ValueError: if one is neither, or is out of range, or only some have a time zone; the error's second
+        argument is the index.
     """
     kind = "number" if is_number(cells[0]) else "date"
     times: list[float | np.datetime64] = []
     for i, cell in enumerate(cells):
         try:
-            times.append(float(cell) if kind == "number" else parse_date(cell))
+            times.append(to_number(cell) if kind == "number" else parse_date(cell))
         except OutOfRangeError as error:
             raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
             wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
             slashes = " (with slashes, the first number could be the day or the month)" if "/" in cell else ""
             raise ValueError(f"{cell!r} is not {wanted}{slashes}", i) from None
+    zones = [kind == "date" and bool(_DATE.fullmatch(cell.strip())["zone"]) for cell in cells]  # type: ignore[index]
+    if any(zones) and not all(zones):
+        i = zones.index(not zones[0])
+        raise ValueError(f"{cells[i]!r} has {'a' if zones[i] else 'no'} time zone, unlike the first, {cells[0]!r}", i)
     return np.array(times, dtype=np.float64 if kind == "number" else "datetime64[ns]")
 
 

@@ -26,13 +26,16 @@ def split_frame(
     :param frame: in which every other column is an output.
     :param time: the column of times. None: the index.
     :param sequence: the column that names the sequence of each row. None: one sequence without a name.
-    :raises ValueError: if a column does not exist, or a row names no sequence.
-    :raises TypeError: if the times are text, or another column is not numbers.
+    :raises ValueError: if a column does not exist or two have the same name, or a row names no sequence.
+    :raises TypeError: if the times are text or an index of several levels, or another column is not numbers.
     """
     check_parts("frame", frame, "a DataFrame of pandas", "columns", "iloc", "groupby")
     for name, value in (("time", time), ("sequence", sequence)):
         if value is not None and (not isinstance(value, Hashable) or value not in frame.columns):
             raise ValueError(f"{name}={value!r} is not a column of frame; the columns are {list(frame.columns)}.")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise ValueError(f"the names of the columns of frame must differ, but {twice[0]!r} occurs twice; rename one.")
     if time is not None and time == sequence:
         raise ValueError(f"sequence must be another column than time, but both are {time!r}.")
     if sequence is not None and bool(frame[sequence].isna().any()):
@@ -50,13 +53,20 @@ def split_frame(
 def _check_times(frame: pandas.DataFrame, time: str | None) -> None:
     """Raise a TypeError if the times are text, which says how to convert them."""
     times = frame.index if time is None else frame[time]
+    if times is frame.index and frame.index.nlevels > 1:
+        raise TypeError(
+            f"the index of frame has {frame.index.nlevels} levels, but must be the times: make columns of the levels "
+            "with frame.reset_index(), and name them with time= and sequence=."
+        )
     first = next(iter(times), None)
     if not isinstance(first, str):
         return
     what, place, option = "the index", "frame.index", "parse_dates=True"
     if time is not None:
         what, place, option = f"time={time!r}", f"frame[{time!r}]", f"parse_dates=[{time!r}]"
-    if re.search(r"\d[+-]\d\d:?\d\d$", first):  # read_csv leaves them as text if summer and winter time occur
+    if is_number(first):
+        how = f"Convert them: {place} = pandas.to_numeric({place})."
+    elif re.search(r"\d[+-]\d\d:?\d\d$", first):  # read_csv leaves them as text if summer and winter time occur
         how = f"Convert dates of a time zone: {place} = pandas.to_datetime({place}, utc=True)."
     else:
         day = ", dayfirst=True" if re.match(r"\d\d?\.\d", first) else ""  # 31.01.2024
@@ -76,7 +86,8 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
         try:  # numbers as objects or text
             if column.dtype.kind == "O":
                 column.to_numpy(dtype=np.float64, na_value=np.nan)
-                continue
+                if not any(isinstance(value, str) and not is_number(value) for value in column):
+                    continue
         except (TypeError, ValueError):
             pass
         text = next((value for value in column if isinstance(value, str) and not is_number(value)), None)

@@ -120,7 +120,8 @@ class Sequences:
         :param time: the column of times. Default: the index.
         :param sequence: the column that names the sequence of each row. Default: one sequence.
         :param options: as for :class:`Sequences`.
-        :raises ValueError: if a column does not exist, or a row names no sequence; also as :class:`Sequences`.
+        :raises ValueError: if a column does not exist or two have the same name, or a row names no sequence; also as
+            :class:`Sequences`.
         :raises TypeError: if the times are text: read the file with ``pandas.read_csv(..., parse_dates=...)``; or if
             another column is not numbers.
 

@@ -248,7 +248,7 @@ def load_flu(*, data_home: PathLike | None = None, download: bool = False) -> Ca
         f"weekly influenza cases of {number} districts, {weeks} weeks",
         "From the R package surveillance (fluBYBW; Robert Koch Institute, SurvStat), GPL-2.",
         columns=[str(name) for name in districts],
-        dates=[_monday(int(first[0]), int(first[1])) + 7 * np.arange(weeks)],
+        dates=[_monday(int(first[0]), int(first[1])) + np.timedelta64(7, "D") * np.arange(weeks)],
         exposure=share.astype(np.float64),
     )
 
@@ -257,7 +257,7 @@ def _monday(year: int, week: int) -> np.datetime64:
     """The first day of an ISO week: week 1 has the fourth of January."""
     fourth = np.datetime64(f"{year:04d}-01-04", "D")
     weekday = (int(fourth.astype(np.int64)) + 3) % 7  # 1970-01-01 was a Thursday
-    return fourth - weekday + 7 * (week - 1)
+    return fourth + np.timedelta64(7 * (week - 1) - weekday, "D")
 
 
 def _read(path: Path, wanted: Mapping[str, int]) -> dict[str, np.ndarray]:

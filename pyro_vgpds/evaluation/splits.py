@@ -22,6 +22,7 @@ from pyro_vgpds.evaluation.gaps import (
     mean_length,
 )
 from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor, check_predictor
+from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_list, check_parts
 
 __all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
@@ -220,7 +221,7 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     if max(keep) < 3:
         raise ValueError(
             f"horizon={horizon}{f' and skip={skip}' if skip else ''} must leave 3 training frames, but the longest "
-            f"sequence has {max(lengths)} frames."
+            f"sequence has {counted(max(lengths), 'frame')}."
         )
     train = take_frames(data, [slice(0, n if n >= 3 else None) for n in keep])
     ends = [(i, slice(n, n + horizon)) for i, n in enumerate(keep) if n >= 3]

@@ -183,7 +183,7 @@ def kmeans(x: Tensor, num_centres: int, sweeps: int = 50, team: Team = ALONE) ->
     distance = torch.cdist(x, centres).square().squeeze(-1)
     for _ in range(num_centres - 1):
         weights = distance if bool(distance.sum() > 0) else torch.ones_like(distance)
-        new = x[torch.multinomial(weights, 1)]
+        new = x[torch.multinomial(weights.double(), 1)]  # float32 would draw other points in some versions of torch
         centres = torch.cat([centres, new])
         distance = torch.minimum(distance, (x - new).square().sum(-1))
     for _ in range(sweeps):

@@ -218,6 +218,12 @@ def check_start(data: Sequences, sizes: Sizes) -> None:
     unseen = (data.output_counts == 0).nonzero().flatten().tolist()
     if unseen:
         raise ValueError(f"outputs {_some(unseen, data.columns)} of data were never observed; drop them.")
+    huge = (~torch.isfinite(data.output_variances)).nonzero().flatten().tolist()
+    if huge:
+        raise ValueError(
+            f"outputs {_some(huge, data.columns)} of data have values so large that their variance is not a finite "
+            f"number in {data.dtype}. Use another unit, or correct the values."
+        )
     constant = (data.output_variances <= _rounding(data)).nonzero().flatten().tolist()
     if n > 1 and len(constant) == d:
         raise ValueError("nothing in data varies: every output has the same value in all its frames.")

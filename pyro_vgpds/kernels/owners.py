@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which model a kernel object belongs to. Two models that shared one would change each other's parameters.
 
-A kernel belongs to the model that was made from it. It may become part of another one if that model no longer exists
-or was never called; a model that lost a kernel in this way raises an error when called. Copies belong to no model.
+A kernel belongs to the model that was made from it, and may become part of another one if that model no longer exists.
+Copies of a kernel belong to no model, those inside the copy of a model to that one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ _OWNERS: weakref.WeakKeyDictionary[PyroModule, weakref.ref[PyroModule]] = weakre
 
 
 def _user(leaf: PyroModule) -> PyroModule | None:
-    """The model that a leaf is part of, if it still exists and was called."""
+    """The model that a leaf is part of, if it still exists."""
     found = _OWNERS.get(leaf)
     model = None if found is None else found()
-    is_used = model is not None and model._pyro_context is leaf._pyro_context and model._pyro_context.used
-    return model if is_used else None
+    return model if model is not None and model._pyro_context is leaf._pyro_context else None
 
 
 def release(name: str, kernel: PyroModule, leaves: Iterable[PyroModule]) -> None:
@@ -31,7 +30,7 @@ def release(name: str, kernel: PyroModule, leaves: Iterable[PyroModule]) -> None
 
     :param name: of the argument, for the error.
     :param leaves: of the kernel.
-    :raises ValueError: if one of them belongs to a model that exists and was called.
+    :raises ValueError: if one of them belongs to a model that exists.
     """
     for leaf in leaves:
         if _user(leaf) is not None:
@@ -49,7 +48,7 @@ def release(name: str, kernel: PyroModule, leaves: Iterable[PyroModule]) -> None
 
 
 def claim(model: PyroModule, leaves: Iterable[PyroModule]) -> None:
-    """Record that leaves are part of a model, which is about to be called.
+    """Record that leaves are part of a model: when it is made, copied, or about to be called.
 
     :raises ValueError: if one of them became part of another model or kernel.
     """

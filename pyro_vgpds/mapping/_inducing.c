@@ -133,20 +133,24 @@ TARGET static void NAME(one_group)(group *G, const shared *A, const double *e, c
     const double least = SIGNIFICANT * (e[0] < 0 ? -e[0] : 0);
     double weight = 0, total = 0, trace = 0;
     for (long m = 0; m < M; m++) {
-        A->e[m] = e[m] > least ? e[m] : 0;
-        trace += A->e[m];
-        for (long j = 0; j < M; j++) A->x[m * ld + j] = e[j] > least ? u[m * M + j] : 0;
+        A->e[m] = e[m] > least ? e[m] : least;
+        trace += e[m] > least ? e[m] : 0;
+        memcpy(A->x + m * ld, u + m * M, M * sizeof(double));
     }
     NAME(backward)(A->U, M, ld, A->x);                               // x = L^-T u
     NAME(product)(M, Wpad, M, A->x, 1, ld, A->v, Wpad, A->p, Wpad);  // x^T v
     const double slack = G->psi0 - trace, open = slack > 0 ? 1 : 0, loose = slack > 0 ? slack : 0;
     for (long r = 0; r < R; r++) weight += beta[r] * count[r];
-    for (long m = 0; m < M; m++) A->diagonal[m] = weight * open, A->diagonal_K[m] = -weight * open * A->e[m];
+    for (long m = 0; m < M; m++) {
+        A->diagonal[m] = e[m] > least ? weight * open : 0;
+        A->diagonal_K[m] = -A->diagonal[m] * A->e[m];
+    }
     for (long r = 0; r < R; r++) {
         double factors = 1, logs = 0, own = 0;
         for (long m = 0; m < M; m++) {
             const double spread = 1 + beta[r] * A->e[m], shrink = 1 / spread;
             A->shrink[m * R + r] = shrink;
+            if (!(e[m] > least)) continue;  // see eigen_terms
             factors *= spread;
             if (factors > 1e100 || !(factors >= 0.5)) logs += log(factors), factors = 1;
             A->diagonal[m] -= count[r] * beta[r] * shrink;

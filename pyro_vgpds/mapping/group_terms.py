@@ -129,11 +129,13 @@ def eigen_terms(
 ) -> Terms:
     """The same by eigenvalues of L⁻¹Ψ2L⁻ᵀ, which all outputs of a group share.
 
-    L⁻¹ magnifies rounding errors if K_MM is almost singular, as under an almost linear mapping with more inducing
+    L⁻¹ magnifies rounding errors of Ψ2 if K_MM is almost singular, as under an almost linear mapping with more inducing
     points than it needs. The matrix has negative eigenvalues only by rounding, so the most negative one shows the size
-    of the errors, and directions whose eigenvalues do not exceed it are removed: the bound of the others is that of
-    fewer inducing variables, hence still a bound. The gradients are those of the matrices, not of the eigenvectors, so
-    equal eigenvalues do no harm.
+    of the errors. Eigenvalues that do not clearly exceed it are known only to be at most ``least``, three times that
+    size. Their directions keep the part that decreases with e, the fit, at e = ``least``, and the part that increases,
+    βe − log(1 + βe), at e = 0: so this is still a bound. The fit is part of it because v has small errors, and a
+    direction of 1e-5 may contain a nat. The gradients are those of the matrices, not of the eigenvectors, so equal
+    eigenvalues do no harm.
 
     :param v: (C, M, W).
     :param beta: (C, W), one for each column, or (C, 1).
@@ -155,21 +157,21 @@ def torch_terms(
     e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
 ) -> Terms:
     """The same as :func:`~pyro_vgpds.mapping.native_inducing.spectrum_terms`, on any device."""
-    kept = (e > _SIGNIFICANT * (-e[..., :1]).clamp_min(0.0)).to(e)
-    e = (e * kept).unsqueeze(-1)  # (C, M, 1)
-    slack = psi0 - e.sum((-2, -1))
+    least = _SIGNIFICANT * (-e[..., :1]).clamp_min(0.0)
+    kept, e = (e > least).to(e).unsqueeze(-1), torch.maximum(e, least).unsqueeze(-1)  # (C, M, 1)
+    slack = psi0 - (kept * e).sum((-2, -1))
     is_open, slack = (slack > 0.0).to(slack), slack.clamp_min(0.0)
-    x = solve_triangular(factor.mT, u * kept.unsqueeze(-2), upper=True)  # xᵀ K x = I, xᵀ Ψ2 x = diag e
+    x = solve_triangular(factor.mT, u, upper=True)  # xᵀ K x = I, xᵀ Ψ2 x = diag e
     rate, number = beta.unsqueeze(-2), count.unsqueeze(-2)
     shrink = 1.0 / (1.0 + rate * e)  # (C, M, W or 1), the diagonal of B⁻¹ in the basis x
     p = x.mT @ v
-    b = shrink * p
+    b, number = shrink * p, kept * number  # from here on of the directions that are kept
     weight = (beta * count).sum(-1)
     terms = (rate.square() * p * b).sum((-2, -1)) + (number * shrink.log()).sum((-2, -1)) - weight * slack
     value = 0.5 * terms.sum()
     if not wanted:
         return Terms(value)
-    spread = (weight * is_open)[:, None]  # (C, 1)
+    spread = kept.squeeze(-1) * (weight * is_open)[:, None]  # (C, M)
     inner = torch.diag_embed(spread - (number * rate * shrink).sum(-1)) - (rate.pow(3) * b) @ b.mT
     inner_K = torch.diag_embed((number * (1.0 - shrink)).sum(-1) - spread * e.squeeze(-1)) - (rate.square() * b) @ b.mT
     fit = 2.0 * rate * p * b - rate.square() * e * b.square()  # (C, M, W)

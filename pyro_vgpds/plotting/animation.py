@@ -212,6 +212,8 @@ class _FilmWriter(AbstractMovieWriter):  # type: ignore[misc, unused-ignore]
     def setup(self, fig: Figure, outfile: str | Path, dpi: float | None = None) -> None:
         super().setup(fig, outfile, dpi)
         fig.set_dpi(self.dpi)
+        width, height = (np.round(self.dpi * fig.get_size_inches()) + 1e-6) / self.dpi  # or some versions round down
+        fig.set_size_inches(width, height)
         fig.canvas.draw()
         fig.set_layout_engine("none")  # the layout is fixed, and need not be computed for every frame
         self.pictures: list[np.ndarray] = []

@@ -195,7 +195,10 @@ class Joint:
             functions = None if found is None else joined_moments(told[1], -2.0 * told[0], found.drawn)
         bound = float(value) - float(kl_divergence(q, self.prior)) - self.kl_rest
         if not (bool(torch.isfinite(d_mean).all()) and bool(torch.isfinite(d_variance).all()) and bound == bound):
-            raise NumericalError("the bound of the reconstruction is not finite.")
+            raise NumericalError(
+                "the bound of the reconstruction is not finite: the outputs of y must be in the units of the training "
+                "data, without huge values."
+            )
         return Evaluation(bound, q.mean, d_mean, d_variance, functions)
 
     def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Factors | None]:

@@ -200,7 +200,12 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
     [
         ("0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
         ("0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
-        ("0,1,2\n1,2,3\n", "must leave 3 training frames"),
+        (
+            "0,1,2\n1,2,3\n",
+            "must leave 3 training frames, but the longest sequence has 2 frames. Without a comparison, `",
+        ),
+        ("0,1,2\n", "sequence has 1 frame. Without a comparison, `pyro-vgpds fit --quick` trains one model."),
+        ("0,1,2\n1,2,\n", "data must have more observed entries to hold out some of them, but it is Sequences"),
     ],
 )
 def test_data_that_cannot_be_compared(tmp_path, rows, message, capsys):

@@ -224,8 +224,32 @@ CSV = {
         "text.csv, line 3, column 'a': 'low' is not a number. Leave missing values empty",
     ),
     "inf.csv": ("t,a,b\n0,1,2\n1,inf,3\n", "line 3, column 'a': 'inf' is infinite. Leave missing values empty"),
-    "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the same name as another, 'a'"),
-    "noname.csv": ("t,,a\n0,1,2\n", "column 2 has no name"),
+    "twice.csv": ("t,a,a\n0,1,2\n", "column 3 has the same name as another, 'a'; rename it, or delete it."),
+    "noname.csv": ("t,,a\n0,1,2\n", "column 2 has no name; name it, or delete it."),
+    "bars.csv": ("t|a\n1|1\n2|2\n", "its columns are t|a. Cells are separated by commas, semicolons or tabs."),
+    "unclosed.csv": (
+        't,a,b\n0,1,2\n1,"2,3\n2,1,2\n' + "3,1,2\n4,1,2",
+        "line 3: 2 cells, but the header has 3 columns",
+    ),
+    "unclosed_last.csv": (
+        't,a,b\n0,1,2\n1,2,"3\n' + 20 * "2,1,2\n",
+        "line 3, column 'b': '3\\n2,1,2\\n"
+        + 5 * "2,1,2\\n"
+        + "2,…' (a cell of several lines: is a quotation mark missing?)",
+    ),
+    "numbered.csv": (
+        "0,1,2\n0.1,1.5,2.5\n0.2,3.5,1.0\n",
+        "line 1: 0, 1, 2, … are the numbers of columns, or the first row of a file without names. Write names",
+    ),
+    "index.csv": ("t,a,run\n0,1,1_1\n1,2,1_2\n", "line 2, column 'run': '1_1' is not a number."),
+    "huge.csv": (
+        "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",
+        "outputs 1 ('b') of data have values so large that their variance is not a finite number in torch.float64. Use",
+    ),
+    "zones.csv": (
+        "t,a\n2024-01-01T00:00Z,1\n2024-01-01T01:00Z,2\n2024-01-01T02:00,1\n",
+        "line 4, column 't': '2024-01-01T02:00' has no time zone, unlike the first, '2024-01-01T00:00Z'.",
+    ),
     "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1 comes after 2 (row 3). Sort the rows"),
     "again.csv": (
         "t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n",

@@ -377,6 +377,19 @@ def test_frames_with_columns_that_are_not_numbers():
     day = frame[["a"]].assign(day=pandas.Timestamp("2024-01-31"))
     with pytest.raises(TypeError, match=r"column 'day' must be numbers, but has datetime64.*name it with time="):
         Sequences.from_frame(day)
+    for time in (None, "a"):
+        with pytest.raises(ValueError, match="columns of frame must differ, but 'a' occurs twice; rename one"):
+            Sequences.from_frame(pandas.DataFrame([[1.0, 2.0]], columns=["a", "a"]), time=time)
+    with pytest.raises(
+        TypeError, match=r"index of frame has 2 levels, .*frame\.reset_index\(\), and name them with time="
+    ):
+        Sequences.from_frame(pandas.DataFrame({"t": [0.0, 1.0], "s": [1, 1], "y": [1, 2]}).set_index(["s", "t"]))
+    with pytest.raises(
+        TypeError, match=r"time='t' is text such as '7', .* frame\['t'\] = pandas\.to_numeric\(frame\['t'\]\)"
+    ):
+        Sequences.from_frame(pandas.DataFrame({"t": ["7", "8"], "y": [1, 2]}), time="t")
+    with pytest.raises(TypeError, match=r"column 'run' must be numbers, but has text such as '1_2'\. Drop it"):
+        Sequences.from_frame(pandas.DataFrame({"t": [0.0, 1.0], "run": ["1_2", "1_3"]}), time="t")
     with pytest.raises(TypeError, match=r"'a' must be numbers, but has text such as '1,5'. Read decimal commas with"):
         Sequences.from_frame(pandas.DataFrame({"a": ["1,5", "2"]}))
     numbers = Sequences.from_frame(frame.drop(columns="crew"))  # numbers as text are numbers

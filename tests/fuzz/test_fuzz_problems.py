@@ -14,6 +14,11 @@ def test_a_random_problem_trains_predicts_and_survives_a_file(seed):
     assert failure(seed, largest=60) is None
 
 
+@pytest.mark.parametrize("seed", [208, 3041])
+def test_problems_that_once_failed(seed):
+    assert failure(seed) is None
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [4, 5, 24, 42, 56, 59])
 def test_random_problems_reach_in_float32_what_they_reach_in_float64(seed):

@@ -51,21 +51,32 @@ def test_a_kernel_in_two_sums_is_refused_if_the_second_becomes_a_model():
     assert "temporal.parts.0.lengthscale_unconstrained" in dict(model.named_parameters())
 
 
-def test_a_model_that_was_never_called_can_be_made_again():
-    """A cell of a notebook that is run again before training: the kernel goes to the new model."""
+def test_a_kernel_of_a_model_that_was_never_called_is_refused():
     kernel = Matern32() + White(0.1)
-    old = make(kernel)
-    guide = AutoOpperArchambeau(old)
-    new = make(kernel)
-    torch.manual_seed(0)
-    fresh = make(Matern32() + White(0.1))
-    torch.manual_seed(0)
-    assert bound(make(kernel)) == pytest.approx(bound(fresh), rel=1e-9)
-    for lost in (old, new):
-        with pytest.raises(ValueError, match=r"this model has lost its kernel Matern32\(.*Create new kernels for each"):
-            lost(DATA)
-    with pytest.raises(ValueError, match="lost its kernel"):
-        fit(old, guide, DATA, num_steps=1)
+    model = make(kernel)
+    for other in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)):
+        for part in (other.temporal, other.temporal[0]):
+            with pytest.raises(ValueError, match=r"temporal is or contains Matern32.*part of another model already"):
+                make(part)
+        with pytest.raises(ValueError, match=r"mapping is or contains ARDRBF.*part of another model already"):
+            make(mapping=other.mapping)
+    fit(model, AutoOpperArchambeau(model), DATA, num_steps=1)
+
+
+def test_a_model_that_could_not_be_made_leaves_its_kernel_free():
+    kernel = Matern32() + White(0.1)
+    for wrong in ({"noise": 0.1, "jitter": -1.0}, {"noise": -1.0}):
+        with pytest.raises(ValueError, match="must be") as error:
+            VGPDS(kernel, ARDRBF(), torch.zeros(3, 2), output_mean=torch.zeros(2), **wrong)
+    assert bound(make(kernel)) < 0.0
+    assert error.traceback  # exists until here
+
+
+def test_a_kernel_that_was_given_to_a_second_model_by_assignment_is_an_error():
+    first, second = make(Matern32()), make(Matern32())
+    second.temporal = first.temporal
+    with pytest.raises(ValueError, match=r"this model has lost its kernel Matern32\(.*Create new kernels for each"):
+        first(DATA)
 
 
 def test_a_kernel_is_free_again_when_its_model_is_gone():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of groups of outputs: Cholesky factors and eigenvalues against dense algebra, and rounding errors."""
 
+import numpy as np
 import pytest
 import torch
 from problems import terms_of
@@ -108,26 +109,91 @@ def test_a_slack_below_zero_counts_as_zero_and_has_no_gradient():
             )
 
 
-def test_rounding_errors_need_eigenvalues():
-    """Ψ2 cannot have negative eigenvalues, except by rounding; those directions are removed."""
-    psi0, v, psi2, factor, beta = (x.detach() for x in _problem(2, 5, 1, 1))
-    K, count = factor @ factor.mT, torch.ones(2, 1)
-    psi2[0] -= (0.5 / beta[0] + torch.linalg.eigvalsh(whiten(factor, psi2[0])).min()) * K
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rounding_errors_need_eigenvalues(monkeypatch, compiled, closed):
+    """Ψ2 cannot have negative eigenvalues, except by rounding; of those directions the fit is kept."""
+    monkeypatch.setattr(group_terms.native_inducing, "is_compiled", lambda *tensors: compiled)
+    inputs, count = _problem(2, 5, 1, 1), torch.ones(2, 1)
+    with torch.no_grad():
+        psi0, v, psi2, factor, beta = inputs
+        K = factor @ factor.mT
+        psi2[0] -= (0.5 / beta[0] + torch.linalg.eigvalsh(whiten(factor, psi2[0])).min()) * K
+        psi0[0] *= 0.0 if closed else 1.0
+        e, u = torch.linalg.eigh(whiten(factor, psi2[0]))
+        x = torch.linalg.solve_triangular(factor.mT, u, upper=True)
+        least = -3.0 * e[0]
+        back = torch.linalg.inv(x)
+        more = back.mT @ (torch.maximum(e, least) - e).diag() @ back  # makes all eigenvalues at least that
+        x = x[:, e > least]
+        assert 0 < x.shape[1] < 5
     assert cholesky_terms(psi0, v, psi2, factor, beta.squeeze(-1), count.squeeze(-1), _unchecked) is None
     found = terms_of(bound._group_terms)(psi0, v, psi2, factor, beta, count, _unchecked)
     assert found == eigen_terms(psi0, v, psi2, factor, beta, count, _unchecked)
-    e, u = torch.linalg.eigh(whiten(factor, psi2[0]))
-    x = torch.linalg.solve_triangular(factor.mT, u[:, e > -3.0 * e[0]], upper=True)  # fewer inducing variables
-    rest = eigen_terms(psi0[1:], v[1:], psi2[1:], factor, beta[1:], count[1:], _unchecked)
-    kept = _dense(
-        psi0[:1],
-        (x.mT @ v[0]).unsqueeze(0),
-        (x.mT @ psi2[0] @ x).unsqueeze(0),
-        torch.eye(x.shape[1]).to(x),
-        beta[:1],
-        count[:1],
-    )
-    assert torch.isclose(found, rest + kept, rtol=1e-12)
+    K, rate = factor @ factor.mT, beta[0, 0]
+    fit = 0.5 * rate.square() * (v[0] * torch.linalg.solve(K + rate * (psi2[0] + more), v[0])).sum()
+    inner, inner_K = x.mT @ psi2[0] @ x, x.mT @ K @ x
+    slack = psi0[0] - torch.linalg.solve(inner_K, inner).trace()
+    log_det = torch.logdet(inner_K + rate * inner) - torch.logdet(inner_K)
+    expected = fit - 0.5 * (log_det + rate * slack.clamp_min(0.0))
+    _compare(found, expected + _dense(psi0[1:], v[1:], psi2[1:], factor, beta[1:], count[1:]), inputs)
+
+
+def _exact(psi0: Tensor, v: Tensor, psi2: np.ndarray, K: Tensor, beta: Tensor) -> float:
+    """:func:`_dense` for one group and a β for each column, in longer numbers."""
+
+    def factor(matrix: np.ndarray) -> np.ndarray:
+        lower = np.zeros_like(matrix)
+        for j in range(len(matrix)):
+            lower[j, j] = np.sqrt(matrix[j, j] - (lower[j, :j] ** 2).sum())
+            lower[j + 1 :, j] = (matrix[j + 1 :, j] - lower[j + 1 :, :j] @ lower[j, :j]) / lower[j, j]
+        return lower
+
+    def solve(lower: np.ndarray, x: np.ndarray) -> np.ndarray:
+        x = x.copy()
+        for i in range(len(x)):
+            x[i] = (x[i] - lower[i, :i] @ x[:i]) / lower[i, i]
+        return x
+
+    long = [x.numpy().astype(np.longdouble) for x in (K, v[0], beta.expand(1, v.shape[-1])[0])]
+    L, total = factor(long[0]), np.longdouble(0.0)
+    slack = float(psi0) - np.trace(solve(L, solve(L, psi2).T))
+    for column, rate in zip(long[1].T, long[2], strict=True):
+        LB = factor(long[0] + rate * psi2)
+        total += 0.5 * rate**2 * (solve(LB, column) ** 2).sum() - np.log(LB.diagonal() / L.diagonal()).sum()
+        total -= 0.5 * rate * slack
+    return float(total)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="long numbers are not longer here")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rates", [1, 6])
+def test_eigenvalues_lost_in_rounding_errors_cost_little(monkeypatch, rates, compiled):
+    """With more inducing inputs than a smooth mapping needs, small directions still hold part of the fit."""
+    monkeypatch.setattr(group_terms.native_inducing, "is_compiled", lambda *tensors: compiled)
+    torch.manual_seed(0)
+    n, size, weight, variance = 120, 30, 0.33, 5.0
+    x, s, z = 2.0 * torch.randn(n).double(), 0.01 * torch.rand(n).double(), torch.linspace(-5, 5, size).double()
+    y = torch.sin(x[:, None] * torch.linspace(0.5, 3.0, 6).double()) * 5.0
+    K = variance * torch.exp(-0.5 * weight * (z[:, None] - z).square())
+    K += 1e-8 * variance * torch.eye(size)
+    psi1 = variance * torch.exp(-0.5 * weight * (x[:, None] - z).square() / (1 + weight * s[:, None]))
+    v = ((psi1 / (1 + weight * s[:, None]).sqrt()).mT @ y).unsqueeze(0)
+    long_x, long_s, long_z = (part.numpy().astype(np.longdouble) for part in (x, s, z))
+    apart = np.exp(-0.25 * weight * (long_z[:, None] - long_z) ** 2) * variance**2
+    middle, wide = (long_z[:, None] + long_z) / 2, 1 + 2 * weight * long_s[:, None, None]
+    psi2 = (apart * np.exp(-weight * (long_x[:, None, None] - middle) ** 2 / wide) / np.sqrt(wide)).sum(0)
+    psi0, beta = torch.tensor([n * variance]).double(), torch.linspace(40.0, 60.0, rates).double().unsqueeze(0)
+    expected = _exact(psi0, v, psi2, K, beta)
+    digits = torch.linspace(-2e-15, 2e-15, size).double()  # the relative errors that sums of exponentials have
+    rounded = torch.from_numpy(psi2.astype(np.float64)) * (1.0 + digits[:, None] * digits.flip(0) / 2e-15)
+    rounded = 0.5 * (rounded + rounded.mT)
+    factor = torch.linalg.cholesky(K)
+    e = torch.linalg.eigvalsh(whiten(factor, rounded))
+    assert e[0] < -1e-6, "nothing is lost here"
+    count = torch.full((1, rates), 6.0 / rates).double()
+    found = float(eigen_terms(psi0, v, rounded.unsqueeze(0), factor, beta, count, _unchecked))
+    assert abs(found - expected) < 0.3  # without these directions it is 3
 
 
 def test_statistics_that_are_not_finite_are_an_error():

@@ -85,7 +85,7 @@ def test_errors(problem):
     with pytest.raises(ValueError, match="given has 2 outputs, but the model has 5"):
         post.forecast(few.index, given=few.to_numpy()[:, :2])
     with pytest.raises(ValueError, match="given has 1 rows, but t has 2 times"):
-        post.forecast(few.index, given=few[:1])
+        post.forecast(few.index, given=few.iloc[:1])
     with pytest.raises(ValueError, match="given must have columns of the training data, but it has 'sun'"):
         post.forecast(few.index, given=few.rename(columns={"wind": "sun"}))
     with pytest.raises(ValueError, match="t must increase"):

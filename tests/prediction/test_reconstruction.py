@@ -24,6 +24,7 @@ from pyro_vgpds import (
 )
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
+from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.reconstruction import Joint
 from pyro_vgpds.prediction.solution import Solution
@@ -209,6 +210,14 @@ def test_a_new_sequence_is_reconstructed(trained):
     assert bool((filled.variance[~hidden] == 0.0).all())
     torch.testing.assert_close(filled.mean[hidden], result.mean[hidden])
     torch.testing.assert_close(filled.log_prob(y[-1]), result.log_prob(torch.where(hidden, y[-1], torch.nan)))
+
+
+def test_huge_outputs_are_an_error_that_names_them(trained):
+    posterior, t, y = trained
+    huge = y[-1].clone()
+    huge[3, 2] = 1e300
+    with pytest.raises(NumericalError, match="outputs of y must be in the units of the training data, without huge"):
+        posterior.reconstruct(t[-1], huge)
 
 
 @pytest.mark.long
