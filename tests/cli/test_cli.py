@@ -385,6 +385,7 @@ def test_info(walks, film, plain, capsys):
     facts = json.loads(capsys.readouterr().out)
     seconds = facts["durations"]["Matern32.lengthscale"]
     assert len(seconds) == 3  # one for each latent dimension
+    assert facts["durations"]["Matern32.lengthscale (2)"] == facts["durations"]["Matern12.lengthscale"]  # slow path
     assert f"Matern32.lengthscale is {format_duration(seconds[0])}, " in text
     assert facts["data"]["sequences"] == {"walk": 16, "run": 16}
     assert facts["data"]["missing"] == 3

@@ -135,12 +135,13 @@ def test_the_header_says_what_it_is(tmp_path):
     assert header["format"] == files.FORMAT
     assert header["kind"] == "model"
     assert header["model"]["temporal"]["kind"] == "Sum"
-    smooth, white, _ = header["model"]["temporal"]["parts"]
+    smooth, level, _, white, _ = header["model"]["temporal"]["parts"]
     assert smooth["kind"] == "Product"
     assert smooth["parts"] == [
         {"kind": "Matern32", "parameters": {"variance": "fixed", "lengthscale": "learned"}},
         {"kind": "Cosine", "parameters": {"variance": "fixed", "period": "learned"}},
     ]
+    assert level == {"kind": "Matern12", "parameters": {"variance": "learned", "lengthscale": "fixed"}}
     assert white == {"kind": "White", "parameters": {"variance": "learned"}}
     assert header["model"]["least_noise"] == model.least_noise > 0.0
     assert header["versions"]["torch"] == torch.__version__
