@@ -16,6 +16,7 @@ from pyro_vgpds.evaluation.splits import Split, check_task, count_gaps, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT
+from pyro_vgpds.formatting import counted
 from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
@@ -23,7 +24,13 @@ __all__ = ["Problem"]
 _ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
+_LEAST = 3  # observed entries that each column needs before the origin of a forecast
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
+
+
+def _few_observed(split: Split) -> list[int]:
+    """The columns that have too few observations in the training data."""
+    return (split.train.output_counts[: split.train.num_base_outputs] < _LEAST).nonzero().flatten().tolist()
 
 
 @dataclass(frozen=True)
@@ -39,22 +46,33 @@ class Problem:
     def splits(self) -> list[Split]:
         """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast.
 
-        Forecasts have four origins, whose frames overlap if the data are too short for others: a further origin costs
-        little, since nothing is trained again, and a single one may be a quiet or a stormy time.
+        Forecasts have four origins, whose frames overlap if the data are too short for others: a single one may be a
+        quiet or a stormy time. Columns that begin late limit them.
         """
         first = self._part(0)
         if self.task != "forecast":
             return self._parts(first)
+        self._check_columns(first)
         width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
         for apart in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):  # that have no frame in common
             earliest = width * (apart - 1)
             skips = {round(earliest * k / (_ORIGINS - 1)) for k in range(1, _ORIGINS)} - {0}
             try:
                 earlier = [hold_out(self.data, self.task, horizon=width, skip=skip) for skip in sorted(skips)[::-1]]
-                return [*earlier, first]
             except ValueError:  # too short for an earlier origin
                 continue
+            return [*(part for part in earlier if not _few_observed(part)), first]
         return [first]
+
+    def _check_columns(self, last: Split) -> None:
+        """:raises ValueError: if a column has too few observations before the last origin of a forecast."""
+        if few := _few_observed(last):
+            names, held_out = self.data.base_columns, counted(max(len(t) for t in last.t), "frame")
+            raise ValueError(
+                f"column {few[0] if names is None else repr(names[few[0]])} of data has fewer than {_LEAST} observed "
+                f"entries before the last {held_out}, which are held out to compare forecasts. Pass a shorter horizon, "
+                "or drop the column."
+            )
 
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps; those of whole sequences differ in these sequences."""

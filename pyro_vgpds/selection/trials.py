@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.rivals import Rival, make_rival
+from pyro_vgpds.selection.rivals import make_rival
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
@@ -75,8 +75,8 @@ def name_of(candidate: Candidate) -> str:
 def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
-    :param splits: held-out parts. Other origins of a forecast need no training of their own: the first one knows
-        nothing of what they hide. For other tasks the candidate is trained again without each of them.
+    :param splits: held-out parts. The candidate is trained again for each of them, also for later origins of a
+        forecast: hyperparameters of fewer frames do not fit the new ones.
     :param seed: of the initial values.
     """
     start = process_time()
@@ -84,26 +84,13 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     if isinstance(candidate, str):
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
             rival = make_rival(candidate, train)
-            found = [split.predict(_for_split(rival, split)) for split in splits]
-        joined = _with_errors(HeldOut.join(found), rival, gap_length(splits))
-        return Trial(candidate, rival, TRAINED, joined, process_time() - start)
+            others = [split.predict(make_rival(candidate, split.train, rival.variance)) for split in splits[1:]]
+            found = HeldOut.join([splits[0].predict(rival), *others])
+        return Trial(candidate, rival, TRAINED, _with_errors(found, rival, gap_length(splits)), process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
-    ready = apply_settings(posterior, settings)
-    found = [first]
-    for split in splits[1:]:
-        if split.task == "forecast":
-            found.append(split.predict(ready.condition(split.train, list(split.kept))))
-        else:
-            found.append(split.predict(apply_settings(_fit(candidate, split.train, seed), settings)))
-    return Trial(candidate, posterior, settings, HeldOut.join(found), process_time() - start)
-
-
-def _for_split(rival: BaselinePosterior, split: Split) -> BaselinePosterior:
-    """A baseline for a split, trained again if it knows what the split hides."""
-    if split.task == "forecast" or split.train is rival.data:
-        return rival.condition(split.train)
-    return make_rival(cast("Rival", rival.imputer).name, split.train, rival.variance)
+    others = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in splits[1:]]
+    return Trial(candidate, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -113,7 +100,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     """
     if isinstance(trial.candidate, str):
         return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs, gap_length([split])))
-    if len(split.kept) < data.num_sequences:  # whole sequences are new: their paths need a start of their own
+    # new frames at the ends of sequences, or new sequences, need a start of their own
+    if split.task == "forecast" or len(split.kept) < data.num_sequences:
         posterior = _fit(trial.candidate, data, seed)
     else:
         posterior = continue_training(cast("Posterior", trial.predictor), data, num_steps=_STEPS)

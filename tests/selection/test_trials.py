@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One candidate: what its predictions of held-out data and of all data are trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Sequences, auto
+from pyro_vgpds.datasets import make_sequences
+from pyro_vgpds.selection import Configuration
+from pyro_vgpds.selection.problem import Problem
+from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.trials import finish, try_out
+
+MODEL = Configuration("small", latent_dim=2, num_inducing=8, num_steps=8)
+
+
+def make_data() -> Sequences:
+    return make_sequences(num_sequences=2, num_outputs=4, length=(36, 40), seed=5).sequences()
+
+
+def make_walk(begins: int, columns: list[str] | None = None) -> Sequences:
+    """Random walks, of which the third is observed from a frame on."""
+    y = np.random.default_rng(0).normal(size=(60, 4)).cumsum(0)
+    y[:begins, 2] = np.nan
+    return Sequences(np.arange(60.0), y, columns=columns)
+
+
+def test_a_model_is_trained_for_each_origin_of_a_forecast():
+    splits = Problem(make_data(), "forecast", 4, 0).splits
+    found = try_out(MODEL, splits, seed=1).found
+    assert len(splits) > 1
+    expected = torch.cat([split.predict(MODEL.fit(split.train, 1)).mean for split in splits])
+    assert torch.equal(found.mean, expected)
+
+
+def test_a_model_of_a_forecast_is_trained_anew_on_all_data():
+    data = make_data()
+    splits = Problem(data, "forecast", 4, 0).splits
+    found = finish(try_out(MODEL, splits, seed=1), splits[0], data, seed=1)
+    t = torch.linspace(2.6, 2.9, 4, dtype=torch.float64)
+    assert torch.equal(found.forecast(t, 0).mean, MODEL.fit(data, 1).forecast(t, 0).mean)
+
+
+@pytest.mark.parametrize("task", ["forecast", "impute"])
+def test_a_baseline_is_trained_for_each_part(task):
+    name, splits = "linear dynamical system", Problem(make_data(), task, None, 0).splits
+    expected = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
+    assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
+
+
+def test_a_column_that_begins_late_limits_the_origins():
+    data = make_walk(begins=46)
+    assert [len(split.train.times.t) for split in Problem(data, "forecast", 8, 0).splits] == [49, 52]
+    ahead = auto(data, "forecast", candidates=[], baselines=["last value"], horizon=8).forecast([60.0, 61.0])
+    assert torch.equal(ahead.mean, data.y[-1].expand(2, -1))
+
+
+def test_a_column_that_begins_too_late_is_named():
+    with pytest.raises(ValueError, match=r"column 2 of data has fewer than 3 observed entries before the last 8"):
+        auto(make_walk(begins=50), "forecast", candidates=[], baselines=["last value"], horizon=8)
+    with pytest.raises(ValueError, match=r"column 'c' of data .* Pass a shorter horizon, or drop the column\."):
+        auto(make_walk(begins=57, columns=list("abcd")), "forecast", candidates=[], baselines=["last value"], horizon=8)
