@@ -246,6 +246,10 @@ CSV = {
         "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",
         "outputs 1 ('b') of data have values so large that their variance is not a finite number in torch.float64. Use",
     ),
+    "tiny.csv": (
+        "t,a,b\n0,1,1e-200\n1,2,-1e-200\n2,1,\n",
+        "outputs 1 ('b') of data differ by so little that their variance is zero in torch.float64. Use another unit.",
+    ),
     "zones.csv": (
         "t,a\n2024-01-01T00:00Z,1\n2024-01-01T01:00Z,2\n2024-01-01T02:00,1\n",
         "line 4, column 't': '2024-01-01T02:00' has no time zone, unlike the first, '2024-01-01T00:00Z'.",
