@@ -79,7 +79,8 @@ def calibrate_intervals(
     predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
     few gaps tell the size of errors only roughly: the widths are larger by as much as the quantiles of Student's
     t-distribution are larger than those of the Gaussian, with the effective number of errors as degrees of freedom.
-    Outputs without any error, such as constant ones, do not count: they say nothing about the others.
+    Outputs without any error, such as constant ones, do not count: they say nothing about the others. If no output has
+    an error, one gap with an error of the predicted size is assumed.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
@@ -104,26 +105,28 @@ def calibrate_intervals(
     check_tensor("group", group, 1, optional=True)
     if group is not None and group.shape != (held_out if checked is None else checked).truth.shape:
         raise ValueError(f"group must be (n,), one number for each entry, but its shape is {tuple(group.shape)}.")
-    counts = _counts(held_out)
-    factor = _factors(held_out.take(counts), num_outputs, _PSEUDO * gap_length)
+    counts, n = _counts(held_out), len(held_out.truth)
+    if bool(counts.any()):
+        factor = _factors(held_out.take(counts), num_outputs, _PSEUDO * gap_length)
+    else:  # as if one more gap had an error of the predicted size
+        factor = torch.full((num_outputs,), (1.0 + n / gap_length) ** -0.5, dtype=torch.float64)
     if checked is None:
         z = _relative_errors(held_out) / factor[held_out.output.cpu()]
     else:
         z, counts = _relative_errors(checked), _counts(checked)
     z = z[counts]
     widths = torch.tensor(_quantiles(z), dtype=torch.float64)
-    return Calibration(
-        factor, widths if group is None else widths * _widening(_effective_count(z, group.cpu()[counts]))
-    )
+    if group is not None and len(z):
+        widths = widths * _widening(_effective_count(z, group.cpu()[counts]))
+    return Calibration(factor, widths)
 
 
 def _counts(held_out: HeldOut) -> Tensor:
-    """A mask (n,) of the outputs that have an error; of all outputs if none has."""
+    """A mask (n,) of the outputs that have an error."""
     relative, size = _EXACT
     output, rounding = held_out.output.cpu(), size * held_out.truth.abs().to("cpu", torch.float64)
     error = (held_out.mean - held_out.truth).abs().to("cpu", torch.float64)
-    wrong = output[(_relative_errors(held_out) > relative) & (error > rounding)]
-    return torch.isin(output, wrong) if len(wrong) else torch.ones_like(output, dtype=torch.bool)
+    return torch.isin(output, output[(_relative_errors(held_out) > relative) & (error > rounding)])
 
 
 def _effective_count(z: Tensor, group: Tensor) -> float:
@@ -188,7 +191,6 @@ def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
     order = z2.argsort()
     order = order[output[order].argsort(stable=True)]  # by output, then by size
     middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
-    errors = z2[z2 > _EXACT[0] ** 2]
-    least = (errors if len(errors) else z2).median().clamp_min(1e-12)
+    least = z2[z2 > _EXACT[0] ** 2].median()
     median = torch.where(count >= _PSEUDO, torch.maximum(z2[order][middle], least), least)
     return 100.0 * median[output]

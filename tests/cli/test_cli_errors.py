@@ -245,7 +245,7 @@ CSV = {
         "# of 2024\nt,a\n0,1\n1,2\n",
         "the first line has 1 cells, but all others have 2. The first line must be the names of the columns: delete",
     ),
-    "timeless.csv": ("a\n1\n2\n", "its columns are a. Cells are separated by commas, semicolons or tabs. If the file has"),
+    "lonely.csv": ("a\n1\n2\n", "its columns are a. Cells are separated by commas, semicolons or tabs. If the file"),
     "index.csv": ("t,a,run\n0,1,1_1\n1,2,1_2\n", "line 2, column 'run': '1_1' is not a number."),
     "huge.csv": (
         "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",

@@ -159,6 +159,16 @@ def test_an_output_that_rarely_changes_has_intervals_of_the_size_of_its_errors()
     assert 0.1 * calibration.factor.item() == pytest.approx(0.2**0.5)
 
 
+@pytest.mark.parametrize("n", [12, 400])
+def test_without_any_error_intervals_shrink_with_the_number_of_gaps_only(n):
+    zeros = torch.zeros(n)
+    held_out = make_held_out(zeros, torch.ones(n), zeros.long())
+    for checked in (None, held_out):
+        calibration = calibrate_intervals(held_out, 2, checked, gap_length=3.0, group=zeros.long())
+        assert calibration.factor.tolist() == pytest.approx([(1.0 + n / 3.0) ** -0.5] * 2)
+        torch.testing.assert_close(calibration.widths, Calibration.none(2).widths)
+
+
 def test_without_calibration_intervals_are_gaussian():
     calibration = Calibration.none(3)
     assert torch.equal(calibration.factor, torch.ones(3).double())
