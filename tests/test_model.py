@@ -291,6 +291,17 @@ def test_sizes_that_do_not_fit(options, message):
         VGPDS.from_data(make_data(), **options)
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float64, 1e-180), (torch.float32, 1e-25)])
+def test_outputs_whose_variance_underflows_are_named(dtype, unit):
+    y = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y[:, 1] *= unit
+    with pytest.raises(ValueError, match=r"outputs 1 of data differ by so little that their variance is zero in torch"):
+        VGPDS.from_data(Sequences(torch.arange(9.0), y, dtype=dtype))
+    for constant in (0.0, unit):  # constants may be as small as they like
+        y[:, 1] = constant
+        VGPDS.from_data(Sequences(torch.arange(9.0), y, dtype=dtype))
+
+
 def test_data_that_cannot_be_trained_on():
     t, y = np.arange(4.0), np.random.default_rng(0).standard_normal((4, 3))
     unseen = y.copy()

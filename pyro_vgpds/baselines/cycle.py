@@ -18,6 +18,7 @@ from pyro_vgpds.types import DataLike
 __all__ = ["estimate_period", "repeat_cycle"]
 
 _COMPONENTS = 20  # number of principal components in the search for a period
+_SHIFTS = 10  # number of shifts for each frame, at most: with huge gaps, a sequence is much longer than its frames
 _NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fraction of the median's excess
 
 
@@ -77,8 +78,9 @@ def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float
     """Estimate the period of the data: the shortest shift in time at which they repeat.
 
     The mean squared difference between the leading principal components and their shifted copy is computed for shifts
-    up to half the longest sequence. The result is the first local minimum that is about as low as the lowest, refined
-    by a parabola. Frames with less than half of the outputs observed are ignored.
+    up to half the longest sequence, but at most for ten shifts a frame and a thousand more. The result is the first
+    local minimum that is about as low as the lowest, refined by a parabola. Frames with less than half of the outputs
+    observed are ignored.
 
     Arguments as in :func:`repeat_cycle`.
 
@@ -105,7 +107,8 @@ def _estimate(gaps: Gaps) -> float:
     step = float(torch.cat([times.diff() for times, _ in parts]).median())
     span = max(float(times[-1] - times[0]) for times, _ in parts)
     points = _components(torch.cat([lines for _, lines in parts])).split([len(times) for times, _ in parts])
-    shifts = torch.arange(1.0, max(1.0, span / (2 * step)) + 1.0, dtype=torch.float64) * step
+    most = min(span / (2 * step), 1000.0 + _SHIFTS * max(len(times) for times, _ in parts))
+    shifts = torch.arange(1.0, max(1.0, most) + 1.0, dtype=torch.float64) * step
     mismatch = torch.stack(
         [_mismatch([(times, x) for (times, _), x in zip(parts, points, strict=True)], float(s)) for s in shifts]
     )

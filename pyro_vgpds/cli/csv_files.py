@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import has_zone, is_date, parse_times
+from pyro_vgpds.cli.dates import has_zone, is_date, parse_times, with_hyphens
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
 from pyro_vgpds.data.stamps import OutOfRangeError
@@ -40,7 +40,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     if not outputs:
         raise CommandError(
             f"{path} has no column of outputs besides time and sequence; its columns are {listed(header)}. Cells are "
-            "separated by commas, semicolons or tabs."
+            "separated by commas, semicolons or tabs. If the file has no times, pass --no-time."
         )
     if layout.columns is not None:
         among = [header[i] for i in outputs]
@@ -108,6 +108,12 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         rows, lines = rows[1:], lines[1:]
     if not rows:
         raise CommandError(f"{path} has a header but no rows.")
+    widths = {len(row) for row in rows}
+    if len(widths) == 1 and widths != {len(header)}:
+        raise CommandError(
+            f"{path}: the first line has {len(header)} cells, but all others have {len(rows[0])}. The first line must "
+            "be the names of the columns: delete lines before it."
+        )
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
             raise CommandError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)} columns.")
@@ -171,7 +177,7 @@ def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) ->
 
 def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
     try:
-        times = parse_times(cells)
+        times = parse_times(with_hyphens(cells))
     except OutOfRangeError as error:
         message, i = error.args
         raise CommandError(f"{path}, line {lines[i]}, column {name!r}: {message}.") from None

@@ -13,12 +13,16 @@ from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.formatting import is_number, to_number
 
-__all__ = ["has_zone", "is_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to"]
+__all__ = [
+    "has_zone", "is_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to",
+    "with_hyphens",
+]  # fmt: skip
 
 _DATE = re.compile(
     r"(?:(?P<day>\d{4}-\d\d(?:-\d\d)?)|(?P<dotted>\d\d?\.\d\d?\.\d{4}))"
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
+_COMPACT = re.compile(r"((?:19|20)\d\d)([01]\d)([0-3]\d)")
 _MOST = 10_000_000  # times in a range; more is a typing error
 
 
@@ -53,6 +57,17 @@ def is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def with_hyphens(cells: Sequence[str]) -> Sequence[str]:
+    """Dates such as 20240131 as 2024-01-31; the cells as they are if one of them is something else.
+
+    As numbers, the day after 20240131 would be 20240132, and a month would be as long as 70 days.
+    """
+    if not all(map(_COMPACT.fullmatch, cells)):
+        return cells
+    dates = [_COMPACT.sub(r"\1-\2-\3", cell) for cell in cells]
+    return dates if all(map(is_date, dates)) else cells
 
 
 def has_zone(text: str) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = ["split_frame"]
+
+_TIME_NAMES = ("time", "t", "date", "datetime", "timestamp", "year")
 
 
 def split_frame(
@@ -42,6 +45,8 @@ def split_frame(
         raise ValueError(f"sequence={sequence!r} is missing in some rows; fill or drop them.")
     _check_times(frame, time)
     _check_numbers(frame, (time, sequence))
+    if time is None and type(frame.index).__name__ == "RangeIndex":
+        _warn_of_times(frame)
     groups = (
         [("", frame)] if sequence is None else [(str(name), part) for name, part in frame.groupby(sequence, sort=False)]
     )
@@ -75,6 +80,17 @@ def _check_times(frame: pandas.DataFrame, time: str | None) -> None:
             f"{place} = pandas.to_datetime({place}{day})."
         )
     raise TypeError(f"{what} is text such as {first!r}, but must be numbers or dates. {how}")
+
+
+def _warn_of_times(frame: pandas.DataFrame) -> None:
+    """Warn if a column looks like the times, although the row numbers are taken for them."""
+    for name in frame.columns:
+        if str(name).lower() in _TIME_NAMES and len(frame) > 1 and frame[name].is_monotonic_increasing:
+            warnings.warn(
+                f"column {name!r} of frame is an output, and the row numbers are the times. If the column has the "
+                f"times, pass time={name!r}.",
+                stacklevel=4,
+            )
 
 
 def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None]) -> None:

@@ -23,6 +23,7 @@ from pyro_vgpds.types import PathLike
 __all__ = ["table_suffixes", "write_arrays", "write_table"]
 
 DEFAULT_FPS = 12.0
+_ALIKE = 1e5  # size of numbers relative to their differences above which ten digits are too few
 
 
 def table_suffixes(frame_shape: tuple[int, int] | None = None) -> tuple[str, ...]:
@@ -167,10 +168,30 @@ def _write_csv(
     if interval is not None:
         blocks += interval
         header = [f"{name}{end}" for name in names for end in ("", " lower", " upper")]
-    table = np.stack(blocks, -1).reshape(len(y), -1)  # each output followed by its own interval
+    table = np.stack(blocks, -1)  # each output followed by its own interval
     first = ["time"] if sequence is None else ["sequence", "time"]
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*first, *header])
+    writers = [_exact if exact else _short for exact in _are_alike(table) for _ in blocks]
     for row, time in enumerate(t):
         start = [time] if sequence is None else [sequence[row], time]
-        writer.writerow([*start, *(f"{value:.10g}" for value in table[row])])
+        numbers = table[row].ravel().tolist()
+        writer.writerow([*start, *(write(value) for write, value in zip(writers, numbers, strict=True))])
+
+
+def _are_alike(table: np.ndarray) -> list[bool]:
+    """Whether ten digits would not tell the numbers of an output (N, D, K) apart, for each of D."""
+    if table.dtype != np.float64:  # float32 has fewer digits
+        return [False] * table.shape[1]
+    most, least = (np.asarray(extreme.reduce(table, axis=(0, 2), initial=np.nan)) for extreme in (np.fmax, np.fmin))
+    alike: list[bool] = (np.maximum(most, -least) > _ALIKE * (most - least)).tolist()
+    return alike
+
+
+def _short(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _exact(value: float) -> str:
+    short = _short(value)
+    return short if float(short) == value else repr(value)

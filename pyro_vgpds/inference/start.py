@@ -224,6 +224,11 @@ def check_start(data: Sequences, sizes: Sizes) -> None:
             f"outputs {_some(huge, data.columns)} of data have values so large that their variance is not a finite "
             f"number in {data.dtype}. Use another unit, or correct the values."
         )
+    if tiny := _underflows(data):
+        raise ValueError(
+            f"outputs {_some(tiny, data.columns)} of data differ by so little that their variance is zero in "
+            f"{data.dtype}. Use another unit."
+        )
     constant = (data.output_variances <= _rounding(data)).nonzero().flatten().tolist()
     if n > 1 and len(constant) == d:
         raise ValueError("nothing in data varies: every output has the same value in all its frames.")
@@ -234,6 +239,14 @@ def check_start(data: Sequences, sizes: Sizes) -> None:
         raise ValueError(f"static_dim must be a whole number from 0 to latent_dim - 1, but got {static_dim!r}.")
     if static_dim >= max(1, sequences):
         raise ValueError(f"static_dim={static_dim} needs more than {static_dim} sequences, but data has {sequences}.")
+
+
+def _underflows(data: Sequences) -> list[int]:
+    """The outputs that vary, but whose variance is too small for a number of full precision."""
+    least = torch.finfo(data.dtype).tiny
+    small = (data.output_variances < least) & (data.output_means.abs() < math.sqrt(least))
+    parts = ((i, data.read(i, i + 1)) for i in small.nonzero().flatten().tolist())
+    return [i for i, part in parts if len(part[torch.isfinite(part)].unique()) > 1]
 
 
 def _rounding(data: Sequences) -> Tensor:

@@ -124,14 +124,15 @@ INLINE void NAME(exponentials)(const problem *P, long n, long m, int clamp, cons
 }
 
 // target[e] = initial[e] + sum_u value[u] source[row[u]][e] for `vectors` (constant after inlining) of lanes; initial may
-// be target, and the rows of source are `step` apart
+// be target, and the rows of source are `step` apart. Initial numbers come last: of many rows they are much larger than
+// each term, so that every addition to them would lose digits.
 INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *row,
                           const double *value, const double *source, long step) {
     vec total[WIDTH / LANES];
-    for (int v = 0; v < vectors; v++) total[v] = load(initial + v * LANES);
+    for (int v = 0; v < vectors; v++) total[v] = splat(0);
     for (long u = 0; u < count; u++)
         for (int v = 0; v < vectors; v++) total[v] += value[u] * load(source + row[u] * step + v * LANES);
-    for (int v = 0; v < vectors; v++) store(target + v * LANES, total[v]);
+    for (int v = 0; v < vectors; v++) store(target + v * LANES, load(initial + v * LANES) + total[v]);
 }
 
 // The same for `lists` lists of `length` places, of which counts[l] are used: target[l] = initial[l] + sum_u value[l][u]

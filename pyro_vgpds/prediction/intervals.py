@@ -19,6 +19,7 @@ LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99
 _PSEUDO = 30.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
 _LEAST_COUNT = 10.0  # independent errors that any held-out part is taken to have
 _LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
+_EXACT = 1e-6, 1e-14  # errors in predicted standard deviations, and relative to the number, that are none
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def calibrate_intervals(
     predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
     few gaps tell the size of errors only roughly: the widths are larger by as much as the quantiles of Student's
     t-distribution are larger than those of the Gaussian, with the effective number of errors as degrees of freedom.
+    Outputs without any error, such as constant ones, do not count: they say nothing about the others. If no output has
+    an error, one gap with an error of the predicted size is assumed.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
@@ -102,10 +105,28 @@ def calibrate_intervals(
     check_tensor("group", group, 1, optional=True)
     if group is not None and group.shape != (held_out if checked is None else checked).truth.shape:
         raise ValueError(f"group must be (n,), one number for each entry, but its shape is {tuple(group.shape)}.")
-    factor = _factors(held_out, num_outputs, _PSEUDO * gap_length)
-    z = _relative_errors(held_out) / factor[held_out.output.cpu()] if checked is None else _relative_errors(checked)
+    counts, n = _counts(held_out), len(held_out.truth)
+    if bool(counts.any()):
+        factor = _factors(held_out.take(counts), num_outputs, _PSEUDO * gap_length)
+    else:  # as if one more gap had an error of the predicted size
+        factor = torch.full((num_outputs,), (1.0 + n / gap_length) ** -0.5, dtype=torch.float64)
+    if checked is None:
+        z = _relative_errors(held_out) / factor[held_out.output.cpu()]
+    else:
+        z, counts = _relative_errors(checked), _counts(checked)
+    z = z[counts]
     widths = torch.tensor(_quantiles(z), dtype=torch.float64)
-    return Calibration(factor, widths if group is None else widths * _widening(_effective_count(z, group.cpu())))
+    if group is not None and len(z):
+        widths = widths * _widening(_effective_count(z, group.cpu()[counts]))
+    return Calibration(factor, widths)
+
+
+def _counts(held_out: HeldOut) -> Tensor:
+    """A mask (n,) of the outputs that have an error."""
+    relative, size = _EXACT
+    output, rounding = held_out.output.cpu(), size * held_out.truth.abs().to("cpu", torch.float64)
+    error = (held_out.mean - held_out.truth).abs().to("cpu", torch.float64)
+    return torch.isin(output, output[(_relative_errors(held_out) > relative) & (error > rounding)])
 
 
 def _effective_count(z: Tensor, group: Tensor) -> float:
@@ -165,10 +186,11 @@ def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
     """Squared errors are cut here for the factors: a few huge ones must not decide the width of all intervals.
 
     The limit of an output is far above its median, or above that of all outputs if its own is smaller or unknown.
+    Errors of zero do not count: steps and counts have many of them, so that the median may be zero.
     """
     order = z2.argsort()
     order = order[output[order].argsort(stable=True)]  # by output, then by size
     middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
-    least = z2.median().clamp_min(1e-12)
+    least = z2[z2 > _EXACT[0] ** 2].median()
     median = torch.where(count >= _PSEUDO, torch.maximum(z2[order][middle], least), least)
     return 100.0 * median[output]

@@ -15,6 +15,7 @@ from pyro_vgpds.evaluation.splits import HeldOut
 __all__ = ["combine", "relative_errors", "simplex_minimum", "stack"]
 
 _SWEEPS = 200  # at most, over all pairs of members
+_CLOSE = 1e-6  # change of weights in a sweep that ends them
 _LEAST = 0.05  # smaller weights become zero: each member costs time
 _PSEUDO = 200.0  # held-out gaps that the average of all outputs counts for
 _EQUAL = 20.0  # the larger, the more held-out gaps are needed for weights that differ much
@@ -87,6 +88,8 @@ def simplex_minimum(gram: Tensor) -> Tensor:
     Exact moves need no step size, which would have to suit errors of very different sizes.
     """
     k = gram.shape[-1]
+    if len(gram) == 1:
+        return gram.new_tensor([_minimum_of_one(gram[0].tolist())])
     found = gram.new_full(gram.shape[:-1], 1.0 / k)
     left = torch.arange(len(gram))  # outputs whose weights still move
     g = gram.permute(1, 2, 0).contiguous()  # (k, k, D)
@@ -101,11 +104,31 @@ def simplex_minimum(gram: Tensor) -> Tensor:
             weights[j] -= move
             slope += move * (g[i] - g[j])
         found[left] = weights.mT
-        moved = (weights - before).abs().amax(0) > 1e-6
+        moved = (weights - before).abs().amax(0) > _CLOSE
         if not bool(moved.any()):
             break
         left, g = left[moved], g[:, :, moved]
     return found
+
+
+def _minimum_of_one(g: list[list[float]]) -> list[float]:
+    """The same for one matrix, with numbers of Python: operations of torch take twenty times as long."""
+    k = len(g)
+    weights = [1.0 / k] * k
+    for _ in range(_SWEEPS):
+        before = weights.copy()
+        slope = [math.fsum(a * b for a, b in zip(row, before, strict=True)) for row in g]
+        for i, j in itertools.combinations(range(k), 2):
+            size = g[i][i] + g[j][j]
+            curvature = max(size - 2.0 * g[i][j], 1e-12 * size, 1e-300)
+            move = min(max((slope[j] - slope[i]) / curvature, -weights[i]), weights[j])
+            if move:
+                weights[i] += move
+                weights[j] -= move
+                slope = [s + move * (a - b) for s, a, b in zip(slope, g[i], g[j], strict=True)]
+        if max(abs(a - b) for a, b in zip(weights, before, strict=True)) <= _CLOSE:
+            break
+    return weights
 
 
 def combine(members: Sequence[HeldOut], weights: Tensor) -> HeldOut:

@@ -178,6 +178,12 @@ def test_period_of_generated_data():
     assert baselines.estimate_period(gait.t, gait.y) == pytest.approx(1 / 1.4, rel=0.15)
 
 
+def test_a_period_is_found_on_both_sides_of_a_huge_gap():
+    t = np.arange(60.0)
+    t[30:] += 12e9  # as after a wrong date: a shift for every step would take all memory
+    assert baselines.estimate_period(t, np.sin(2 * np.pi * t / 12)[:, None]) == pytest.approx(12.0, abs=0.05)
+
+
 def test_period_refuses():
     t = np.arange(20.0)
     with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: pass period="):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pyro_vgpds.cli import fitting, main, predicting
-from pyro_vgpds.cli.dates import months_to, parse_date, parse_range, parse_step
+from pyro_vgpds.cli.dates import months_to, parse_date, parse_range, parse_step, with_hyphens
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.reading import read_table
@@ -241,10 +241,19 @@ CSV = {
         "0,1,2\n0.1,1.5,2.5\n0.2,3.5,1.0\n",
         "line 1: 0, 1, 2, … are the numbers of columns, or the first row of a file without names. Write names",
     ),
+    "comment.csv": (
+        "# of 2024\nt,a\n0,1\n1,2\n",
+        "the first line has 1 cells, but all others have 2. The first line must be the names of the columns: delete",
+    ),
+    "lonely.csv": ("a\n1\n2\n", "its columns are a. Cells are separated by commas, semicolons or tabs. If the file"),
     "index.csv": ("t,a,run\n0,1,1_1\n1,2,1_2\n", "line 2, column 'run': '1_1' is not a number."),
     "huge.csv": (
         "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",
         "outputs 1 ('b') of data have values so large that their variance is not a finite number in torch.float64. Use",
+    ),
+    "tiny.csv": (
+        "t,a,b\n0,1,1e-200\n1,2,-1e-200\n2,1,\n",
+        "outputs 1 ('b') of data differ by so little that their variance is zero in torch.float64. Use another unit.",
     ),
     "zones.csv": (
         "t,a\n2024-01-01T00:00Z,1\n2024-01-01T01:00Z,2\n2024-01-01T02:00,1\n",
@@ -607,6 +616,29 @@ def test_dates(text, date):
 def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
+
+
+@pytest.mark.parametrize(
+    ("cells", "written"),
+    [
+        (["20240131", "20240201"], ["2024-01-31", "2024-02-01"]),
+        (["20240131", "20240132"], None),  # numbers
+        (["20240131", "20240230"], None),
+        (["20240131", "2024.5"], None),
+        (["18991231"], None),
+    ],
+)
+def test_dates_without_hyphens(cells, written):
+    assert with_hyphens(cells) == (written or cells)
+
+
+def test_forecasts_after_dates_without_hyphens_are_dates(tmp_path, capsys):
+    file = tmp_path / "days.csv"
+    file.write_text("date,a,b\n" + "".join(f"202401{d:02d},{d % 5},{d % 3}\n" for d in range(20, 32)))
+    model = str(tmp_path / "days.safetensors")
+    assert main(["fit", str(file), "-o", model, "--quick", "--steps", "2", "-q"]) == 0
+    assert main(["forecast", model, "--horizon", "2"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "2024-02-01", "2024-02-02"]
 
 
 def test_ranges_and_steps():

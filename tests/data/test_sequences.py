@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -176,6 +177,18 @@ def test_dates_become_seconds():
         assert data.time_origin == np.datetime64("2024-01-01")
     data = Sequences([dates, dates + pd.Timedelta("1s")], [Y, Y])
     assert data.times.t[4] == 1.0
+
+
+def test_a_frame_whose_times_may_be_a_column_is_warned_of():
+    y = np.random.default_rng(0).standard_normal((4, 2))
+    frame = pd.DataFrame(y, columns=["a", "b"]).assign(Time=[0.0, 1.0, 2.5, 3.0])
+    with pytest.warns(UserWarning, match=r"column 'Time' of frame is an output, .* pass time='Time'") as caught:
+        assert Sequences.from_frame(frame).num_outputs == 3
+    assert caught[0].filename == __file__
+    for other in (frame.set_index("Time"), frame.assign(Time=[3.0, 1.0, 2.0, 0.0]), frame.set_index("a"), frame[:1]):
+        with suppress(ValueError):  # an index that does not increase
+            Sequences.from_frame(other)  # warnings are errors here
+    assert Sequences.from_frame(frame, time="Time").num_outputs == 2
 
 
 def test_frames():

@@ -53,6 +53,41 @@ def test_text_streams_have_no_intervals_if_not_asked_for(posterior):
     assert row.startswith("1.25,")
 
 
+def test_numbers_that_differ_in_late_digits_are_written_with_all_of_them():
+    t, y = (
+        np.arange(3.0),
+        np.array([[1e12 + 0.25, 5.0, 0.1, 1.0 / 3.0], [1e12 + 0.5, 5.0, 0.1, 2.0], [1e12, 5.0, 0.1, np.nan]]),
+    )
+    file = io.StringIO()
+    write_table(file, t, y, interval=(y - 0.125, y + 0.125))
+    rows = [line.split(",") for line in file.getvalue().splitlines()]
+    assert [row[1] for row in rows[1:]] == ["1000000000000.25", "1000000000000.5", "1e+12"]
+    assert rows[1][2:4] == ["1000000000000.125", "1000000000000.375"]
+    assert rows[1][4:] == [
+        "5",
+        "4.875",
+        "5.125",
+        "0.1",
+        "-0.025",
+        "0.225",
+        "0.3333333333",
+        "0.2083333333",
+        "0.4583333333",
+    ]
+    file = io.StringIO()
+    write_table(file, t, y)  # constant outputs without intervals
+    assert [line.split(",")[1:4] for line in file.getvalue().splitlines()[1:]] == [
+        ["1000000000000.25", "5", "0.1"], ["1000000000000.5", "5", "0.1"], ["1e+12", "5", "0.1"]
+    ]  # fmt: skip
+    for kind in (np.float32, np.int64, np.bool_):
+        file = io.StringIO()
+        write_table(file, t, np.ones((3, 1), kind))
+        assert file.getvalue().splitlines()[1:] == ["0,1", "1,1", "2,1"]
+    file = io.StringIO()
+    write_table(file, t[:0], y[:0])
+    assert file.getvalue() == "time,y0,y1,y2,y3\n"
+
+
 def test_dates():
     days = np.datetime64("2024-03-01", "ns") + np.arange(7) * np.timedelta64(1, "D")
     data = Sequences(days, make_data((7,)).y)

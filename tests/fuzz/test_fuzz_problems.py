@@ -14,7 +14,7 @@ def test_a_random_problem_trains_predicts_and_survives_a_file(seed):
     assert failure(seed, largest=60) is None
 
 
-@pytest.mark.parametrize("seed", [208, 3041])
+@pytest.mark.parametrize("seed", [208, 553, 598, 3041])
 def test_problems_that_once_failed(seed):
     assert failure(seed) is None
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -86,6 +87,23 @@ def test_underflow(scale):
     g = torch.ones_like(V)
     for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
         torch.testing.assert_close(grad, target, rtol=1e-8, atol=1e-290)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="long double is not longer here")
+@pytest.mark.parametrize("N", [250, 2500])
+@pytest.mark.parametrize("shares", [None, [0.95, 0.6, 0.4, 0.1]])
+def test_rounding_errors_do_not_grow_with_the_number_of_rows(N, shares):
+    # K_MM⁻¹ magnifies them up to 10⁸ times in the bound; additions one after the other to a long sum have 10 units
+    *x, _ = data(N, 12, 2, None)
+    shown = torch.rand(len(shares or [1]), N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = torch.ones_like(shown) if shares is None else (shown < torch.tensor(shares).unsqueeze(-1)).double()
+    a, r, mu, z = (part.numpy().astype(np.longdouble) for part in x)
+    middle = (z[:, None] + z) / 2
+    E = np.exp(a[:, None, None] - (r[:, None, None] * (mu[:, None, None] - middle) ** 2).sum(-1))
+    exact = np.tensordot(mask.numpy().astype(np.longdouble), E, axes=1)
+    found = native.forward(*x, None if shares is None else mask).numpy()
+    units = ((found - exact) / exact).astype(float) / np.finfo(float).eps
+    assert np.sqrt(np.square(units).mean((1, 2))).max() < 2.5
 
 
 def test_exp():

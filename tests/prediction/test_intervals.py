@@ -132,6 +132,43 @@ def test_errors_of_zero_and_variances_of_zero_are_allowed():
     assert calibration.factor.isfinite().all()
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-9])
+def test_constant_outputs_do_not_make_the_intervals_of_others_narrow(rounding):
+    generator = torch.Generator().manual_seed(0)
+    for n in (12, 400):  # below and above the number from which quantiles are taken
+        error = 2.0 * torch.randn(n, generator=generator)
+        zeros = torch.zeros(n, dtype=torch.long)
+        alone = calibrate_intervals(make_held_out(error, torch.ones(n), zeros), 1, group=torch.arange(n) // 4)
+        held_out = make_held_out(
+            torch.cat([error, torch.full((3 * n,), rounding)]), torch.ones(4 * n), torch.arange(4 * n) // n
+        )
+        several = calibrate_intervals(held_out, 4, group=torch.arange(4 * n) // 4)
+        assert several.factor[0].item() == pytest.approx(alone.factor[0].item())
+        torch.testing.assert_close(several.widths, alone.widths)
+        some = held_out.take(torch.arange(n))
+        widths = [calibrate_intervals(part, 4, part).widths for part in (held_out, some)]
+        torch.testing.assert_close(*widths)
+
+
+def test_an_output_that_rarely_changes_has_intervals_of_the_size_of_its_errors():
+    error = torch.zeros(40)
+    error[::5] = 1.0  # more than half of the errors are zero
+    calibration = calibrate_intervals(
+        make_held_out(error, torch.full((40,), 0.1), torch.zeros(40, dtype=torch.long)), 1
+    )
+    assert 0.1 * calibration.factor.item() == pytest.approx(0.2**0.5)
+
+
+@pytest.mark.parametrize("n", [12, 400])
+def test_without_any_error_intervals_shrink_with_the_number_of_gaps_only(n):
+    zeros = torch.zeros(n)
+    held_out = make_held_out(zeros, torch.ones(n), zeros.long())
+    for checked in (None, held_out):
+        calibration = calibrate_intervals(held_out, 2, checked, gap_length=3.0, group=zeros.long())
+        assert calibration.factor.tolist() == pytest.approx([(1.0 + n / 3.0) ** -0.5] * 2)
+        torch.testing.assert_close(calibration.widths, Calibration.none(2).widths)
+
+
 def test_without_calibration_intervals_are_gaussian():
     calibration = Calibration.none(3)
     assert torch.equal(calibration.factor, torch.ones(3).double())

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 
 from pyro_vgpds.evaluation import HeldOut
-from pyro_vgpds.prediction.weights import combine, stack
+from pyro_vgpds.prediction.weights import combine, simplex_minimum, stack
 
 
 def make_members(errors, output, truth=None):
@@ -50,6 +50,22 @@ def test_weights_minimise_the_error(size):
     torch.testing.assert_close(weights.sum(0), torch.ones(1).double())
     _, least = solve(errors.double())
     assert mean_square(errors, weights[:, 0]) <= 1.01 * least
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_matrix_has_the_weights_that_it_has_among_others(seed):
+    generator, members = torch.Generator().manual_seed(seed), 2 + seed
+    errors = torch.randn(12, members, generator=generator, dtype=torch.float64)
+    errors += 3.0 * torch.randn(12, 1, generator=generator, dtype=torch.float64)
+    twice = torch.cat([errors[:, 1:], errors[:, 1:2]], 1)  # the last two are the same, and share their weight somehow
+    grams = torch.stack([errors.mT @ errors, torch.zeros(members, members, dtype=torch.float64), twice.mT @ twice])
+    for i, (gram, weights) in enumerate(zip(grams, simplex_minimum(grams), strict=True)):
+        alone = simplex_minimum(gram.unsqueeze(0))[0]
+        torch.testing.assert_close(alone @ gram @ alone, weights @ gram @ weights)
+        assert float(alone.sum()) == pytest.approx(1.0)
+        assert float(alone.min()) >= 0.0
+        if i < 2:
+            torch.testing.assert_close(alone, weights)
 
 
 def test_two_members_against_a_grid():
