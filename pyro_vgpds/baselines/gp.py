@@ -10,7 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import RBF, Matern12, Matern32, Matern52
 from pyro_vgpds.kinds import check_flags

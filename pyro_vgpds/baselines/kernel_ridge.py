@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import patterns
 from pyro_vgpds.baselines.neighbours import is_list, read_frames
-from pyro_vgpds.baselines.regression import check_lags, windows
+from pyro_vgpds.baselines.regression import check_lags
 from pyro_vgpds.checks import check_choice
+from pyro_vgpds.data.filling import patterns, windows
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 

@@ -9,8 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, patterns
+from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.checks import check_count, check_not_negative, is_whole
+from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 

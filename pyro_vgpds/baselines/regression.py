@@ -8,20 +8,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, patterns
-from pyro_vgpds.baselines.simple import line_between
+from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.checks import check_number, is_whole
+from pyro_vgpds.data.filling import regress_windows
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_flags, check_list
 from pyro_vgpds.types import DataLike
 
-__all__ = ["check_lags", "ridge_regression", "windows"]
+__all__ = ["check_lags", "ridge_regression"]
 
 _LAGS: tuple[tuple[int, ...], ...] = ((-2, -1, 1, 2), (-1, 1), ())  # defaults: the first that is small enough
 _ENTRIES = 400  # entries of a window with the default lags
 _MOST = 2000  # entries of a window that are possible: matrices have this size
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-_SWEEPS = 5
 _HELD_OUT = 0.1  # fraction of the observed entries, if the missing entries are no model for held-out ones
 
 
@@ -75,7 +74,7 @@ def ridge_regression(
     scaled = (gaps.y - gaps.means) / spread
     if penalty is None:
         penalty = _choose(gaps, scaled, lags)
-    mean, variance = _em(gaps, scaled, gaps.seen, lags, penalty)
+    mean, variance = regress_windows(scaled, gaps.seen, gaps.t, gaps.rows, lags, penalty)
     filled = gaps.fill(mean * spread + gaps.means)
     return (filled, gaps.shape(variance * spread.square())) if return_variance else filled
 
@@ -87,16 +86,6 @@ def check_lags(lags: Sequence[int]) -> None:
         raise ValueError(f"lags must be distinct whole numbers other than 0, but got {tuple(lags)}.")
 
 
-def windows(parts: Sequence[Tensor], lags: Sequence[int]) -> Tensor:
-    """Each frame of sequences (n, D), followed by its neighbours: (N, D (1 + lags)), NaN beyond the ends."""
-    joined = []
-    for part in parts:
-        row = torch.arange(len(part)).unsqueeze(-1) + torch.tensor([0, *lags])
-        inside = ((row >= 0) & (row < len(part))).unsqueeze(-1)
-        joined.append(torch.where(inside, part[row.clamp(0, len(part) - 1)], torch.nan).flatten(1))
-    return torch.cat(joined)
-
-
 def _choose(gaps: Gaps, y: Tensor, lags: Sequence[int]) -> float:
     hidden = torch.cat([(~seen).roll(len(seen) // 2, 0) for _, _, _, seen in gaps.sequences()]) & gaps.seen
     if not bool(hidden.any()):
@@ -106,38 +95,8 @@ def _choose(gaps: Gaps, y: Tensor, lags: Sequence[int]) -> float:
     if not bool(hidden.any()) or bool(gaps.seen.all()):
         return _PENALTIES[-1]
     seen = gaps.seen & ~hidden
-    errors = [float((_em(gaps, y, seen, lags, p)[0] - y)[hidden].square().mean()) for p in _PENALTIES]
+    errors = []
+    for penalty in _PENALTIES:
+        found, _ = regress_windows(y, seen, gaps.t, gaps.rows, lags, penalty)
+        errors.append(float((found - y)[hidden].square().mean()))
     return _PENALTIES[errors.index(min(errors))]
-
-
-def _em(gaps: Gaps, y: Tensor, seen: Tensor, lags: Sequence[int], penalty: float) -> tuple[Tensor, Tensor]:
-    """Conditional means and variances (N, D) of the entries that are not ``seen``, after EM for the covariance.
-
-    With K the inverse of the covariance, the missing entries m of a window given the observed entries x_o have the
-    covariance K_mm⁻¹ and the mean −K_mm⁻¹ K_mo x_o: the matrices have the size of the missing part.
-    """
-    n, num_outputs = y.shape
-    lines = []
-    for rows in gaps.rows:
-        line = line_between(gaps.t[rows], y[rows], seen[rows])
-        lines.append(torch.where(seen[rows].any(0), line, 0.0))
-    given = windows([torch.where(seen, y, torch.nan)[rows] for rows in gaps.rows], lags)
-    masks, pattern_of = patterns(~given.isnan())
-    given = given.nan_to_num(0.0)
-    groups = [((pattern_of == p).nonzero(), (~mask).nonzero().squeeze(-1)) for p, mask in enumerate(masks)]
-    filled = windows(lines, lags).nan_to_num(0.0)
-    variances, eye = torch.zeros_like(given), torch.eye(given.shape[1]).to(y)
-    square = filled.mT @ filled
-    for _ in range(_SWEEPS):
-        covariance = (square / n + penalty * eye) / (1.0 + penalty)
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance + 1e-9 * eye))
-        pull = given @ precision
-        uncertainty = torch.zeros_like(square)
-        for frames, missing in groups:
-            pairs = (missing.unsqueeze(-1), missing)
-            block = torch.cholesky_inverse(torch.linalg.cholesky_ex(precision[pairs])[0])
-            filled[frames, missing] = -pull[frames, missing] @ block
-            variances[frames, missing] = block.diagonal()
-            uncertainty[pairs] += len(frames) * block
-        square = filled.mT @ filled + uncertainty
-    return filled[:, :num_outputs], variances[:, :num_outputs]

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, around
+from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.data.filling import around, line_between
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["by_sequence", "column_mean", "column_median", "last_value", "line_between", "linear_interpolation"]
+__all__ = ["by_sequence", "column_mean", "column_median", "last_value", "linear_interpolation"]
 
 
 def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
@@ -77,12 +78,3 @@ def by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) 
     """Each sequence filled by ``impute(t, y, seen)``; columns without observations in it get their overall mean."""
     parts = [torch.where(seen.any(0), impute(t, y, seen), gaps.means) for _, t, y, seen in gaps.sequences()]
     return gaps.fill(torch.cat(parts))
-
-
-def line_between(t: Tensor, y: Tensor, seen: Tensor) -> Tensor:
-    """Linear interpolation (n, D) of the observed entries of y (n, D) at times t (n,); NaN in columns without any."""
-    before, after, _ = around(seen)
-    left, right = y.gather(0, before), y.gather(0, after)
-    width = t[after] - t[before]
-    share = torch.where(width > 0, (t.unsqueeze(-1) - t[before]) / torch.where(width > 0, width, 1.0), 0.0)
-    return left + share * (right - left)

@@ -8,8 +8,9 @@ import itertools
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps, around
+from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.baselines.simple import by_sequence
+from pyro_vgpds.data.filling import around
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.filling import patterns, regress_windows
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
@@ -18,6 +19,10 @@ from pyro_vgpds.team import ALONE, Team
 __all__ = ["components", "kmeans", "pca", "split_pca", "wide_components"]
 
 _SWEEPS = 30  # of alternating least squares, if data are missing
+_LAGS = (-1, 1)  # neighbouring frames by which missing entries are filled
+_PENALTY = 0.01  # of the regression, relative to the number of frames
+_WINDOW = 400  # entries of a window of frames, at most
+_PATTERNS = 1000  # of missing entries in a frame: each has a matrix of its own
 _WIDE = 4096  # columns of a wide matrix that are sent to the other processes at once
 _KMEANS_POINTS = 20_000  # or 100 for each centre: more would only make the start slow
 
@@ -26,8 +31,9 @@ def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[
     """Principal components of the observed ``(y - mean) / scale``: points (N, Q) of unit variance, and the variance of
     each component relative to the first, (Q,).
 
-    If data are missing, they are those of a low-rank fit by alternating ridge regressions; a frame with nothing
-    observed is interpolated in time.
+    If data are missing, they are those of a low-rank fit by alternating ridge regressions. If there are as many
+    components as outputs, such a fit says nothing about missing entries, which are filled by regression on all others
+    in the same and the neighbouring frames instead. A frame with nothing observed is interpolated in time.
     """
     scores, columns = _scores(data, latent_dim, mean, scale)
     u, s = components(scores, data, columns)
@@ -68,9 +74,28 @@ def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, s
 def _scores(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Team]:
     """Columns with the components of the scaled data, (N, R), and the processes that have other columns of them."""
     groups, team = data.groups(mean, scale), data.column_team
-    if team.any(groups.mask is not None):
-        return _fit_low_rank(data, rank, mean, scale), ALONE
-    return groups.factor, team
+    if not team.any(groups.mask is not None):
+        return groups.factor, team
+    if rank >= data.num_outputs and data.team.size == 1 and (filled := _regressed(data, mean, scale)) is not None:
+        return filled, ALONE
+    return _fit_low_rank(data, rank, mean, scale), ALONE
+
+
+def _regressed(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor | None:
+    """The scaled data (N, D) with missing entries filled by regression.
+
+    None if that would take long, or if no frame has both missing and observed entries.
+    """
+    if data.num_outputs * (1 + len(_LAGS)) > _WINDOW:
+        return None
+    y = ((data.read() - mean) / scale).to("cpu", torch.float64)
+    seen = y.isfinite()
+    lost = ~seen.any(1)
+    if bool((seen.all(1) | lost).all()) or len(patterns(seen)[0]) > _PATTERNS:
+        return None
+    found, _ = regress_windows(y, seen, data.times.t.to(y), data.times.slices(), _LAGS, _PENALTY)
+    filled = torch.where(seen, y, found).to(mean)
+    return _interpolate(filled, data.times, lost)
 
 
 def components(matrix: Tensor, data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:

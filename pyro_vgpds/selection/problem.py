@@ -26,6 +26,7 @@ _SHARE = 0.25  # of the frames that all origins together may remove from the tra
 _PARTS = 4  # held-out parts of other tasks, at the most
 _LEAST = 3  # observed entries that each column needs before the origin of a forecast
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
+_ENTRIES = 400.0  # that all parts together should have, for missing entries
 
 
 def _few_observed(split: Split) -> list[int]:
@@ -75,8 +76,11 @@ class Problem:
             )
 
     def _parts(self, first: Split) -> list[Split]:
-        """Held-out parts with enough gaps; those of whole sequences differ in these sequences."""
-        count, found = min(_PARTS, math.ceil(_GAPS / count_gaps(first))), [first]
+        """Held-out parts with enough gaps and entries; those of whole sequences differ in these sequences."""
+        wanted = _GAPS / count_gaps(first)
+        if self.task == "impute":
+            wanted = max(wanted, _ENTRIES / sum(int(part.isfinite().sum()) for part in first.truth))
+        count, found = min(_PARTS, math.ceil(wanted)), [first]
         for number in range(1, 10 * _PARTS):
             part = self._part(number) if len(found) < count else first
             whole = len(part.kept) < self.data.num_sequences
@@ -99,7 +103,7 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data and the settings."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _ORIGINS, _PARTS]
+        about = [header, self.task, self.horizon, self.seed, __version__, _ORIGINS, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())

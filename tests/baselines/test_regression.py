@@ -10,7 +10,7 @@ import torch
 from pyro_vgpds import Sequences
 from pyro_vgpds.baselines import kernel_ridge, linear_interpolation, nearest_neighbour, ridge_regression
 from pyro_vgpds.baselines.kernel_ridge import _PENALTIES, _gram, _leave_one_out
-from pyro_vgpds.baselines.regression import windows
+from pyro_vgpds.data.filling import windows
 
 
 def make_waves(n=60, outputs=6, seed=0):

@@ -82,7 +82,7 @@ def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
 
     def fit(self, *args, **kwargs):
         count.append(self.name)
-        if len(count) == 3:
+        if len(count) == 5:
             raise KeyboardInterrupt
         return original(self, *args, **kwargs)
 
@@ -90,7 +90,7 @@ def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(data, folder=tmp_path, refit=False)
     found = run(data, folder=tmp_path, refit=False)
-    assert count == ["small", "small", "line", "line", "line"]  # two held-out parts each
+    assert count == ["small"] * 4 + ["line"] * 5  # four held-out parts each
     same(found, run(data, refit=False))
 
 
@@ -171,7 +171,11 @@ def test_there_are_several_parts_if_one_has_few_gaps():
     assert len(parts) == 4
     hidden = [torch.cat(part.truth).isfinite() for part in parts]
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(hidden, 2))
-    assert len(Problem(many, "impute", None, 0).splits) == 1
+    assert len(Problem(many, "impute", None, 0).splits) == 4  # of few entries
+    data = make_sequences(num_sequences=1, num_outputs=30, length=(200, 200), seed=0).sequences()
+    y = data.y.clone()
+    y[1:-1:3] = torch.where(torch.arange(30) < 15, torch.nan, y[1:-1:3])
+    assert len(Problem(Sequences(data.times.t, y), "impute", None, 0).splits) == 1
 
 
 def test_parts_of_whole_sequences_differ_in_them():
