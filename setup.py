@@ -28,6 +28,7 @@ setup(
             "mapping._grouped",
             "mapping._inducing",
             "mapping._terms",
+            "mapping._weighted",
             "temporal._chains",
             "temporal._tiles",
         )

@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "temporal/_chains",
-    "temporal/_tiles", "kernels/_programs",
+    "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
+    "temporal/_chains", "temporal/_tiles", "kernels/_programs",
 )  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [
@@ -34,6 +34,7 @@ from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
+from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
@@ -54,6 +55,12 @@ for _ in range(int(sys.argv[1])):
     wanted = torch.autograd.grad(V, leaves, g)
     for one, other in zip(native.backward(g, a, r, mu, z, mask), wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+    if mask is not None:
+        upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
+        assert torch.allclose(weighted_sums(given, mask), V.detach()[:, upper[0], upper[1]], rtol=1e-10)
+        packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
+        for one, other in zip(weighted_gradients(given, mask, packed, True), wanted, strict=False):
+            assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
         with native.single_sums(True):
             assert torch.allclose(native.forward(a, r, mu, z), V.detach(), rtol=1e-4)

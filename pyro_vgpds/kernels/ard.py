@@ -12,9 +12,10 @@ from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
+from pyro_vgpds.mapping.rbf_weighted import rbf_weighted
 from pyro_vgpds.parameters import ParameterLike
 from pyro_vgpds.team import ALONE, Team
 
@@ -66,6 +67,13 @@ class ARDRBFValue(MappingValue):
         if is_fused(mean, variance, z, mask, (self.weight, self.variance)):
             return rbf_statistics(mean, variance, z, self.weight, self.variance, mask, y)
         return super().psi1_y_psi2(mean, variance, z, y, mask)
+
+    def weighted_psi(
+        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
+    ) -> Psi | None:
+        constant = torch.zeros_like(self.variance) if constant is None else constant
+        found = rbf_weighted(mean, variance, z, (self.weight, self.variance, constant), weight, y)
+        return None if found is None else Psi(*found)
 
     def collapsed_bound(
         self,

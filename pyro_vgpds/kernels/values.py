@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.mapping.basis import LinearForm, linear_form, register_linear
-from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
+from pyro_vgpds.mapping.psi import MappingValue, Psi, cross_psi2
 
 __all__ = ["KernelValue", "ProductValue", "SumValue", "lift"]
 
@@ -107,6 +107,22 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
             term = cross_psi2(first, second)(mean, variance, z, mask)
             total = total + term + term.mT
         return total
+
+    def weighted_psi(
+        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
+    ) -> Psi | None:
+        """Of one kernel and constants."""
+        constants, others = [] if constant is None else [constant], []
+        for part in self.parts:
+            form = linear_form(part)
+            if form is not None and form.weight is None and form.constant is not None:
+                constants.append(form.constant)
+            else:
+                others.append(part)
+        if len(others) != 1 or not isinstance(others[0], MappingValue):
+            return None
+        added = reduce(operator.add, constants) if constants else None
+        return others[0].weighted_psi(mean, variance, z, weight, y, added)
 
 
 @register_linear(SumValue)

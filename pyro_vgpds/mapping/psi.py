@@ -105,6 +105,18 @@ class MappingValue:
         """
         return self.psi1_y(mean, variance, z, y), self.psi2(mean, variance, z, mask)
 
+    def weighted_psi(
+        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
+    ) -> Psi | None:
+        """The statistics with a weight for each entry of the outputs, in which they have gradients; to be overridden if
+        they can be computed in one piece. None if they cannot.
+
+        :param weight: (C, N).
+        :param y: (N, R).
+        :param constant: what is added to this kernel. Other parameters as in :class:`MappingValue`.
+        """
+        return None
+
     def collapsed_bound(
         self,
         mean: Tensor,
@@ -129,6 +141,10 @@ class MappingValue:
 
 def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
+    if mask is not None and mask.requires_grad:
+        found = kernel.weighted_psi(mean, variance, z, mask, y)
+        if found is not None:
+            return found
     return Psi(kernel.psi0(mean, variance, mask), *kernel.psi1_y_psi2(mean, variance, z, y, mask))
 
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled loops for the terms of Ψ2 of the squared exponential kernel, if each row has many weights.
+
+For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` the terms are
+
+    E[n, p] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2),   p = the pair m <= m'
+
+in tiles of rows that stay in cache. Sums over rows with weights (C, N), and their gradients, are products of matrices
+with these tiles, which torch does best.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.compiled import open_library
+
+__all__ = ["Rows", "available", "weighted_gradients", "weighted_sums"]
+
+_TILE = 1 << 17  # numbers in a tile
+
+
+class Rows(NamedTuple):
+    """What the terms depend on. All tensors are contiguous, float64 and on the CPU."""
+
+    a: Tensor  #: (N,)
+    r: Tensor  #: (N, Q)
+    mu: Tensor  #: (N, Q)
+    z: Tensor  #: (M, Q)
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their terms, tile by tile; the next tile overwrites the array."""
+        count, points = len(self.a), len(self.z)
+        pairs = points * (points + 1) // 2
+        step = max(1, _TILE // pairs)
+        buffer = self.a.new_empty(min(step, count), pairs)
+        for start in range(0, count, step):
+            rows = slice(start, min(start + step, count))
+            _call("exponentials", self, rows, buffer)
+            yield rows, buffer[: rows.stop - start]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    number, pointer = ctypes.c_long, ctypes.c_void_p
+    given = [number] * 2 + [pointer] * 4 + [number] * 2
+    return open_library(
+        f"{__package__}._weighted",
+        weighted_exponentials=given + [pointer],
+        weighted_gradients=given + [pointer] * 6,
+    )
+
+
+def available() -> bool:
+    """Whether the compiled loops were built and are not disabled."""
+    return _library() is not None
+
+
+def _call(name: str, given: Rows, rows: slice, *outputs: Tensor) -> None:
+    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in (*given, *outputs)):
+        raise ValueError("the compiled loops take contiguous float64 CPU tensors")
+    pointers = (x.data_ptr() for x in given)
+    function = getattr(_library(), f"weighted_{name}")
+    if function(*given.z.shape, *pointers, rows.start, rows.stop, *(x.data_ptr() for x in outputs)):
+        raise MemoryError("a compiled loop ran out of memory")
+
+
+def weighted_sums(given: Rows, weight: Tensor) -> Tensor:
+    """Σ_n weight_cn E_np, (C, P).
+
+    :param given: the rows and points.
+    :param weight: (C, N).
+    """
+    pairs = len(given.z) * (len(given.z) + 1) // 2
+    total = weight.new_zeros(len(weight), pairs)
+    for rows, terms in given.tiles():
+        total.addmm_(weight[:, rows], terms)
+    return total
+
+
+def weighted_gradients(
+    given: Rows, weight: Tensor, g: Tensor, of_weight: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if they are wanted, in the weights.
+
+    :param given: the rows and points.
+    :param weight: (C, N).
+    :param g: (C, P).
+    :param of_weight: whether those in the weights are.
+    """
+    g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
+    g_z = torch.zeros_like(given.z)
+    g_weight = torch.empty_like(weight) if of_weight else None
+    own: Tensor | None = None
+    for rows, terms in given.tiles():
+        if g_weight is not None:
+            torch.mm(g, terms.mT, out=g_weight[:, rows])
+        own = torch.empty_like(terms) if own is None else own[: len(terms)]
+        torch.mm(weight[:, rows].mT, g, out=own)
+        _call("gradients", given, rows, terms, own, g_a, g_r, g_mu, g_z)
+    return g_a, g_r, g_mu, g_z, g_weight

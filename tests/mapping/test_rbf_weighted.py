@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statistics with a weight for each entry as one operation, against the operations of torch."""
+
+import pytest
+import torch
+
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, White
+from pyro_vgpds.mapping import native_weighted, rbf_weighted
+from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.psi import expect
+
+pytestmark = pytest.mark.skipif(not native_weighted.available(), reason="the compiled kernels were not built")
+KERNELS = {
+    "rbf": lambda: ARDRBF(1.7, [0.5, 0.8, 0.3]),
+    "one weight": lambda: ARDRBF(1.7, 0.6),
+    "constant": lambda: ARDRBF(1.7, [0.5, 0.8, 0.3]) + Bias(0.6),
+    "constants": lambda: Bias(0.2) + ARDRBF(1.7, 0.6) + Bias(0.6),
+}
+
+
+def _inputs(frames: int = 23, points: int = 9, groups: int = 4) -> list[torch.Tensor]:
+    shapes = (frames, 3), (frames, 3), (points, 3), (groups, frames), (frames, groups)
+    mean, variance, z, weight, y = (torch.randn(shape).double() for shape in shapes)
+    return [mean, variance.exp(), z, weight.exp(), y]
+
+
+def _evaluate(kernel: Kernel, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    found = expect(kernel(), *leaves)
+    parts = [found.psi0, found.psi1_y, found.psi2]
+    total = sum((torch.linspace(-1, 2, x.numel()).double().view_as(x) * x).sum() for x in parts)
+    return [*parts, *torch.autograd.grad(total, [*leaves, *kernel.parameters()])]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("tile", [1, 1 << 17])
+def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, monkeypatch):
+    kernel, inputs = KERNELS[name]().double(), _inputs()
+    monkeypatch.setattr(native_weighted, "_TILE", tile)
+    found = _evaluate(kernel, inputs)
+    monkeypatch.setattr(native_weighted, "available", lambda: False)
+    for one, other in zip(found, _evaluate(kernel, inputs), strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12 * float(other.detach().abs().max()))
+
+
+def test_gradients_by_finite_differences():
+    inputs = [x.requires_grad_() for x in _inputs(5, 3, 2)]
+    numbers = [torch.tensor(x).double().requires_grad_() for x in ([0.5, 0.8, 0.3], 1.3, 0.4)]
+
+    def statistics(mean, variance, z, weight, y, *numbers):
+        return rbf_weighted.rbf_weighted(mean, variance, z, numbers, weight, y)
+
+    assert torch.autograd.gradcheck(statistics, [*inputs, *numbers], eps=1e-6, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kernel", [ARDRBF() + ARDLinear(), ARDRBF() + White(0.1), ARDRBF() + ARDRBF() + Bias(), ARDLinear() + Bias()]
+)
+def test_other_sums_take_the_general_way(kernel):
+    mean, variance, z, weight, y = _inputs()
+    assert kernel.double()().weighted_psi(mean, variance, z, weight, y) is None
+
+
+def test_weights_without_gradients_and_batches_take_the_general_way(monkeypatch):
+    mean, variance, z, weight, y = _inputs()
+    monkeypatch.setattr(rbf_weighted._Weighted, "apply", None)  # an error if it were used
+    expect(ARDRBF().double()(), mean, variance, z, weight, y)
+    assert ARDRBF().double()().weighted_psi(mean.expand(2, -1, -1), variance, z, weight, y) is None
+    assert ARDRBF()().weighted_psi(*(x.float() for x in (mean, variance, z, weight, y))) is None
+
+
+def test_exponents_beyond_the_range_of_doubles():
+    a, r, mu = (torch.zeros(3), torch.ones(3, 1), torch.tensor([[0.0], [1e3], [0.0]]))
+    z = torch.tensor([[0.0], [1.0], [-40.0]])
+    given = Rows(*(x.double() for x in (a, r, mu, z)))
+    given.a[2] = 2000.0
+    terms = next(given.tiles())[1]
+    first, second = torch.triu_indices(3, 3)
+    middle = (z[first] + z[second]).squeeze(-1).double() / 2
+    wanted = (given.a[:, None] - (given.mu - middle).square()).exp()
+    assert torch.allclose(terms, wanted, rtol=1e-11, atol=0.0)  # exponents of 2000 have errors of 1e-12
+    assert not terms[1].any()
+    assert bool(terms[2].isinf().any())
+
+
+def test_no_gradient_in_the_weights_unless_it_is_wanted():
+    given = Rows(*(torch.rand(shape).double() for shape in ((4,), (4, 2), (4, 2), (3, 2))))
+    assert weighted_gradients(given, torch.rand(2, 4).double(), torch.rand(2, 6).double(), False)[-1] is None
+
+
+def test_the_compiled_loops_refuse_other_tensors():
+    given = Rows(*(torch.rand(shape).float() for shape in ((4,), (4, 2), (4, 2), (3, 2))))
+    with pytest.raises(ValueError, match="contiguous float64 CPU tensors"):
+        weighted_sums(given, torch.rand(2, 4).float())
