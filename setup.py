@@ -29,6 +29,7 @@ setup(
             "mapping._inducing",
             "mapping._terms",
             "temporal._chains",
+            "temporal._natural",
             "temporal._tiles",
         )
     ],

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "temporal/_chains",
-    "temporal/_tiles", "kernels/_programs",
+    "temporal/_natural", "temporal/_tiles", "kernels/_programs",
 )  # fmt: skip
 PLAIN = ("kernels/_programs",)  # without code for special instruction sets
 pytestmark = [
@@ -110,6 +110,15 @@ for i in range(int(sys.argv[1])):
         found.append([total.detach(), *torch.autograd.grad(total, [mean_bar, lam, *kernel.parameters()])])
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6 * (1.0 + float(other.abs().max()))), (i, n, Q)
+    prior, sites = TemporalGP(kernel(), Times(t, (n,)), Q, structure="markov"), (mean_bar.detach(), lam.detach())
+    path = prior.covariance.known_path(*sites)
+    assert (path is None) == (i % len(makes) > 3)
+    if path is not None:
+        wanted = OpperArchambeau.from_natural(prior, *sites).mean
+        assert torch.allclose(path.mean, wanted, rtol=1e-8, atol=1e-8 * float(wanted.abs().max()))
+        path.add_gradients(torch.ones(n, Q), torch.ones(n, Q))
+        assert all(p.grad.isfinite().all() for p in kernel.parameters())
+        assert all(x.isfinite().all() for x in path.natural_step(0.5, 1e-6))
 for _ in range(int(sys.argv[1])):
     C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
     wide, v = torch.randn(C, M, M), torch.randn(C, M, W)
