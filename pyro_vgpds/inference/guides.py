@@ -113,6 +113,17 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
+    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+        """q(X) on a prior with its gradients, without autograd: none, except with :class:`~pyro_vgpds.NaturalGradient`,
+        which swaps this method.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+
+        >>> guide.known_path(guide.posterior(data).prior) is None
+        True
+        """
+        return None
+
     def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
         """q(X) of data on a prior at their times, outside of a call of the guide.
 
@@ -230,17 +241,6 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
     def read_parameters(self) -> list[Tensor]:
         """The parameters that :meth:`make_posterior` reads: none with :class:`~pyro_vgpds.NaturalGradient`."""
         return [] if "make_posterior" in vars(self) else [getattr(self, name) for name in _SITES]
-
-    def known_path(self, prior: TemporalGP) -> KnownPath | None:
-        """q(X) on a prior with its gradients, without autograd: none, except with :class:`~pyro_vgpds.NaturalGradient`,
-        which swaps this method.
-
-        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
-
-        >>> guide.known_path(guide.posterior(data).prior) is None
-        True
-        """
-        return None
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.
