@@ -31,6 +31,7 @@ setup(
             "temporal._chains",
             "temporal._natural",
             "temporal._tiles",
+            "training._adam",
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if STABLE else {},

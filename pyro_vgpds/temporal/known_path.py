@@ -78,7 +78,7 @@ class KnownPath:
     ) -> None:
         self.eta, self.lam = eta, lam
         self._frames, self._tensors, self._exponents = frames, tensors, exponents
-        values = self._values = stacked([x.detach() for x in tensors])
+        values = self._values = stacked(tensors)
         n, q = lam.shape
         self._sizes = n, q, values.shape[1]
         self._white = white_of(frames.program, values).contiguous()

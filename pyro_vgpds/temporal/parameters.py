@@ -36,8 +36,9 @@ def white_of(program: Program, values: Tensor) -> Tensor:
 def with_white(program: Program, gradient: Tensor, white: Tensor) -> Tensor:
     """The gradient (P, K), with that in the variance of the white noise, of each chain or kernel, put in its place."""
     if program.white:
-        count = gradient.shape[1]
-        gradient[list(program.white)] = white if white.shape[0] == count else white.sum(0, True)
+        white = white if white.shape[0] == gradient.shape[1] else white.sum(0, True)
+        for row in program.white:
+            gradient[row] = white
     return gradient
 
 
