@@ -30,7 +30,9 @@ setup(
             "mapping._terms",
             "mapping._weighted",
             "temporal._chains",
+            "temporal._natural",
             "temporal._tiles",
+            "training._adam",
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if STABLE else {},

@@ -68,6 +68,7 @@ _PLACES = {
         ("pyro_vgpds.temporal.markov", "MarkovCovariance.posterior"),
         ("pyro_vgpds.temporal.dense", "DenseCovariance.posterior"),
         ("pyro_vgpds.inference.direct", "known_divergence"),
+        ("pyro_vgpds.temporal.known_path", "KnownPath.__init__"),
     ],
     "Ψ": [
         ("pyro_vgpds.mapping.sparse_gp", "expect"),
@@ -84,6 +85,7 @@ _PLACES = {
         ("torch.autograd", "backward"),
         ("torch.autograd", "grad"),
         ("pyro_vgpds.inference.direct", "run_backward"),
+        ("pyro_vgpds.temporal.known_path", "KnownPath.add_gradients"),
     ],
     "optimiser": [
         ("torch.optim", "Adam.step"),

@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ArrayLike", "Context", "DataLike", "PathLike", "Shape"]
+__all__ = ["ArrayLike", "Context", "DataLike", "Kept", "PathLike", "Shape"]
 
 #: numbers or dates of one sequence: numpy, torch, pandas, or (nested) lists
 ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series | pandas.Index | Sequence[object]"
@@ -35,3 +35,16 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
+
+
+class Kept:
+    """A context without autograd, for those who call the forward and backward pass of a custom function themselves."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors  # type: ignore[assignment]
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        pass

@@ -16,9 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
-    "temporal/_chains", "temporal/_tiles", "kernels/_programs",
+    "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam", "kernels/_programs",
 )  # fmt: skip
-PLAIN = ("kernels/_programs",)  # without code for special instruction sets
+PLAIN = ("kernels/_programs", "temporal/_natural", "training/_adam")  # without code for special instruction sets
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc on Linux"),
@@ -38,6 +38,7 @@ from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighte
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
+from pyro_vgpds.training.adam import Adam
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
 assert native.available() and rows.available()
@@ -117,6 +118,15 @@ for i in range(int(sys.argv[1])):
         found.append([total.detach(), *torch.autograd.grad(total, [mean_bar, lam, *kernel.parameters()])])
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6 * (1.0 + float(other.abs().max()))), (i, n, Q)
+    prior, sites = TemporalGP(kernel(), Times(t, (n,)), Q, structure="markov"), (mean_bar.detach(), lam.detach())
+    path = prior.covariance.known_path(*sites)
+    assert (path is None) == (i % len(makes) > 3)
+    if path is not None:
+        wanted = OpperArchambeau.from_natural(prior, *sites).mean
+        assert torch.allclose(path.mean, wanted, rtol=1e-8, atol=1e-8 * float(wanted.abs().max()))
+        path.add_gradients(torch.ones(n, Q), torch.ones(n, Q))
+        assert all(p.grad.isfinite().all() for p in kernel.parameters())
+        assert all(x.isfinite().all() for x in path.natural_step(0.5, 1e-6))
 for _ in range(int(sys.argv[1])):
     C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
     wide, v = torch.randn(C, M, M), torch.randn(C, M, W)
@@ -130,6 +140,21 @@ for _ in range(int(sys.argv[1])):
     given = *torch.linalg.eigh(A), factor, torch.rand(C) * M, v, torch.rand(C, W) + 0.5, torch.ones(C, W)
     for one, other in zip(spectrum_terms(*given, True), torch_terms(*given, True), strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+for _ in range(int(sys.argv[1])):
+    sizes = [dice.randrange(1, 9) for _ in range(dice.randrange(1, 6))]
+    start, gradients = ([torch.randn(size) for size in sizes] for _ in range(2))
+    found = []
+    for compiled in (True, False):
+        own = [x.clone().requires_grad_() for x in start]
+        adam = Adam(own, [0.1] * len(own), (0.9, 0.95))
+        assert adam._is_compiled
+        adam._is_compiled = compiled
+        for _ in range(3):
+            for p, g in zip(own, gradients, strict=True):
+                p.grad = g
+            adam.step()
+        found.append(own)
+    assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*found, strict=True))
 print("done")
 """
 

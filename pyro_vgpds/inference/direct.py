@@ -31,6 +31,7 @@ from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.divergence import known_divergence
+from pyro_vgpds.temporal.known_path import KnownPath
 
 __all__ = [
     "BatchModel",
@@ -75,6 +76,10 @@ class PlainGuide(Protocol):
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X)."""
+        ...
+
+    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+        """q(X) with its gradients, without autograd; None if there is no such form."""
         ...
 
     def read_parameters(self) -> Iterable[Tensor]:
@@ -139,6 +144,9 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
         loss = direct_loss(model, guide, data)
     else:
         prior = cast("PlainModel", model).path_prior(data)
+        path = cast("PlainGuide", guide).known_path(prior) if data.column_team.size == 1 else None
+        if path is not None:
+            return _path_loss(cast("PlainModel", model), path, data, retain_graph)
         q = cast("PlainGuide", guide).make_posterior(prior)
         found = _known_loss(cast("PlainModel", model), q, data)
         if found is not None:
@@ -162,6 +170,24 @@ def run_backward(known: Known, retain_graph: bool) -> None:
         tensors, gradients = zip(*pairs, strict=True)
         engine = torch.autograd.Variable._execution_engine
         engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _path_loss(model: PlainModel, path: KnownPath, data: Sequences, retain_graph: bool) -> float:
+    """:func:`_loss`, whose gradients are added to those of the parameters."""
+    assert data.y is not None
+    mean, variance = path.mean.requires_grad_(), path.variance.requires_grad_()
+    likelihood = model.likelihood(mean, data)
+    outputs = likelihood.known_bound(mean, variance, data.y)
+    if outputs is None:
+        loss = -likelihood.integrate(path).log_prob(data.y)
+        loss.backward(retain_graph=retain_graph)
+        assert mean.grad is not None
+        assert variance.grad is not None
+        path.add_gradients(-mean.grad, -variance.grad)
+        return path.divergence + float(loss.detach())
+    path.add_gradients(*outputs.gradients[:2])
+    run_backward(Known(outputs.value, outputs.inputs[2:], tuple(-g for g in outputs.gradients[2:])), retain_graph)
+    return path.divergence - float(outputs.value)
 
 
 def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known | None:

@@ -178,7 +178,7 @@ class AutoExplicit(OpperArchambeauGuide):
         All sequences of this process are read into memory. A model with a likelihood gets the factors of their outputs.
 
         >>> own.collapsed().posterior(data)
-        OpperArchambeau(frames=48, latent_dim=3, structure='dense')
+        OpperArchambeau(frames=48, latent_dim=3, structure='markov')
         """
         model, whole = self.collapsed_model, self.data.of_this_process().batch(range(self.data.num_sequences))
         with torch.no_grad():

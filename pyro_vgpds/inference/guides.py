@@ -21,6 +21,7 @@ from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.known_path import KnownPath
 
 _SITES = ("mean_bar_unconstrained", "lam_unconstrained")
 
@@ -111,6 +112,17 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
         """
         raise undefined(self, "make_posterior(prior), which returns q(X)")
+
+    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+        """q(X) on a prior with its gradients, without autograd: none, except with :class:`~pyro_vgpds.NaturalGradient`,
+        which swaps this method.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+
+        >>> guide.known_path(guide.posterior(data).prior) is None
+        True
+        """
+        return None
 
     def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
         """q(X) of data on a prior at their times, outside of a call of the guide.
@@ -237,7 +249,7 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
 
         >>> prior = guide.posterior(data).prior
         >>> guide.make_posterior(prior)
-        OpperArchambeau(frames=48, latent_dim=3, structure='dense')
+        OpperArchambeau(frames=48, latent_dim=3, structure='markov')
         """
         mean_bar, lam = plain_value(self, "mean_bar"), plain_value(self, "lam")
         if mean_bar is None or lam is None:

@@ -14,7 +14,8 @@ from pyro_vgpds.inference.joint import column_team_of
 from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.gaussian import least_lam
+from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
+from pyro_vgpds.temporal.known_path import KnownPath
 
 __all__ = ["NaturalGradient", "Tracked", "natural_step"]
 
@@ -78,7 +79,7 @@ class NaturalGradient:
                 "natural steps with guide.refine(data)."
             )
         self.guide, self._call = guide, (args, kwargs)
-        self.q: Tracked | None = None
+        self.q: Tracked | KnownPath | None = None
         self.eta = self.lam = torch.empty(0)
 
     def __enter__(self) -> NaturalGradient:
@@ -87,6 +88,7 @@ class NaturalGradient:
         q = self._current()
         self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
         self.guide.make_posterior = self.posterior  # type: ignore[method-assign]
+        self.guide.known_path = self.known_path  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -96,7 +98,7 @@ class NaturalGradient:
             if error[0] is None:
                 raise
         finally:
-            del self.guide.make_posterior
+            del self.guide.make_posterior, self.guide.known_path
             self.q = None
 
     def _current(self) -> OpperArchambeau:
@@ -120,6 +122,14 @@ class NaturalGradient:
         self.q = Tracked.from_natural(prior, self.eta, self.lam)
         return self.q
 
+    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+        """The same without a graph; None if its gradients need one. The collapsed bound calls this method.
+
+        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
+        """
+        self.q = found = prior.covariance.known_path(self.eta, self.lam)
+        return found
+
     def step(self, rate: float) -> None:
         """Take one step, with the derivatives of the last backward pass.
 
@@ -131,15 +141,25 @@ class NaturalGradient:
         d_mean, d_variance = self.derivatives()
         q = self.q
         assert q is not None
-        with torch.no_grad():
-            least = least_lam(q.prior.variance)
-            self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)
+        if isinstance(q, KnownPath):
+            self.eta, self.lam = q.natural_step(rate, LEAST_LAM)
+        else:
+            with torch.no_grad():
+                least = least_lam(q.prior.variance)
+                self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)
         self.q = None  # its derivatives have been used
 
     def derivatives(self) -> tuple[Tensor, Tensor]:
         """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
         q = self.q
-        if q is None or q.tracked_mean is None or q.tracked_mean.grad is None or q.tracked_variance.grad is None:
+        if isinstance(q, KnownPath) and q.derivatives is not None:
+            return q.derivatives
+        if (
+            not isinstance(q, Tracked)
+            or q.tracked_mean is None
+            or q.tracked_mean.grad is None
+            or q.tracked_variance.grad is None
+        ):
             raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
         team = column_team_of(*self._call)
         if team.size > 1 and not q.is_total:  # each process has the derivatives of its own columns

@@ -148,7 +148,12 @@ class Kernel(ParameterModule):
             self._check_names((name,))
         value = getattr(self, name)
         own_dim = self.event_dim(name) if name in self._pyro_samples else value.dim()
-        return value if own_dim else value.unsqueeze(-1)
+        if own_dim:
+            return value
+        vector = value.unsqueeze(-1)
+        if hasattr(value, "exponent"):
+            vector.exponent = value.exponent
+        return vector
 
     def set(self: K, name: str, value: TimeLike) -> K:
         """Give a parameter another value or a prior, and return the kernel. ``VGPDS.from_data`` then keeps it.

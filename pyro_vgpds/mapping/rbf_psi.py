@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients, is_compiled
-from pyro_vgpds.types import Context
+from pyro_vgpds.types import Context, Kept
 
 __all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
 
@@ -81,18 +81,8 @@ def known_statistics(
     return first, second, lambda g_first, g_second: _Statistics.backward(kept, g_first, g_second)[:5]
 
 
-class _Kept:
-    """A context without autograd."""
-
+class _Kept(Kept):
     single: bool
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        self.saved_tensors = tensors  # type: ignore[assignment]
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        pass
 
 
 def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

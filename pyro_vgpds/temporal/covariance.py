@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
+from pyro_vgpds.temporal.known_path import KnownPath
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["PathMoments", "Predictor", "TemporalCovariance"]
@@ -116,6 +117,10 @@ class TemporalCovariance(ABC):
     @abstractmethod
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
         """The moments of q(X) with μ = S η. Their gradients keep η and λ fixed, so that μ depends on the kernel."""
+
+    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+        """The same with its gradients and without a graph; None if they need autograd."""
+        return None
 
     @abstractmethod
     def posterior_matrix(self, lam: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import check_divergence
 from pyro_vgpds.types import Shape
 
-__all__ = ["GaussianPosterior", "PathPosterior", "least_lam"]
+__all__ = ["LEAST_LAM", "GaussianPosterior", "PathPosterior", "least_lam"]
 
-_FLOOR = 1e-6  # smallest λ, in units of the inverse prior variance
+LEAST_LAM = 1e-6  #: smallest λ, in units of the inverse prior variance
 _LEAST_SHARE = 1e-3  # of the prior's variance: natural steps would need long to widen the sites of a point
 
 
@@ -30,7 +30,7 @@ def least_lam(prior_variance: Tensor) -> Tensor:
 
     At a time at which the prior has no variance, such as t = 0 of a ``Linear`` kernel, λ has no effect.
     """
-    return _FLOOR / _filled(prior_variance)
+    return LEAST_LAM / _filled(prior_variance)
 
 
 def _filled(prior_variance: Tensor) -> Tensor:

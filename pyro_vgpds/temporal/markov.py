@@ -29,6 +29,7 @@ from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovar
 from pyro_vgpds.temporal.dense import DenseCovariance
 from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
 from pyro_vgpds.temporal.fused import natural_posterior
+from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.paths import GaussianPath
 
@@ -182,6 +183,12 @@ class MarkovCovariance(TemporalCovariance):
             mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
         mu = self._back(mean + self.white * mean_bar)
         return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
+
+    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+        if self._fast is None or self.kernels[0] not in (1, lam.shape[-1]):
+            return None
+        frames, tensors = self._fast
+        return known_path(frames, eta, lam, tensors)
 
     def _shrink(self, lam: Tensor) -> Tensor:
         """1/(1 + ωλ), (..., N, Q)."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.programs import Program
 
-__all__ = ["split_gradient", "stacked", "white_of", "with_white"]
+__all__ = ["exponent_of", "split_gradient", "stacked", "white_of", "with_white"]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -36,6 +36,19 @@ def white_of(program: Program, values: Tensor) -> Tensor:
 def with_white(program: Program, gradient: Tensor, white: Tensor) -> Tensor:
     """The gradient (P, K), with that in the variance of the white noise, of each chain or kernel, put in its place."""
     if program.white:
-        count = gradient.shape[1]
-        gradient[list(program.white)] = white if white.shape[0] == count else white.sum(0, True)
+        white = white if white.shape[0] == gradient.shape[1] else white.sum(0, True)
+        for row in program.white:
+            gradient[row] = white
     return gradient
+
+
+def exponent_of(value: Tensor) -> Tensor | None:
+    """The learned parameter of which a value is the exponential, unless a hook watches its gradient.
+
+    :param value: a parameter of a kernel value.
+    """
+    reference = getattr(value, "exponent", None)
+    exponent: Tensor | None = None if reference is None else reference()
+    if exponent is None or exponent._backward_hooks or exponent._post_accumulate_grad_hooks:
+        return None
+    return exponent

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError, default_jitter
 
-__all__ = ["check_digits", "check_divergence", "lost_digits"]
+__all__ = ["are_digits", "check_digits", "check_divergence", "lost_digits"]
 
 _SHARE_ERROR = 1e-2  # rounding error of λ diag S, which is in [0, 1], that makes it useless
 
@@ -45,9 +45,18 @@ def check_digits(terms: Tensor, shares: Tensor, square: Tensor, logdet: Tensor) 
         size = logdet.abs() + torch.linalg.vector_norm(square, 1, -2) + shares.shape[-2]
         above = torch.add(terms, size, alpha=default_jitter(shares.dtype))  # not negative
         low, high = torch.aminmax(shares)
-        right = float(low) >= -_SHARE_ERROR and float(high) <= 1.0 + _SHARE_ERROR and float(above.amin()) >= 0.0
-        if not right:  # also if they are NaN
+        if not are_digits(float(low), float(high), float(above.amin())):
             raise lost_digits(torch.stack([low, high, terms.sum()]))
+
+
+def are_digits(low: float, high: float, above: float) -> bool:
+    """Whether the terms of :func:`check_digits` are in their ranges; False also if they are NaN.
+
+    :param low: the least of the shares.
+    :param high: the largest of them.
+    :param above: the least of the divergences of the latent dimensions plus what rounding may have taken from them.
+    """
+    return low >= -_SHARE_ERROR and high <= 1.0 + _SHARE_ERROR and above >= 0.0
 
 
 def check_divergence(kl: Tensor, *terms: Tensor) -> None:

@@ -9,6 +9,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal import recursions, tiles
+from pyro_vgpds.temporal.chains import UNROLLED
 from pyro_vgpds.temporal.covariance import TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
 from pyro_vgpds.temporal.diagonal import DiagonalCovariance
@@ -20,7 +21,9 @@ __all__ = ["STRUCTURES", "check_structure", "choose_structure", "make_covariance
 STRUCTURES = ("dense", "markov")
 _FORMS: tuple[type[TemporalCovariance], ...] = (DenseCovariance, DiagonalCovariance, MarkovCovariance)
 # Number of frames from which Markov is faster (measured): a minimum, and frames for each number of the state. The
-# squared lengths of several sequences add up. The scans, which replace the compiled loops, pay off later.
+# squared lengths of several sequences add up. Compiled kernels with unrolled or tiled loops pay off first, and the
+# scans, which replace the compiled loops, last.
+_PROGRAM_FRAMES = (0, 3)
 _TILED_FRAMES = (100, 6)
 _COMPILED_FRAMES = (100, 10)
 _SCAN_FRAMES = (400, 120)
@@ -52,17 +55,19 @@ def choose_structure(kernel: KernelValue, times: Times, structure: str | None, p
     d = kernel.state_dim if blocks is None else len(blocks)
     if d is None:
         return "dense"
-    if not recursions.is_compiled(times.t):
-        least, each = _SCAN_FRAMES
-    else:
-        least, each = (
-            _TILED_FRAMES
-            if tiles.fits(tuple(kernel.state_blocks()) if blocks is None else blocks)
-            else _COMPILED_FRAMES
-        )
+    least, each = _least_frames(kernel, times, blocks)
     if sum(n * n for n in times.lengths) < max(least, each * d) ** 2:
         return "dense"
     return "markov"
+
+
+def _least_frames(kernel: KernelValue, times: Times, blocks: tuple[int, ...] | None) -> tuple[int, int]:
+    """The frames from which Markov is faster, for a kernel that is a program of these blocks or, with None, is not."""
+    if not recursions.is_compiled(times.t) or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return _SCAN_FRAMES  # a trace would not see the loops
+    if blocks is None:
+        return _TILED_FRAMES if tiles.fits(tuple(kernel.state_blocks())) else _COMPILED_FRAMES
+    return _PROGRAM_FRAMES if len(blocks) <= UNROLLED or tiles.fits(blocks) else _COMPILED_FRAMES
 
 
 def make_covariance(

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adam with a state that is never changed in place: a step that fails is undone without copies.
 
-The arithmetic is that of ``torch.optim.Adam``, and so are the contents of checkpoints. All parameters are moved by a
-few calls of torch, because most of them are a handful of numbers.
+The arithmetic is that of ``torch.optim.Adam``, and so are the contents of checkpoints. Most parameters are a handful of
+numbers: so a compiled function moves all of them, or, if it does not know their dtype or device, a few calls of torch.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from pyro_vgpds.compiled import open_library
 
 __all__ = ["Adam", "AdamState", "Moments"]
 
@@ -23,7 +28,7 @@ class Moments(NamedTuple):
     """What Adam knows of a parameter."""
 
     step: int  #: steps that moved it
-    average: Tensor  #: of the gradient
+    average: Tensor  #: of the gradient, of the shape of the parameter or as a vector
     square: Tensor  #: the average of the squared gradient
 
 
@@ -33,6 +38,12 @@ def _unmoved(parameter: Tensor) -> Moments:
 
 #: of each parameter; None if it has not moved yet
 AdamState: TypeAlias = tuple[Moments | None, ...]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
+    return open_library(f"{__package__}._adam", adam_step=[number, *[pointer] * 3, *[real] * 3, *[pointer] * 6])
 
 
 class Adam:
@@ -56,6 +67,9 @@ class Adam:
         self.parameters, self.rates, self.betas = list(parameters), list(rates), betas
         #: never changed in place: keep it to go back
         self.state: AdamState = (None,) * len(self.parameters)
+        self._is_compiled = _library() is not None and all(
+            p.dtype == torch.float64 and p.is_cpu and p.is_contiguous() for p in self.parameters
+        )
 
     @torch.no_grad()
     def step(self, length: float = 1.0) -> None:
@@ -69,27 +83,68 @@ class Adam:
         moved, gradients = [i for i, _ in pairs], [gradient for _, gradient in pairs]
         before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
         first, second = self.betas
-        averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
-        squares = torch._foreach_mul([old.square for old in before], second)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, [math.sqrt(1 - second ** (old.step + 1)) for old in before])
-        torch._foreach_add_(scales, _EPS)
         lengths = [
             -(self.rates[i] * length / (1 - first ** (old.step + 1))) for i, old in zip(moved, before, strict=True)
         ]
-        torch._foreach_addcdiv_([self.parameters[i] for i in moved], averages, scales, lengths)
+        roots = [math.sqrt(1 - second ** (old.step + 1)) for old in before]
+        move = self._move_compiled if self._is_compiled else self._move
+        averages, squares = move([self.parameters[i] for i in moved], gradients, before, lengths, roots)
         state = list(self.state)
         for i, old, average, square in zip(moved, before, averages, squares, strict=True):
             state[i] = Moments(old.step + 1, average, square)
         self.state = tuple(state)
 
+    def _move(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        before: list[Moments],
+        lengths: list[float],
+        roots: list[float],
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Move parameters, and return the averages of their gradients and of the squares of these."""
+        first, second = self.betas
+        averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
+        squares = torch._foreach_mul([old.square for old in before], second)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_div_(scales, roots)
+        torch._foreach_add_(scales, _EPS)
+        torch._foreach_addcdiv_(parameters, averages, scales, lengths)
+        return averages, squares
+
+    def _move_compiled(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        before: list[Moments],
+        lengths: list[float],
+        roots: list[float],
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The same in one call, whose results are vectors."""
+        count, sizes = len(parameters), [p.numel() for p in parameters]
+        numbers, pointers = ctypes.c_double * count, ctypes.c_void_p * count
+        given = [g.contiguous() for g in gradients]
+        averages, squares = parameters[0].new_empty(2, sum(sizes))
+        tensors = (parameters, given, [old.average for old in before], [old.square for old in before])
+        _library().adam_step(  # type: ignore[union-attr]
+            count, (ctypes.c_long * count)(*sizes), numbers(*lengths), numbers(*roots), *self.betas, _EPS,
+            *[pointers(*[x.data_ptr() for x in some]) for some in tensors], averages.data_ptr(), squares.data_ptr(),
+        )  # fmt: skip
+        for parameter in parameters:
+            increment_version(parameter)
+        return averages.split(sizes), squares.split(sizes)
+
     def state_dict(self) -> dict[str, dict[int, dict[str, Tensor]]]:
         """The state for a file, in the form of ``torch.optim.Adam``."""
         return {
             "state": {
-                i: {"step": torch.tensor(float(own.step)), "exp_avg": own.average, "exp_avg_sq": own.square}
-                for i, own in enumerate(self.state)
+                i: {
+                    "step": torch.tensor(float(own.step)),
+                    "exp_avg": own.average.view(parameter.shape),
+                    "exp_avg_sq": own.square.view(parameter.shape),
+                }
+                for i, (own, parameter) in enumerate(zip(self.state, self.parameters, strict=True))
                 if own is not None
             }
         }
@@ -105,6 +160,6 @@ class Adam:
             parameter = self.parameters[i]
             if any(own[name].shape != parameter.shape for name in ("exp_avg", "exp_avg_sq")):
                 raise ValueError(f"the state of parameter {i} has another shape than {tuple(parameter.shape)}.")
-            average, square = (own[name].to(parameter, copy=True) for name in ("exp_avg", "exp_avg_sq"))
+            average, square = (own[name].to(parameter, copy=True).contiguous() for name in ("exp_avg", "exp_avg_sq"))
             state[i] = Moments(int(own["step"]), average, square)
         self.state = tuple(state)

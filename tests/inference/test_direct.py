@@ -31,11 +31,17 @@ def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch
         patch.setattr(elbo, "is_plain", lambda *args: False)
         traced, expected = _gradients(model, guide, data)
         assert Collapsed_ELBO().loss(model, guide, data) == traced
-    assert loss == traced
     assert Collapsed_ELBO().loss(model, guide, data) == traced
-    for one, other in zip(gradients, expected, strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or one.equal(other)
+    if guide.known_path(model.path_prior(data)) is None:
+        assert loss == traced
+        for one, other in zip(gradients, expected, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or one.equal(other)
+    else:  # without autograd: sums have another order
+        assert abs(loss - traced) < 1e-10 * abs(traced)
+        for one, other in zip(gradients, expected, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or (one - other).abs().amax() <= 1e-9 * other.abs().amax()
 
 
 def test_the_same_loss_and_gradients(monkeypatch):
@@ -77,7 +83,8 @@ def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, mo
         with monkeypatch.context() as patch:
             patch.setattr(elbo, "is_plain", lambda *args: False)
             _gradients(model, guide, data)
-        assert all(map(torch.equal, found, natural.derivatives()))
+        for one, other in zip(found, natural.derivatives(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().amax()))
 
 
 def test_a_graph_can_be_retained():

@@ -125,7 +125,7 @@ def test_no_matrix_of_all_frames_is_made(monkeypatch):
     seen = []
     original = torch.linalg.cholesky_ex
     monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda a, **k: seen.append(a.shape) or original(a, **k))
-    _, q = make("shared", (20, 22, 3, 21, 3))
+    _, q = make("mixed", (20, 22, 3, 21, 3))
     q.rsample()
     q.log_prob(q.mean)
     assert all(shape[-1] <= 22 for shape in seen)

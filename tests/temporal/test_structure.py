@@ -20,16 +20,19 @@ from pyro_vgpds import (
     save,
 )
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels import RBF, MarkovRBF, Matern32, White
+from pyro_vgpds.kernels import RBF, Linear, MarkovRBF, Matern32, White
 from pyro_vgpds.temporal import recursions
 
 
 def test_choice():
     matern, rbf = (Matern32(1.0, 1.0) + White(0.1))(), (RBF(1.0, 1.0) + White(0.1))()
     short, long = Times(torch.arange(20.0)), Times(torch.arange(600.0))
-    assert TemporalGP(matern, short, 2).structure == "dense"
+    assert TemporalGP(matern, short, 2).structure == ("markov" if recursions.is_compiled(short.t) else "dense")
+    assert TemporalGP(matern, Times(torch.arange(4.0)), 2).structure == "dense"
+    assert TemporalGP(matern, Times(torch.arange(20.0), (1,) * 20), 2).structure == "dense"
     assert TemporalGP(matern, long, 2).structure == "markov"
     assert TemporalGP(rbf, long, 2).structure == "dense"
+    assert TemporalGP((Matern32(1.0, 1.0) + Linear(1.0))(), short, 2).structure == "dense"  # not a program
     assert TemporalGP((Matern32(1.0, 1.0) * RBF(1.0, 1.0))(), long, 2).structure == "dense"
     assert TemporalGP(White(1.0)(), long, 2).structure == "diagonal"
     assert TemporalGP(matern, short, 2, structure="markov").structure == "markov"
