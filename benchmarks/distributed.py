@@ -3,8 +3,9 @@
 
 Times one evaluation of the bound with all its gradients. First, process 0 computes the whole data alone while the
 others wait; then each process computes its part. Each has one thread. The two take turns, and the least of the times of
-each counts: other programs on the machine can only add to them. Each has a model of its own, because the first evaluation
-of a model on other data runs it as a Pyro program, which training does only once. ``--size mocap`` has 31 sequences.
+each counts: other programs on the machine can only add to them. Each has a model of its own, because the first
+evaluation of a model on other data runs it as a Pyro program, which training does only once. ``--size mocap`` has 31
+sequences.
 
 The last line of process 0 is JSON with ``--json``: the largest relative difference of bound and gradients to one
 process, the wall time of one process over that of all, and the bytes that a process gives to sums in one evaluation.
@@ -72,9 +73,7 @@ def main() -> None:
         guide = AutoOpperArchambeau(model, mean_bar=sites[0][rows], lam=sites[1][rows])
         elbo, team = Collapsed_ELBO(), data.team
 
-        def evaluate(
-            model: VGPDS, own: AutoOpperArchambeau, on: Sequences
-        ) -> tuple[float, list[Tensor], list[Tensor]]:
+        def evaluate(model: VGPDS, own: AutoOpperArchambeau, on: Sequences) -> tuple[float, list[Tensor], list[Tensor]]:
             shared, mine = list(model.parameters()), [own.mean_bar_unconstrained, own.lam_unconstrained]
             for parameter in (*shared, *mine):
                 parameter.grad = None

@@ -4,7 +4,8 @@
 For sums of this library the time is that of the messages, not of their bytes: ``all_reduce`` of gloo takes several
 messages in turn, and a round of reports before it as many again. Here all messages are sent at once. Each process sends
 a head, its report and the number of its terms, and then the terms. A process that has failed does not know what the
-others sum: it waits for their heads, and takes part with zeros.
+others sum: it waits for their heads, and takes part with zeros. The tag of terms is their number, so that terms of
+different lengths, which would end a process, never meet.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ def exchange(
     others = [i for i in range(len(ranks)) if i != rank]
     heads, rows = terms.new_zeros(len(ranks), 2), _rows(len(ranks), terms, rank)
     heads[rank] = torch.tensor([report, len(terms)])
-    first, rest = _Messages(ranks, group, 0), _Messages(ranks, group, 1)
+    first, rest = _Messages(ranks, group), _Messages(ranks, group)
     for i in others:
-        first.swap(i, heads[rank], heads[i])
+        first.swap(i, heads[rank], heads[i], 0)
         if len(terms):
-            rest.swap(i, terms, rows[i])
+            rest.swap(i, terms, rows[i], len(terms))
     first.wait()
     reports, lengths = ([int(x) for x in column] for column in heads.T.tolist())
     length = max(lengths)
@@ -50,7 +51,7 @@ def exchange(
         rows = _rows(len(ranks), terms.new_zeros(length), rank)
         for i in others:
             if lengths[i]:
-                rest.swap(i, rows[rank], rows[i])
+                rest.swap(i, rows[rank], rows[i], length)
     rest.wait()
     return reports, functools.reduce(torch.add, rows)
 
@@ -65,14 +66,14 @@ def _rows(count: int, own: Tensor, rank: int) -> Tensor:
 class _Messages:
     """Messages that are on their way."""
 
-    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None, tag: int) -> None:
-        self.ranks, self.group, self.tag = ranks, group, tag
+    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None) -> None:
+        self.ranks, self.group = ranks, group
         self.works: list[dist.Work | None] = []
 
-    def swap(self, other: int, own: Tensor, theirs: Tensor) -> None:
+    def swap(self, other: int, own: Tensor, theirs: Tensor, tag: int) -> None:
         """Send a tensor to another process of the group, and receive its own."""
         rank = self.ranks[other]
-        self.works += [dist.irecv(theirs, rank, self.group, self.tag), dist.isend(own, rank, self.group, self.tag)]
+        self.works += [dist.irecv(theirs, rank, self.group, tag), dist.isend(own, rank, self.group, tag)]
 
     def wait(self) -> None:
         for work in self.works:

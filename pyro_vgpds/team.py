@@ -189,7 +189,7 @@ class ProcessTeam(Team):
 
     def total(self, x: Tensor) -> Tensor:
         self.numbers += x.numel()
-        return self._total(x.detach().double().flatten()).view(x.shape).to(x)
+        return self._total(x.detach().to(self.device, torch.float64).flatten()).view(x.shape).to(x)
 
     def any(self, flag: bool) -> bool:
         return float(self._total(torch.tensor([flag], dtype=torch.float64))) > 0.0
