@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyro_vgpds.formatting import counted
@@ -65,6 +65,21 @@ class FitResult:
     def seconds(self) -> float:
         """Wall time of training."""
         return self.history[-1].seconds if self.history else 0.0
+
+    def after(self, record: Record) -> Record:
+        """A record of a run that follows this one, as one of both.
+
+        :param record: of the other run.
+        """
+        return Record(self.num_steps + record.step, self.seconds + record.seconds, record.bound)
+
+    def followed_by(self, more: FitResult) -> FitResult:
+        """The result of this run and of one from where it ended.
+
+        :param more: the result of the other run.
+        """
+        history = [*self.history, *map(self.after, more.history[1:])]
+        return replace(more, history=history, num_undone=self.num_undone + more.num_undone)
 
     def __repr__(self) -> str:
         undone = f", {self.num_undone} undone" if self.num_undone else ""
