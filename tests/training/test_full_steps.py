@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import pyro
@@ -36,7 +37,7 @@ def test_the_default_is_two_runs():
     assert result.bound == pytest.approx(-Collapsed_ELBO().loss(model, guide, data), rel=1e-10)
     assert [r.bound for r in result.history] == [r.bound for r in (*batches.history, *full.history[1:])]
     assert [r.step for r in seen] == list(range(20 * 3 + 12 + 1))
-    assert all(a.seconds <= b.seconds for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(seen))
     assert seen == result.history
     assert (result.num_undone, result.stopped) == (batches.num_undone + full.num_undone, "steps")
 
