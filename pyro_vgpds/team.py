@@ -248,7 +248,7 @@ class ProcessTeam(Team):
         self._call(dist.all_gather, parts, padded)
         return [part[:n].cpu().numpy().tobytes().decode() for part, n in zip(parts, sizes, strict=True)]
 
-    def _call(self, operation: Callable[..., Any], *args: object, **options: object) -> Any:
+    def _call(self, operation: Callable[..., R], *args: object, **options: object) -> R:
         """One operation of torch, whose errors say little to a user."""
         if self._lost:
             raise ProcessError(_LOST.format(rank=self.rank, size=self.size))

@@ -27,7 +27,7 @@ from pyro_vgpds.training.batch_fit import BatchOptions
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
-from pyro_vgpds.training.result import FitResult, Record
+from pyro_vgpds.training.result import FitResult, Record, joined_results, later_record
 from pyro_vgpds.training.run import Watch
 from pyro_vgpds.training.settings import METHODS, Settings
 from pyro_vgpds.types import PathLike
@@ -159,12 +159,12 @@ def fit(
 
         def follow(record: Record) -> None:
             if callback is not None and record.step:
-                callback(result.after(record))
+                callback(later_record(result, record))
 
         settings = Settings(plan.full_steps, "natural", learning_rate, natural_rate, 0, tolerance)
         with _prepared(model, guide, data):
             runs = Runs(model, guide, data, settings, progress, follow)
-            return result.followed_by(runs.kept([runs.run("natural")]))
+            return joined_results(result, runs.kept([runs.run("natural")]))
     num_steps = 60 if num_steps is None else num_steps
     _check(model, guide, data, num_restarts)
     assert isinstance(data, Sequences)

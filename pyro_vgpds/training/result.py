@@ -12,7 +12,7 @@ from pyro_vgpds.formatting import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FitResult", "Record", "pack_records", "unpack_records"]
+__all__ = ["FitResult", "Record", "joined_results", "later_record", "pack_records", "unpack_records"]
 
 
 @dataclass(frozen=True)
@@ -66,21 +66,6 @@ class FitResult:
         """Wall time of training."""
         return self.history[-1].seconds if self.history else 0.0
 
-    def after(self, record: Record) -> Record:
-        """A record of a run that follows this one, as one of both.
-
-        :param record: of the other run.
-        """
-        return Record(self.num_steps + record.step, self.seconds + record.seconds, record.bound)
-
-    def followed_by(self, more: FitResult) -> FitResult:
-        """The result of this run and of one from where it ended.
-
-        :param more: the result of the other run.
-        """
-        history = [*self.history, *map(self.after, more.history[1:])]
-        return replace(more, history=history, num_undone=self.num_undone + more.num_undone)
-
     def __repr__(self) -> str:
         undone = f", {self.num_undone} undone" if self.num_undone else ""
         steps = counted(self.num_steps, f"{self.method} step")
@@ -95,3 +80,22 @@ class FitResult:
         from pyro_vgpds.plotting import plot_training  # here, because matplotlib is slow to import
 
         return plot_training(self, ax)
+
+
+def later_record(first: FitResult, record: Record) -> Record:
+    """A record of a run that follows another one, as one of both.
+
+    :param first: the result of the run before.
+    :param record: of the run that follows.
+    """
+    return Record(first.num_steps + record.step, first.seconds + record.seconds, record.bound)
+
+
+def joined_results(first: FitResult, second: FitResult) -> FitResult:
+    """The result of two runs, of which the second began where the first ended.
+
+    :param first: the result of one.
+    :param second: the result of the other.
+    """
+    history = [*first.history, *(later_record(first, record) for record in second.history[1:])]
+    return replace(second, history=history, num_undone=first.num_undone + second.num_undone)
