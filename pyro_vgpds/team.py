@@ -3,7 +3,8 @@
 
 Each operation begins with a round in which every process reports whether it has failed. A process that failed takes
 part in that round only, whichever operation the others are in, and then all of them raise an error: no process waits
-for one that has ended, and steps that one process has to undo are undone by all.
+for one that has ended, and steps that one process has to undo are undone by all. In sums over few processes
+(:mod:`~pyro_vgpds.exchange`) the round and the sum are one operation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pyro_vgpds.exchange import FEW, exchange
 from pyro_vgpds.linalg import NumericalError
 
 __all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
@@ -149,16 +151,27 @@ class ProcessTeam(Team):
         nccl = "nccl" in str(dist.get_backend(group))
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
         self.numbers = 0
+        self._exchanges = self.size <= FEW and not nccl
         self._told: Exception | None = None  # the last error that all processes know
         self._lost = False
 
     def check(self, error: Exception | None = None) -> None:
         if error is not None and (error is self._told or self._lost):
             raise error
+        self._total(torch.zeros(0, dtype=torch.float64), error)
+
+    def _total(self, terms: Tensor, error: Exception | None = None) -> Tensor:
+        """The sum of a vector of float64, unless a process has an error."""
         code = _FINE if error is None else _NUMERICAL if isinstance(error, NumericalError) else _FAILED
-        worst = int(self._reduced(torch.tensor([code]), dist.ReduceOp.MAX))
+        if self._exchanges:
+            ranks = [self._global(rank) for rank in range(self.size)]
+            codes, total = self._call(exchange, terms, code, self.rank, ranks)
+            worst = max(codes)
+        else:
+            worst = int(self._reduced(torch.tensor([code]), dist.ReduceOp.MAX))
+            total = self._reduced(terms, dist.ReduceOp.SUM) if worst == _FINE and len(terms) else terms
         if worst == _FINE:
-            return
+            return total
         texts = self._texts("" if error is None else f"{type(error).__name__}: {error}")
         if error is None or (worst == _FAILED and code == _NUMERICAL):
             shown = "; ".join(f"process {i} of {self.size}: {text}" for i, text in enumerate(texts) if text)
@@ -175,9 +188,11 @@ class ProcessTeam(Team):
             raise
 
     def total(self, x: Tensor) -> Tensor:
-        self.check()
         self.numbers += x.numel()
-        return self._reduced(x.detach(), dist.ReduceOp.SUM)
+        return self._total(x.detach().to(self.device, torch.float64).flatten()).view(x.shape).to(x)
+
+    def any(self, flag: bool) -> bool:
+        return float(self._total(torch.tensor([flag], dtype=torch.float64))) > 0.0
 
     def largest(self, numbers: Sequence[float]) -> list[float]:
         self.check()
@@ -233,12 +248,12 @@ class ProcessTeam(Team):
         self._call(dist.all_gather, parts, padded)
         return [part[:n].cpu().numpy().tobytes().decode() for part, n in zip(parts, sizes, strict=True)]
 
-    def _call(self, operation: Callable[..., Any], *args: object, **options: object) -> None:
+    def _call(self, operation: Callable[..., R], *args: object, **options: object) -> R:
         """One operation of torch, whose errors say little to a user."""
         if self._lost:
             raise ProcessError(_LOST.format(rank=self.rank, size=self.size))
         try:
-            operation(*args, group=self.group, **options)
+            return operation(*args, group=self.group, **options)
         except RuntimeError as error:
             self._lost = True
             text = _LOST.format(rank=self.rank, size=self.size)

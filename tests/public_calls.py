@@ -395,7 +395,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         **fitted(k), "num_steps": 1, "method": "natural", "learning_rate": 0.1, "natural_rate": 0.5, "warmup": 0,
         "tolerance": 0.1, "num_restarts": 0, "processes": 1, "progress": False, "callback": None,
         "checkpoint": k.folder / "state", "checkpoint_steps": 1, "checkpoint_seconds": 1.0, "resume": None,
-        "batch_size": None, "epochs": None, "schedule": "cosine", "inducing_rate": None}),
+        "batch_size": None, "epochs": None, "schedule": "cosine", "inducing_rate": None, "full_steps": None}),
     "AutoExplicit": lambda k: (vg.AutoExplicit, {
         "model": k.model, "data": k.data, "start": None, "store": None, "free": False}),
     "AutoExplicit.collect": lambda k: (vg.AutoExplicit(k.model, k.data).collect, {"batch_size": 2}),

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.output_sites import sites_of
+from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.team import ALONE, ProcessError, Team
 
 __all__ = [
@@ -173,7 +174,7 @@ def _shared(model: object, guide: object, trace: Trace | None, own: set[int]) ->
     found: dict[int, Tensor] = {}
     for module in (model, guide):
         if isinstance(module, nn.Module):
-            found |= {id(parameter): parameter for parameter in module.parameters()}
+            found |= {id(parameter): parameter for parameter in parameters_of(module)}
     nodes = {} if trace is None else trace.nodes
     for name in sorted(nodes):
         leaf = cast("Any", nodes[name]["value"]).unconstrained()
@@ -221,7 +222,7 @@ def _begin(team: Team, guide: object) -> None:
 
 def _taken_gradients(model: object, guide: object) -> list[tuple[Tensor, Tensor]]:
     """Gradients from before, which are sums over the processes already."""
-    modules = [p for module in (model, guide) if isinstance(module, nn.Module) for p in module.parameters()]
+    modules = [p for module in (model, guide) if isinstance(module, nn.Module) for p in parameters_of(module)]
     every = {id(p): p for p in (*modules, *(p for _, p in pyro.get_param_store().named_parameters()))}
     taken = [(p, p.grad) for p in every.values() if p.grad is not None]
     for parameter, _ in taken:

@@ -14,6 +14,8 @@ and a few, for G groups of outputs that were observed together in the batches of
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -56,14 +58,21 @@ class _SumContext(Context):
 
 def total_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
     """The same without gradients. Parameters as in :func:`sum_parts`."""
-    m = matrices.shape[-1]
-    row, column = torch.triu_indices(m, m, device=matrices.device)
-    half = matrices[..., row, column]
+    half_of, whole_of = _triangle(matrices.shape[-1], matrices.device)
+    half = matrices.flatten(-2).gather(-1, half_of.expand(*matrices.shape[:-2], -1))
     flat = team.total(torch.cat([values.flatten(), columns.flatten(), half.flatten()]))
     sums = flat.split([values.numel(), columns.numel(), half.numel()])
-    full = torch.empty_like(matrices)
-    full[..., row, column] = full[..., column, row] = sums[2].view_as(half)
+    full = sums[2].view_as(half).gather(-1, whole_of.expand(*matrices.shape[:-2], -1)).view_as(matrices)
     return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), full
+
+
+@functools.lru_cache(maxsize=4)
+def _triangle(m: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The places of the upper triangle in a matrix, (m (m + 1) / 2,), and of the matrix in that triangle, (m²,)."""
+    row, column = torch.triu_indices(m, m, device=device)
+    whole = torch.empty(m, m, dtype=torch.long, device=device)
+    whole[row, column] = whole[column, row] = torch.arange(len(row), device=device)
+    return row * m + column, whole.flatten()
 
 
 class _Sum(torch.autograd.Function):

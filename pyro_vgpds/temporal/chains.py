@@ -117,6 +117,10 @@ class Plain(NamedTuple):
         """S η and (I + Λ K_f)⁻¹ η."""
         return self.run(_SOLVE, (lam, eta), 3)[:2]
 
+    def matmul(self, b: Tensor) -> Tensor:
+        """K_f b."""
+        return self.run(_MATMUL, (b,), 1)[0]
+
     def quadratic(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
         """The gradients of left·K_f right in a and q."""
         return self.run(_QUADRATIC, (left, right), 0, gradients=True)
@@ -153,7 +157,7 @@ def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: 
 
 
 def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
-    return _run(_MATMUL, (a, q, layout), (b,), 1)[0]
+    return _plain(a, q, layout, b).matmul(b)
 
 
 def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:

@@ -5,12 +5,13 @@ If the kernel is a :class:`~pyro_vgpds.kernels.programs.Program`, compiled code 
 recursions, and the gradients are written out here. :mod:`pyro_vgpds.temporal.markov` has the equations, and computes
 the same for all other kernels. With σ = 1/(1 + ωλ), the sites of f are (ση, σλ), and
 
-.. math:: \mu = \mu_f + \omega\bar\mu, \qquad s = \sigma\,(\omega + \sigma s_f).
+.. math:: \mu = \mu_f + \omega\bar\mu, \qquad s = \sigma\,(\omega + \sigma s_f), \qquad
+          \log|B| = \log|B_f| - \sum \log\sigma.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from pyro_vgpds.temporal.parameters import split_gradient, stacked, white_of, wi
 from pyro_vgpds.temporal.tiles import Packed
 from pyro_vgpds.types import Context
 
-__all__ = ["Frames", "frames_of", "natural_posterior", "time_steps", "transitions"]
+__all__ = ["Frames", "frames_of", "natural_posterior", "plain_posterior", "time_steps", "transitions"]
 
 _SHARED = 0.5  # number of different time steps, relative to that of frames, up to which frames share their matrices
 
@@ -121,6 +122,14 @@ def natural_posterior(frames: Frames, eta: Tensor, lam: Tensor, tensors: list[Te
     return _Natural.apply(frames, eta, lam, *tensors)
 
 
+def plain_posterior(frames: Frames, mean_bar: Tensor, lam: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """μ = K_t mean_bar and diag S, (N, Q) each, log|B| (Q,), and the variance (K,), as :func:`natural_posterior`.
+
+    :param frames: whose states are not in tiles.
+    """
+    return _FromMeanBar.apply(frames, mean_bar, lam, *tensors)
+
+
 class _Transitions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,49 +147,112 @@ class _Transitions(torch.autograd.Function):
         return None, *split_gradient(gradient, tensors)
 
 
+class _Noisy(NamedTuple):
+    """What white noise makes of the precisions λ of the sites."""
+
+    white: Tensor  #: ω, (K, 1)
+    lam: Tensor  #: λ, (Q, N)
+    shrink: Tensor  #: σ
+    own: Tensor  #: σλ, the precisions of the sites of f
+
+    @classmethod
+    def of(cls, white: Tensor, lam: Tensor) -> _Noisy:
+        shrink = (lam * white).add_(1.0).reciprocal_()
+        return cls(white, lam, shrink, shrink * lam)
+
+    def variance(self, s: Tensor) -> Tensor:
+        """The diagonal of S from that of f."""
+        return torch.addcmul(self.white, self.shrink, s).mul_(self.shrink)
+
+    def logdet(self, smooth: Tensor) -> Tensor:
+        """log|B| from that of f."""
+        return smooth + torch.log1p(self.lam * self.white).sum(-1)
+
+    def gradients(self, g_shrink: Tensor, g_own: Tensor, g_s: Tensor, s: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        """The gradients in λ and, without what depends on ω directly, in ω.
+
+        :param g_shrink: the gradient in σ through all else.
+        :param g_own: that in σλ.
+        :param g_s: that in the diagonal of S.
+        :param s: the diagonal of f.
+        :param weight: the gradient in log|B|, (Q, 1).
+        """
+        white, lam, shrink, _ = self
+        g_shrink = g_shrink + lam * g_own + g_s * (white + 2.0 * shrink * s) - weight / shrink
+        g_shrink *= shrink * shrink
+        return shrink * g_own - white * g_shrink, shrink * g_s - lam * g_shrink
+
+
 class _Natural(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, frames: Frames, eta: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, eta, lam = stacked(tensors), eta.t().contiguous(), lam.t().contiguous()  # (P, K) and (Q, N)
         (model, total), white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
-        shrink = (lam * white).add_(1.0).reciprocal_()
-        own = shrink * lam
-        s, _, logdet, kept = model.variance(own)
-        mean, mean_bar = model.solve(shrink * eta, own, kept)
+        sites = _Noisy.of(white, lam)
+        s, _, logdet, kept = model.variance(sites.own)
+        mean, mean_bar = model.solve(sites.shrink * eta, sites.own, kept)
         ctx.frames, ctx.model = frames, model
         ctx.num_kept = len(kept)
-        ctx.save_for_backward(values, white, eta, lam, shrink, own, s, mean, mean_bar, *kept, *tensors)
-        mu = torch.addcmul(mean, white, mean_bar)
-        variance = torch.addcmul(white, shrink, s).mul_(shrink)
+        ctx.save_for_backward(values, *sites, eta, s, mean, mean_bar, *kept, *tensors)
         total += white[:, 0]
         ctx.mark_non_differentiable(total)
-        return mu.t(), variance.t(), mean_bar.t(), logdet + torch.log1p(lam * white).sum(-1), total
+        mu = torch.addcmul(mean, white, mean_bar)
+        return mu.t(), sites.variance(s).t(), mean_bar.t(), sites.logdet(logdet), total
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_bar: Tensor, g_logdet: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
-        values, white, eta, lam, shrink, own, s, mean, mean_bar, *rest = ctx.saved_tensors
+        values, white, lam, shrink, own, eta, s, mean, mean_bar, *rest = ctx.saved_tensors
         kept, tensors = tuple(rest[: ctx.num_kept]), tuple(rest[ctx.num_kept :])
         program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)
         g_mu, g_s = g_mu.t(), g_s.t()
         # of f: b = mean_bar = η_f − λ_f mean, and d mean = W dK_f b − S dΛ mean + S dη; see recursions
-        scaled = shrink * g_s
-        g_a, g_q, g_own = model.variance_grad(own, shrink * scaled, g_logdet)
+        g_a, g_q, g_own = model.variance_grad(own, shrink * shrink * g_s, g_logdet)
         g_b = torch.addcmul(g_bar.t(), white, g_mu)
         through, left = model.solve(g_mu - own * g_b, own, kept)
         more_a, more_q = model.quadratic(left, mean_bar)
         g_eta = through + g_b
         g_own += weight * s - mean * g_eta
-        # of the noise: through σ, and directly
-        g_shrink = eta * g_eta + lam * g_own + g_s * (white + 2.0 * shrink * s) - weight / shrink
-        g_shrink *= shrink * shrink
-        g_white = (g_mu * mean_bar + scaled - lam * g_shrink).sum(-1)
+        g_lam, g_white = _Noisy(white, lam, shrink, own).gradients(eta * g_eta, g_own, g_s, s, weight)
         half = g_a if isinstance(model, Packed) else None
         more_a = more_a if half is not None else g_a + more_a
         gradient = program.states_grad(values, ctx.frames.own, more_a, half, g_q + more_q)
+        gradient = with_white(program, gradient, (g_mu * mean_bar + g_white).sum(-1))
         needs_eta, needs_lam = ctx.needs_input_grad[1:3]
-        to_eta = (shrink * g_eta).t() if needs_eta else None
-        to_lam = (shrink * g_own - white * g_shrink).t() if needs_lam else None
-        return None, to_eta, to_lam, *split_gradient(with_white(program, gradient, g_white), tensors)
+        to_eta, to_lam = (shrink * g_eta).t() if needs_eta else None, g_lam.t() if needs_lam else None
+        return None, to_eta, to_lam, *split_gradient(gradient, tensors)
+
+
+class _FromMeanBar(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Pass, frames: Frames, mean_bar: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        values, mean_bar, lam = stacked(tensors), mean_bar.t().contiguous(), lam.t().contiguous()
+        (model, total), white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
+        assert isinstance(model, Plain), "tiles cannot multiply with K_f"
+        sites = _Noisy.of(white, lam)
+        s, _, logdet, _ = model.variance(sites.own)
+        ctx.frames, ctx.model = frames, model
+        ctx.save_for_backward(values, *sites, s, mean_bar, *tensors)
+        total += white[:, 0]
+        ctx.mark_non_differentiable(total)
+        mu = torch.addcmul(model.matmul(mean_bar), white, mean_bar)
+        return mu.t(), sites.variance(s).t(), sites.logdet(logdet), total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        values, white, lam, shrink, own, s, mean_bar, *tensors = ctx.saved_tensors
+        program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)
+        assert isinstance(model, Plain)
+        g_mu, g_s = g_mu.t().contiguous(), g_s.t()
+        g_a, g_q, g_own = model.variance_grad(own, shrink * shrink * g_s, g_logdet)
+        more_a, more_q = model.quadratic(g_mu, mean_bar)
+        g_own += weight * s
+        g_lam, g_white = _Noisy(white, lam, shrink, own).gradients(g_s.new_zeros(()), g_own, g_s, s, weight)
+        gradient = program.states_grad(values, ctx.frames.own, g_a + more_a, None, g_q + more_q)
+        gradient = with_white(program, gradient, (g_mu * mean_bar + g_white).sum(-1))
+        needs_mean, needs_lam = ctx.needs_input_grad[1:3]
+        to_mean = torch.addcmul(model.matmul(g_mu), white, g_mu).t() if needs_mean else None
+        return None, to_mean, g_lam.t() if needs_lam else None, *split_gradient(gradient, tensors)

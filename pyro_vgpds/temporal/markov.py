@@ -28,7 +28,7 @@ from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
 from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
-from pyro_vgpds.temporal.fused import natural_posterior
+from pyro_vgpds.temporal.fused import Frames, natural_posterior, plain_posterior
 from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -157,7 +157,16 @@ class MarkovCovariance(TemporalCovariance):
         (smooth,) = self._run(recursions.matmul, v)
         return self._back(smooth + self.white * v)
 
+    def _fast_for(self, first: Tensor, lam: Tensor) -> tuple[Frames, list[Tensor]] | None:
+        """The frames and parameters of a fast kernel, if the sites have no batches."""
+        own = first.shape == lam.shape and lam.dim() == 2 and self.kernels[0] in (1, lam.shape[1])
+        return self._fast if own else None
+
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
+        fast = self._fast_for(mean_bar, lam)
+        if fast is not None and not fast[0].is_tiled:
+            mu, s, logdet, self._variance = plain_posterior(fast[0], mean_bar.double(), lam.double(), fast[1])
+            return PathMoments(mu, s, self._back(mean_bar), logdet)
         lam = lam.double()
         shrink = self._shrink(lam)
         s, _, logdet = self._run(recursions.variance, lam * shrink)
@@ -165,14 +174,8 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(self.matmul(mean_bar), variance, self._back(mean_bar), self._whole(logdet, lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
-        if (
-            self._fast is not None
-            and eta.shape == lam.shape
-            and lam.dim() == 2
-            and self.kernels[0] in (1, lam.shape[1])
-        ):
-            frames, tensors = self._fast
-            *moments, self._variance = natural_posterior(frames, eta.double(), lam.double(), tensors)
+        if (fast := self._fast_for(eta, lam)) is not None:
+            *moments, self._variance = natural_posterior(fast[0], eta.double(), lam.double(), fast[1])
             return PathMoments(*moments)
         lam = lam.double()
         shrink = self._shrink(lam)

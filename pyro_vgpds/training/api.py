@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyro.nn import PyroModule
@@ -26,7 +27,7 @@ from pyro_vgpds.training.batch_fit import BatchOptions
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
-from pyro_vgpds.training.result import FitResult, Record
+from pyro_vgpds.training.result import FitResult, Record, joined_results, later_record
 from pyro_vgpds.training.run import Watch
 from pyro_vgpds.training.settings import METHODS, Settings
 from pyro_vgpds.types import PathLike
@@ -53,6 +54,7 @@ def fit(
     epochs: int | None = None,
     schedule: str = "cosine",
     inducing_rate: float | None = None,
+    full_steps: int | None = None,
     num_restarts: int = 0,
     processes: int = 1,
     progress: bool | None = None,
@@ -77,7 +79,8 @@ def fit(
 
     With ``batch_size`` each step reads a batch of the sequences only, the inducing variables are explicit, and the
     bounds of the history are estimates. Steps are undone only if values are not finite or rounding dominates. The last
-    parameters are kept, and ``bound`` of the result is that of all sequences, by one more pass over them.
+    parameters are kept, and ``bound`` of the result is that of all sequences, by one more pass over them. The batches
+    may be followed by a few steps with all sequences (``full_steps``), which are those without ``batch_size``.
 
     :param model: a :class:`~pyro_vgpds.VGPDS`, or another model with a TemporalGP at ``x`` and a SparseGP at ``y``.
     :param guide: its :class:`~pyro_vgpds.AutoOpperArchambeau` or :class:`~pyro_vgpds.AmortizedOpperArchambeau`; with
@@ -107,6 +110,10 @@ def fit(
     :param inducing_rate: ρ in (0, 1] of q(U), with ``batch_size``. Default: 0.3, or more if there are few batches,
         which falls with the learning rate to the share of a batch among all sequences. The first steps average what
         they see.
+    :param full_steps: steps with all sequences after the batches, with ``batch_size``. They have no noise of batches,
+        so that few of them raise the bound more than as many epochs. A checkpoint does not contain them: ``resume``
+        repeats them. Default: 12 after the default number of epochs, if ``data`` are Sequences of up to 2²⁴ numbers
+        and ``guide`` is an AutoOpperArchambeau, otherwise 0.
     :param num_restarts: additional runs from other inducing inputs (drawn with torch's generator); the best bound is
         kept.
     :param processes: number of processes in which the runs of ``num_restarts`` are made, each on one thread (Linux; on
@@ -134,7 +141,7 @@ def fit(
     check_callable("callback", callback, optional=True)
     check_path("checkpoint", checkpoint, optional=True)
     check_path("resume", resume, optional=True)
-    options = BatchOptions(batch_size, epochs, schedule, inducing_rate)
+    options = BatchOptions(batch_size, epochs, schedule, inducing_rate, full_steps)
     _check_checkpoint(checkpoint, checkpoint_steps, checkpoint_seconds)
     if options.check(num_steps, method, num_restarts, processes):
         plan = options.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
@@ -143,8 +150,21 @@ def fit(
         checkpoints = None
         if checkpoint is not None:
             checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, plan.data)
-        watch = Watch("batches", progress if team.rank == 0 else False, callback, checkpoints)
-        return plan.train(watch, resume)
+        progress = progress if team.rank == 0 else False
+        result = plan.train(Watch("batches", progress, callback, checkpoints), resume)
+        if not plan.full_steps or result.stopped == "interrupted":
+            return result
+        assert isinstance(data, Sequences)
+        assert isinstance(model, PyroModule)
+
+        def follow(record: Record) -> None:
+            if callback is not None and record.step:
+                callback(later_record(result, record))
+
+        settings = Settings(plan.full_steps, "natural", learning_rate, natural_rate, 0, tolerance)
+        with _prepared(model, guide, data):
+            runs = Runs(model, guide, data, settings, progress, follow)
+            return joined_results(result, runs.kept([runs.run("natural")]))
     num_steps = 60 if num_steps is None else num_steps
     _check(model, guide, data, num_restarts)
     assert isinstance(data, Sequences)
@@ -167,23 +187,31 @@ def fit(
     if team.size > 1:
         _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
         progress = progress if team.rank == 0 else False
-    # A scope of our own: the parameters of other models in the param store have the same names.
+    checkpoints = None
+    if checkpoint is not None:
+        checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
+    snapshot = None if resume is None else read_snapshot(resume, data)
+    with _prepared(model, guide, data):
+        runs = Runs(model, guide, data, settings, progress, callback)
+        if num_restarts:
+            return runs.best_of(num_restarts + 1, processes)
+        try:
+            return runs.kept([runs.run(method, checkpoints, snapshot)])
+        except FileFormatError as error:
+            raise FileFormatError(f"{resume}: {error}") from None
+
+
+@contextmanager
+def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -> Iterator[None]:
+    """A block with a parameter store of its own, because the parameters of other models in the store have the same
+    names, and with the threads for this problem.
+    """
     with own_store():
-        checkpoints = None
-        if checkpoint is not None:
-            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
-        snapshot = None if resume is None else read_snapshot(resume, data)
         with threads_for(sizes_work(model, data)):
             Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
-        check_same(team, model, guide, data.column_team.size > 1)
-        runs = Runs(model, guide, data, settings, progress, callback)
+        check_same(data.team, model, guide, data.column_team.size > 1)
         with threads_for(_work(guide, data)):
-            if num_restarts:
-                return runs.best_of(num_restarts + 1, processes)
-            try:
-                return runs.kept([runs.run(method, checkpoints, snapshot)])
-            except FileFormatError as error:
-                raise FileFormatError(f"{resume}: {error}") from None
+            yield
 
 
 def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: float | None) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.frame_batches import FrameDataset
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -27,6 +29,8 @@ from pyro_vgpds.types import PathLike
 __all__ = ["BatchFit", "BatchOptions"]
 
 _EPOCHS = 20
+_FULL_STEPS = 12  # after them, with all sequences: their gradients have no noise
+_MEMORY = 1 << 24  # numbers of outputs up to which a step with all sequences is the default
 _RATE = 0.1  # learning rate of Adam
 
 
@@ -38,6 +42,7 @@ class BatchOptions:
     epochs: int | None
     schedule: str
     inducing_rate: float | None
+    full_steps: int | None = None
 
     def check(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> bool:
         """Whether there are batches.
@@ -46,7 +51,7 @@ class BatchOptions:
         """
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.batch_size is None:
-            given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate}
+            given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
             for name, value in given.items():
                 if value is not None:
                     raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
@@ -78,7 +83,7 @@ class BatchOptions:
         """
         assert self.batch_size is not None
         _check_guide(model, guide)
-        dataset = as_dataset(data)
+        dataset, full_steps = as_dataset(data), self._full_steps(guide, data, num_steps)
         several, frames = dataset.total_sequences > 1, dataset.num_frames
         units, most = (dataset.total_sequences, dataset.fewest_sequences) if several else (frames, frames)
         batches = BatchSettings(self.batch_size, self.schedule, self.inducing_rate, units, most)
@@ -89,9 +94,26 @@ class BatchOptions:
         rate, natural_rate, warmup, tolerance = numbers
         settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
         hint = "Call fit in the same way in all processes."
-        every = [num_steps, *settings.stored(), *batches.stored(num_steps)]
+        every = [num_steps, full_steps, *settings.stored(), *batches.stored(num_steps)]
         dataset.team.agree("the settings of fit", every, hint)
-        return BatchFit(guide, dataset, settings, batches)
+        return BatchFit(guide, dataset, settings, batches, full_steps)
+
+    def _full_steps(self, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None) -> int:
+        """The number of steps with all sequences, after the batches."""
+        possible = isinstance(data, Sequences) and isinstance(guide, AutoOpperArchambeau)
+        if self.full_steps is not None:
+            check_count("full_steps", self.full_steps, 0)
+            if self.full_steps and not possible:
+                raise ValueError(
+                    "full_steps needs all sequences in memory, as Sequences(t, y), and an AutoOpperArchambeau, but got "
+                    f"{type(data).__name__} and {type(guide).__name__}."
+                )
+            return self.full_steps
+        if not possible or self.epochs is not None or num_steps is not None:
+            return 0
+        assert isinstance(data, Sequences)
+        frames, sequences = sizes_of(data)
+        return _FULL_STEPS if sequences > 1 and frames * data.num_outputs <= _MEMORY else 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +124,7 @@ class BatchFit:
     data: SequenceDataset
     settings: Settings
     batches: BatchSettings
+    full_steps: int  #: with all sequences, which follow this run
 
     def train(self, watch: Watch, resume: PathLike | None) -> FitResult:
         """Train. The bound of the result is that of all sequences at the last parameters.

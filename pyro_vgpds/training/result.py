@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyro_vgpds.formatting import counted
@@ -12,7 +12,7 @@ from pyro_vgpds.formatting import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FitResult", "Record", "pack_records", "unpack_records"]
+__all__ = ["FitResult", "Record", "joined_results", "later_record", "pack_records", "unpack_records"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,22 @@ class FitResult:
         from pyro_vgpds.plotting import plot_training  # here, because matplotlib is slow to import
 
         return plot_training(self, ax)
+
+
+def later_record(first: FitResult, record: Record) -> Record:
+    """A record of a run that follows another one, as one of both.
+
+    :param first: the result of the run before.
+    :param record: of the run that follows.
+    """
+    return Record(first.num_steps + record.step, first.seconds + record.seconds, record.bound)
+
+
+def joined_results(first: FitResult, second: FitResult) -> FitResult:
+    """The result of two runs, of which the second began where the first ended.
+
+    :param first: the result of one.
+    :param second: the result of the other.
+    """
+    history = [*first.history, *(later_record(first, record) for record in second.history[1:])]
+    return replace(second, history=history, num_undone=first.num_undone + second.num_undone)

@@ -74,7 +74,7 @@ def two(folder, one):
     every = "gradients accumulated natural trained starts priors amortised undone restarts checkpoints errors "
     every += "dates batches direct_batches batch_fits single_sequences likelihoods likelihood_batches drawn_batches "
     every += "likelihood_checkpoints batch_checkpoints column_gradients column_fits column_starts column_checkpoints "
-    every += "column_errors"
+    every += "column_errors sums"
     run(2, folder, *every.split())
     return lambda check: [json.loads((folder / f"{check} {rank}.json").read_text()) for rank in range(2)]
 
@@ -88,7 +88,7 @@ def three(folder, two):
         if file.name.startswith(("of ", "all of ")):
             (other / file.name).write_bytes(file.read_bytes())
     every = "gradients natural trained starts checkpoints batches likelihoods batch_checkpoints column_gradients "
-    every += "column_fits"
+    every += "column_fits sums"
     run(3, other, *every.split())
     return lambda check: [json.loads((other / f"{check} {rank}.json").read_text()) for rank in range(3)], kept
 
@@ -130,6 +130,34 @@ def test_two_processes_are_one(two, check):
 )
 def test_three_processes_are_one(three, check):
     assert largest(three[0](check)) < SAME
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_sums(count, two, three):
+    """Sums by messages to every process and by all_reduce are the same, and so are the errors in place of them."""
+    every = (two if count == 2 else three[0])("sums")
+    for rank, found in enumerate(every):
+        for errors, texts, flags, numbers in (found["few"], found["many"]):
+            assert max(errors) < 1e-9
+            others = ["ProcessError: another process failed. process 1 of", "NumericalError: process 0 of"]
+            own = ["KeyError: 'no sum'", "NumericalError: not finite"]
+            for i in range(2):
+                assert texts[i].startswith(own[i] if rank == 1 - i else others[i])
+            assert texts[2] == "NumericalError: nowhere finite"
+            assert texts[3].startswith("ProcessError: another process failed" if rank == 0 else "KeyError: 'in most'")
+            assert flags == [False, True]
+            assert numbers >= 2 * sum((0, 1, 3, 5000))
+        assert found["few"][0] == [0.0] * 4  # in the order of the processes
+        assert found["few"][1:3] == found["many"][1:3]
+
+
+def test_processes_in_different_operations(folder):
+    """An error in place of wrong numbers or a process that waits."""
+    run(2, folder, "different_operations")
+    for rank in range(2):
+        text = json.loads((folder / f"different_operations {rank}.json").read_text())
+        assert text.startswith(f"ProcessError: process {rank} of 2 lost the connection to the others")
+        assert text.endswith("(the processes are in different operations: sums of [3, 4] numbers)")
 
 
 def test_fit_in_batches(folder, two):

@@ -14,6 +14,7 @@ import likelihood_checks  # noqa: F401
 import numpy as np
 import pyro
 import pyro.distributions as dist
+import sum_checks  # noqa: F401
 import torch
 from problems import make_data, make_model
 from pyro import poutine

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over processes in both ways, and what each process hears if one of them fails in the middle of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from shared import check
+
+from pyro_vgpds import NumericalError, distributed
+from pyro_vgpds.team import ProcessTeam
+
+SIZES = (0, 1, 3, 5000)
+
+
+def heard(function):
+    try:
+        function()
+    except (NumericalError, distributed.ProcessError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@check
+def sums(rank):
+    """The sums of few and of many processes, and errors in place of them; all processes go on together."""
+    count, found = dist.get_world_size(), {}
+    for few in (True, False):
+        team = ProcessTeam()
+        assert team._exchanges
+        team._exchanges = few
+        errors = []
+        for size in SIZES:
+            terms = [torch.linspace(0.0, 1.0, size) + 10.0**i for i in range(count)]
+            total = team.total(terms[rank])
+            errors.append(float((total - sum(terms)).abs().sum()))
+            shaped = team.total(terms[rank].float().reshape(-1, 1))
+            assert shaped.dtype is torch.float32
+            assert shaped.shape == (size, 1)
+
+        def failing(team, which, error):
+            def run():
+                with team.together():
+                    if rank in which:
+                        raise error
+                    team.total(torch.ones(5000))
+
+            return heard(run)
+
+        texts = [
+            failing(team, [1], KeyError("no sum")),
+            failing(team, [0], NumericalError("not finite")),
+            failing(team, range(count), NumericalError("nowhere finite")),
+            failing(team, range(1, count), KeyError("in most")),
+        ]
+        flags = [team.any(False), team.any(rank == 1)]
+        found["few" if few else "many"] = [errors, texts, flags, team.numbers]
+    return found
+
+
+@check
+def different_operations(rank):
+    """Processes that sum different things, which nothing can continue from."""
+    return heard(lambda: ProcessTeam().total(torch.ones(3 + rank)))
