@@ -78,13 +78,14 @@ def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, mo
     _compare(model, guide, data, monkeypatch)
     with NaturalGradient(guide, data) as natural:
         _compare(model, guide, data, monkeypatch)
+        error = 0.0 if guide.known_path(model.path_prior(data)) is None else 1e-9
         _gradients(model, guide, data)
         found = natural.derivatives()
         with monkeypatch.context() as patch:
             patch.setattr(elbo, "is_plain", lambda *args: False)
             _gradients(model, guide, data)
         for one, other in zip(found, natural.derivatives(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().amax()))
+            assert (one - other).abs().amax() <= error * other.abs().amax()
 
 
 def test_a_graph_can_be_retained():
