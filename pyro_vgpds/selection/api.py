@@ -54,12 +54,13 @@ def auto(
     """Predictions without any choice to make: models and baselines are compared on held-out data and combined.
 
     1. A part of the data is hidden, of the kind that will be predicted (:func:`~pyro_vgpds.evaluation.hold_out`).
-    2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps.
+    2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps,
+       and earlier origins of a forecast.
     3. Weights that minimise the held-out error combine the best candidates, separately for each output, and for lost
        frames and lost columns if the data have both. For forecasts it is the mean logarithm of the error of each
        origin, so that a single origin with large errors does not decide.
     4. The widths of intervals are set to what held-out errors need, with weights that were chosen on other entries.
-    5. The candidates with a weight are trained further on all data.
+    5. The candidates with a weight are trained on all data.
 
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
