@@ -156,7 +156,8 @@ def test_baselines_of_auto_use_one_thread(monkeypatch):
         progress=False,
         refit=False,
     )
-    assert seen == [1]
+    assert len(seen) > 1  # one for each held-out part
+    assert set(seen) == {1}
 
 
 def test_large_problems_use_several(monkeypatch):
