@@ -3,8 +3,9 @@
 
 Each operation begins with a round in which every process reports whether it has failed. A process that failed takes
 part in that round only, whichever operation the others are in, and then all of them raise an error: no process waits
-for one that has ended, and steps that one process has to undo are undone by all. In sums over few processes
-(:mod:`~pyro_vgpds.exchange`) the round and the sum are one operation.
+for one that has ended, and steps that one process has to undo are undone by all. In sums over the processes of one
+machine (:mod:`~pyro_vgpds.shared_sums`) and over few processes (:mod:`~pyro_vgpds.exchange`) the round and the sum are
+one operation.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from pyro_vgpds.exchange import FEW, exchange
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.shared_sums import SharedSums
 
 __all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
 
@@ -151,9 +153,10 @@ class ProcessTeam(Team):
         nccl = "nccl" in str(dist.get_backend(group))
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
         self.numbers = 0
-        self._exchanges = self.size <= FEW and not nccl
         self._told: Exception | None = None  # the last error that all processes know
         self._lost = False
+        self._exchanges = self.size <= FEW and not nccl
+        self._shared = None if nccl else self._guarded(SharedSums.open, self.rank, self._texts, _timeout(group))
 
     def check(self, error: Exception | None = None) -> None:
         if error is not None and (error is self._told or self._lost):
@@ -163,7 +166,10 @@ class ProcessTeam(Team):
     def _total(self, terms: Tensor, error: Exception | None = None) -> Tensor:
         """The sum of a vector of float64, unless a process has an error."""
         code = _FINE if error is None else _NUMERICAL if isinstance(error, NumericalError) else _FAILED
-        if self._exchanges:
+        if self._shared is not None:
+            codes, total = self._guarded(self._shared.exchange, terms, code)
+            worst = max(codes)
+        elif self._exchanges:
             ranks = [self._global(rank) for rank in range(self.size)]
             codes, total = self._call(exchange, terms, code, self.rank, ranks)
             worst = max(codes)
@@ -249,15 +255,28 @@ class ProcessTeam(Team):
         return [part[:n].cpu().numpy().tobytes().decode() for part, n in zip(parts, sizes, strict=True)]
 
     def _call(self, operation: Callable[..., R], *args: object, **options: object) -> R:
-        """One operation of torch, whose errors say little to a user."""
+        """One operation of torch with this group."""
+        return self._guarded(operation, *args, group=self.group, **options)
+
+    def _guarded(self, operation: Callable[..., R], *args: object, **options: object) -> R:
+        """One operation with the other processes, whose errors say little to a user."""
         if self._lost:
             raise ProcessError(_LOST.format(rank=self.rank, size=self.size))
         try:
-            return operation(*args, group=self.group, **options)
+            return operation(*args, **options)
+        except ProcessError:
+            raise
         except RuntimeError as error:
             self._lost = True
             text = _LOST.format(rank=self.rank, size=self.size)
             raise ProcessError(f"{text} ({str(error).splitlines()[0]:.200})") from error
+
+
+def _timeout(group: dist.ProcessGroup | None) -> float:
+    """Seconds after which a process of a group that does not answer is an error."""
+    chosen = dist.group.WORLD if group is None else group
+    assert chosen is not None, "torch.distributed is not initialised"
+    return float(chosen._get_backend(torch.device("cpu")).options._timeout.total_seconds())
 
 
 ALONE = Team()

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over processes in both ways, and what each process hears if one of them fails in the middle of them."""
+"""Sums over processes in all three ways, and what each process hears if one of them fails in the middle of them."""
 
 from __future__ import annotations
+
+import sys
 
 import torch
 import torch.distributed as dist
 from shared import check
 
 from pyro_vgpds import NumericalError, distributed
+from pyro_vgpds.shared_sums import CAPACITY
 from pyro_vgpds.team import ProcessTeam
 
-SIZES = (0, 1, 3, 5000)
+SIZES = (0, 1, 3, 5000, 2 * CAPACITY + 1)
 
 
 def heard(function):
@@ -23,17 +26,19 @@ def heard(function):
 
 @check
 def sums(rank):
-    """The sums of few and of many processes, and errors in place of them; all processes go on together."""
+    """The sums of one machine, of few and of many processes, and errors in place of them; all go on together."""
     count, found = dist.get_world_size(), {}
-    for few in (True, False):
+    for way in ("machine", "few", "many"):
         team = ProcessTeam()
+        assert team._shared is not None or sys.platform != "linux"
         assert team._exchanges
-        team._exchanges = few
+        if way != "machine":
+            team._shared, team._exchanges = None, way == "few"
         errors = []
         for size in SIZES:
             terms = [torch.linspace(0.0, 1.0, size) + 10.0**i for i in range(count)]
             total = team.total(terms[rank])
-            errors.append(float((total - sum(terms)).abs().sum()))
+            errors.append(float((total - sum(terms)).abs().max()) if size else 0.0)
             shaped = team.total(terms[rank].float().reshape(-1, 1))
             assert shaped.dtype is torch.float32
             assert shaped.shape == (size, 1)
@@ -54,7 +59,7 @@ def sums(rank):
             failing(team, range(1, count), KeyError("in most")),
         ]
         flags = [team.any(False), team.any(rank == 1)]
-        found["few" if few else "many"] = [errors, texts, flags, team.numbers]
+        found[way] = [errors, texts, flags, team.numbers]
     return found
 
 

@@ -24,6 +24,7 @@ from problems import make_data, make_model
 from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.distributed.processes import release_group
+from pyro_vgpds.shared_sums import CAPACITY
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
@@ -134,11 +135,11 @@ def test_three_processes_are_one(three, check):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_sums(count, two, three):
-    """Sums by messages to every process and by all_reduce are the same, and so are the errors in place of them."""
+    """Sums in shared memory, by messages to every process and by all_reduce are the same, and so are their errors."""
     every = (two if count == 2 else three[0])("sums")
     for rank, found in enumerate(every):
-        for errors, texts, flags, numbers in (found["few"], found["many"]):
-            assert max(errors) < 1e-9
+        for errors, texts, flags, numbers in found.values():
+            assert max(errors) < 1e-12
             others = ["ProcessError: another process failed. process 1 of", "NumericalError: process 0 of"]
             own = ["KeyError: 'no sum'", "NumericalError: not finite"]
             for i in range(2):
@@ -146,8 +147,9 @@ def test_sums(count, two, three):
             assert texts[2] == "NumericalError: nowhere finite"
             assert texts[3].startswith("ProcessError: another process failed" if rank == 0 else "KeyError: 'in most'")
             assert flags == [False, True]
-            assert numbers >= 2 * sum((0, 1, 3, 5000))
-        assert found["few"][0] == [0.0] * 4  # in the order of the processes
+            assert numbers >= 2 * (5004 + 2 * CAPACITY)
+        assert found["machine"][0] == found["few"][0] == [0.0] * 5  # in the order of the processes
+        assert found["machine"][1:] == found["few"][1:]
         assert found["few"][1:3] == found["many"][1:3]
 
 
