@@ -16,11 +16,11 @@ FOLDER = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.long
 
 
-def run(script, *arguments, cwd):
+def run(script, *arguments, cwd, warnings="error"):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-W", "error", FOLDER / script, *arguments], cwd=cwd, env=env, capture_output=True, text=True
+        [sys.executable, "-W", warnings, FOLDER / script, *arguments], cwd=cwd, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -34,3 +34,13 @@ def test_minibatches(tmp_path):
     assert "forecast of the first recording" in first
     again = run("minibatches.py", *arguments, cwd=tmp_path)  # the checkpoint is that of the last step
     assert again == first
+
+
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning", reason="needs lightning, which is not a dependency")
+    text = run(
+        "lightning_batches.py", "--epochs", "3", cwd=tmp_path, warnings="ignore"
+    )  # Lightning has its own warnings
+    before, after = re.search(r"bound of all sequences: (\S+) before, (\S+) after", text).groups()
+    assert float(after) > float(before) + 10_000.0
+    assert "forecast of sequence 0" in text
