@@ -85,8 +85,8 @@ OF_OTHERS = {
     "_backward_hooks", "_batch_shape", "_buffers", "_computing_median", "_execution_engine", "_exit", "_extended_shape",
     "_foreach_add_", "_foreach_addcdiv_", "_foreach_addcmul_", "_foreach_div_", "_foreach_lerp", "_foreach_mul",
     "_foreach_sqrt", "_forward_hooks", "_forward_pre_hooks", "_get_backend", "_get_trace",
-    "_post_accumulate_grad_hooks", "_pyro_context", "_PYRO_STACK", "_pyro_name", "_pyro_params", "_pyro_post_sample", "_pyro_sample",
-    "_pyro_samples", "_replace", "_version",
+    "_post_accumulate_grad_hooks", "_pyro_context", "_PYRO_STACK", "_pyro_name", "_pyro_params", "_pyro_post_sample",
+    "_pyro_sample", "_pyro_samples", "_replace", "_version",
 }  # fmt: skip
 
 
