@@ -50,6 +50,7 @@ class Problem:
         Forecasts have four origins, whose frames overlap if the data are too short for others: a single one may be a
         quiet or a stormy time. Columns that begin late limit them.
         """
+        self._check_observed()
         first = self._part(0)
         if self.task != "forecast":
             return self._parts(first)
@@ -65,15 +66,25 @@ class Problem:
             return [*(part for part in earlier if not _few_observed(part)), first]
         return [first]
 
+    def _check_observed(self) -> None:
+        """:raises ValueError: if a column was never observed."""
+        unseen = (self.data.output_counts[: self.data.num_base_outputs] == 0).nonzero().flatten().tolist()
+        if unseen:
+            raise ValueError(f"{self._named(unseen[0])} was never observed. Drop the column.")
+
     def _check_columns(self, last: Split) -> None:
         """:raises ValueError: if a column has too few observations before the last origin of a forecast."""
         if few := _few_observed(last):
-            names, held_out = self.data.base_columns, counted(max(len(t) for t in last.t), "frame")
+            width = max(len(t) for t in last.t)
+            todo = "Pass a shorter horizon, or drop the column." if width > 1 else "Drop the column."
             raise ValueError(
-                f"column {few[0] if names is None else repr(names[few[0]])} of data has fewer than {_LEAST} observed "
-                f"entries before the last {held_out}, which are held out to compare forecasts. Pass a shorter horizon, "
-                "or drop the column."
+                f"{self._named(few[0])} has fewer than {_LEAST} observed entries before the last "
+                f"{counted(width, 'frame')}, held out to compare forecasts. {todo}"
             )
+
+    def _named(self, column: int) -> str:
+        names = self.data.base_columns
+        return f"column {column if names is None else repr(names[column])} of data"
 
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps and entries; those of whole sequences differ in these sequences."""
