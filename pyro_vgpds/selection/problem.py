@@ -21,6 +21,7 @@ from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
 
+_TRIALS = 2  # version of how candidates are trained: trials of others, kept in a folder, are not continued
 _ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
@@ -114,7 +115,7 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data and the settings."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _ORIGINS, _PARTS, _ENTRIES]
+        about = [header, self.task, self.horizon, self.seed, __version__, _TRIALS, _ORIGINS, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
