@@ -54,7 +54,8 @@ def _library() -> ctypes.CDLL | None:
 @functools.cache
 def _is_fused() -> bool:
     """Whether torch rounds -1 + 0.1 x 10 once: the result is then the error of 0.1 times 10 instead of 0."""
-    return torch.tensor(-1.0, dtype=torch.float64).lerp(torch.tensor(9.0, dtype=torch.float64), 0.1).item() != 0.0
+    start, end = torch.tensor([-1.0, 9.0], dtype=torch.float64, device="cpu")
+    return start.lerp(end, 0.1).item() != 0.0
 
 
 class Adam:

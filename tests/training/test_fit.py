@@ -193,7 +193,7 @@ def test_a_start_without_a_value_is_an_error(problem, monkeypatch, method):
         fit(*problem, num_steps=5, method=method)
 
 
-def test_outputs_of_any_scale_need_scaling():
+def test_outputs_of_extreme_scale_without_scaling():
     data = make_data((12,))
     huge = Sequences(data.times.t, 1e100 * data.read())
     model = VGPDS.from_data(huge, num_inducing=5, scale_outputs=False)
