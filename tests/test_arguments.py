@@ -244,3 +244,5 @@ def test_outputs_of_very_different_units():
     with pytest.warns(UserWarning, match=found):
         VGPDS.from_data(data, latent_dim=2, num_inducing=10, scale_outputs=False)
     VGPDS.from_data(base, latent_dim=2, num_inducing=10, scale_outputs=False)  # no warning
+    single = Sequences([0.0], data.read()[:1])
+    VGPDS.from_data(single, latent_dim=2, num_inducing=1, scale_outputs=False)  # nothing varies

@@ -16,6 +16,7 @@ import sys
 import tokenize
 import zlib
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -277,7 +278,7 @@ def undocumented(name: str, value: Any) -> list[str]:
             attribute = part.rpartition(".")[2]
             if part == name or not (attribute in OF_OTHERS or is_documented_by_base(value, attribute)):
                 faults.append(f"{part} has no docstring")
-        elif not isinstance(member, property):
+        elif not isinstance(member, (property, cached_property)):
             faults += [f"{part} does not say what {p} is" for p in parameters(member) if not says(text, member, p)]
     if not any(">>> " in (member.__doc__ or "") for member in parts.values()):
         faults.append(f"{name} has no example")

@@ -197,6 +197,16 @@ def test_with_as_many_components_as_outputs_the_first_path_knows_what_missing_ou
     torch.testing.assert_close(x[40], 0.5 * (x[39] + x[41]))
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6, 1e12])
+def test_the_first_path_does_not_depend_on_the_unit_of_outputs_that_are_not_scaled(unit):
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((30, 1)).cumsum(0) @ np.array([[1.0, 2.0, 3.0]]) + 1e-3 * rng.standard_normal((30, 3))
+    y[rng.random(y.shape) < 0.2] = np.nan
+    found = [Sequences(np.arange(30.0), y * factor) for factor in (1.0, unit)]
+    one, other = (pca(data, 3, data.output_means, torch.ones(3, dtype=torch.float64))[0] for data in found)
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_kmeans_draws_the_same_points_in_float32(seed):
     torch.manual_seed(seed)

@@ -108,8 +108,8 @@ class LinearDynamicalSystem:
             without observations do not count in N.
         :param num_steps: maximum number of EM steps.
         :param tolerance: stop if a step increases the objective by less than this per observed entry.
-        :raises ValueError: as ``Sequences``; if a column was never observed, ``num_states`` is out of range, or an
-            interval is so long that the states would not fit into memory.
+        :raises ValueError: as ``Sequences``; if a column was never observed, ``num_states`` is out of range, a variance
+            overflows, or an interval is so long that the states would not fit into memory.
         """
         gaps = Gaps(t, y)
         check_count("num_steps", num_steps)
@@ -122,6 +122,8 @@ class LinearDynamicalSystem:
             raise ValueError(f"num_states must be at most {limits}, but got {num_states}.")
         with torch.no_grad():
             spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
+            if not bool(spread.isfinite().all()):
+                raise ValueError("y has values so large that their variance is not a finite number. Use another unit.")
             spread = torch.where(spread > 0, spread, 1.0)
             intervals = torch.cat([gaps.t[rows].diff() for rows in gaps.rows])
             step = intervals.median() if len(intervals) else torch.ones_like(gaps.t[0])
@@ -137,8 +139,7 @@ class LinearDynamicalSystem:
                 system = problem.maximise(states, step, problem.grid.within)
             return replace(
                 system, transition=_bounded(system.transition), loadings=system.loadings * spread.unsqueeze(-1),
-                offset=system.offset * spread + gaps.means,
-                noise=system.noise * spread.square(),
+                offset=system.offset * spread + gaps.means, noise=system.noise * spread.square(),
                 objective=torch.tensor(objective, dtype=torch.float64),
             )  # fmt: skip
 
@@ -292,7 +293,7 @@ def _scores(y: Tensor, some: Tensor, number: int) -> Tensor:
     centred = y - y[some].mean(0)
     _, s, v = torch.linalg.svd(centred[some], full_matrices=False)
     s, v = s[:number], v[:number]
-    return centred @ (v / s.clamp_min(1e-9 * s.max().clamp_min(1e-300)).unsqueeze(-1)).mT * int(some.sum()) ** 0.5
+    return centred @ (v / s.clamp_min(1e-9 * s.max().clamp_min(1e-290)).unsqueeze(-1)).mT * int(some.sum()) ** 0.5
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:

@@ -140,7 +140,11 @@ class ModelFile:
                 raise UsageError("--step requires --horizon or --until.")
             return self._dated(known)
         if args.step is None and len(known) < 2:
-            raise UsageError("--step is required because the sequence has only one frame.")
+            example = "0.5" if self.data.time_origin is None else "1d"
+            raise UsageError(
+                f"{given[0]} requires --step, such as {example}, because sequence {self.names[sequence or 0]} has only "
+                "one frame, and the default is the median step of the sequence."
+            )
         width = float(np.median(np.diff(known))) if args.step is None else parse_step(args.step, "--step")
         monthly = args.step is None and self.data.time_origin is not None
         if args.until is not None:

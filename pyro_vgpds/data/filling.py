@@ -81,7 +81,8 @@ def regress_windows(
     given = windows([torch.where(seen, y, torch.nan)[part] for part in rows], lags)
     masks, pattern_of = patterns(~given.isnan())
     given = given.nan_to_num(0.0)
-    groups = [((pattern_of == p).nonzero(), (~mask).nonzero().squeeze(-1)) for p, mask in enumerate(masks)]
+    frames_of = pattern_of.argsort(stable=True).unsqueeze(-1).split(pattern_of.bincount().tolist())
+    groups = [(frames, (~mask).nonzero().squeeze(-1)) for frames, mask in zip(frames_of, masks, strict=True)]
     filled = windows(lines, lags).nan_to_num(0.0)
     variances, eye = torch.zeros_like(given), torch.eye(given.shape[1]).to(y)
     square = filled.mT @ filled

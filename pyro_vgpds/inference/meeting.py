@@ -116,6 +116,8 @@ def warn_of_spreads(data: Sequences) -> None:
     """Warn that outputs of very different spreads are not scaled: the model would learn the large ones only."""
     scales, varies = data.output_scales, data.output_variances > 0.0
     order = [i for i in scales.argsort().tolist() if bool(varies[i])]
+    if not order:  # a single frame
+        return
     low, high = order[0], order[-1]
     ratio = float(scales[high] / scales[low])
     if ratio > _MOST_SPREAD:

@@ -93,8 +93,10 @@ def _regressed(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor | None:
     lost = ~seen.any(1)
     if bool((seen.all(1) | lost).all()) or len(patterns(seen)[0]) > _PATTERNS:
         return None
-    found, _ = regress_windows(y, seen, data.times.t.to(y), data.times.slices(), _LAGS, _PENALTY)
-    filled = torch.where(seen, y, found).to(mean)
+    size = y.square().nanmean(0).sqrt()  # not 1 if the outputs are not scaled
+    size = torch.where(size > 0.0, size, 1.0)
+    found, _ = regress_windows(y / size, seen, data.times.t.to(y), data.times.slices(), _LAGS, _PENALTY)
+    filled = torch.where(seen, y, found * size).to(mean)
     return _interpolate(filled, data.times, lost)
 
 

@@ -31,39 +31,7 @@
 
 #ifdef LANES
 
-typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
-typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES), aligned(8)));
-#define vec NAME(vec)
-#define bits NAME(bits)
-
-INLINE vec NAME(load)(const double *x) { return *(const vec *)x; }
-INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
-INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
-#define load NAME(load)
-#define store NAME(store)
-
-// alpha of row n. Returns whether an exponent may leave the range of exp2: it is concave in the midpoint, so its least
-// value over all pairs is that of a pair (m,m), and it is at most a_n.
-NOINLINE int NAME(load_row)(const problem *P, long n, double *alpha) {
-    const double *r = P->r + n * P->Q, *mu = P->mu + n * P->Q;
-    double base = P->a[n] / 2;
-    for (long q = 0; q < P->Q; q++) base -= r[q] * mu[q] * mu[q] / 2;
-    vec low = splat(0);
-    for (long m = 0; m < P->Mpad; m += LANES) {
-        vec total = splat(base), square = splat(0);
-        for (long q = 0; q < P->Q; q++) {
-            const vec z = load(P->zt + q * P->Mpad + m);
-            total += r[q] * z * (mu[q] - z / 4);
-            square += r[q] * z * z;
-        }
-        const vec exponent = (2 * total - square / 2) * LOG2E;
-        low = NAME(select)((bits)(exponent < low), exponent, low);
-        store(alpha + m, total * LOG2E);
-    }
-    int outside = !(P->a[n] * LOG2E <= 1000.0);
-    for (int lane = 0; lane < LANES; lane++) outside |= !(low[lane] >= -1000.0);
-    return outside;
-}
+#include "_exp2.h"
 
 // panel[i][j] = log2 E[n, m+i, col+j] for ROWS points m+i and `vectors` (1 or 2, constant after inlining) of lanes
 INLINE void NAME(exponents)(const problem *P, long m, long col, int vectors, const double *alpha, const double *slope,
@@ -80,33 +48,10 @@ INLINE void NAME(exponents)(const problem *P, long m, long col, int vectors, con
         for (int i = 0; i < ROWS; i++) store(panel + i * width + v * LANES, t[v * ROWS + i]);
 }
 
-// to[l][e] = 2^x[e]. With k = round(x) and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0
-// and inf; a NaN passes through f. CHAINS vectors run in step to hide the latency of the polynomial. Not inlined: p may
-// then alias x, which makes the compiler broadcast each coefficient once for all chains (hoisted out of the loop they
-// would not fit the registers).
+// to[l][e] = 2^x[e]
 NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p, const array *to, long l) {
-    // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
-    const double shift = 0x1.8p52 + 1023;
-    if (clamp)
-        for (long e = 0; e < count; e += LANES) {
-            const vec low = splat(-1023.0), high = splat(1024.0);
-            vec y = load(x + e);
-            y = NAME(select)((bits)(y < low), low, y);
-            store(x + e, NAME(select)((bits)(y > high), high, y));
-        }
-    for (long e = 0; e < count; e += CHAINS * LANES) {
-        vec k[CHAINS], f[CHAINS], E[CHAINS];
-        for (int i = 0; i < CHAINS; i++) {
-            const vec y = load(x + e + i * LANES);
-            k[i] = y + shift;
-            f[i] = y - (k[i] - shift);
-            E[i] = f[i] * p[0] + p[1];
-        }
-        for (int d = 2; d <= DEGREE; d++)
-            for (int i = 0; i < CHAINS; i++) E[i] = E[i] * f[i] + p[d];
-        double *out = number(to, l, e, count);
-        for (int i = 0; i < CHAINS; i++) store(out + i * LANES, E[i] * (vec)((bits)k[i] << 52));
-    }
+    if (clamp) NAME(clamp_all)(x, count);
+    for (long e = 0; e < count; e += CHAINS * LANES) NAME(exp2_chains)(x + e, p, number(to, l, e, count));
 }
 
 // to[l][i][j] = E[n, m+i, m+j] for all j < Mpad - m; `panel` is memory of that size
@@ -199,19 +144,20 @@ TARGET static void NAME(differences)(const double *mask, long lists, long across
 }
 
 TARGET static int NAME(forward)(const problem *P, long n0, long n1, const double *decay, double *V) {
-    const long M = P->M, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad), chunk = FORWARD_ROWS;
-    const long doubles = chunk * Mpad + (chunk + 1) * ROWS * Mpad + ROWS * P->Q + (C + 1) * (size + chunk);
+    const long M = P->M, Q = P->Q, C = P->C, Mpad = P->Mpad, size = packed_size(Mpad), chunk = FORWARD_ROWS;
+    const long doubles = chunk * Mpad + (chunk + 1) * ROWS * Mpad + ROWS * Q + (C + 1) * (size + chunk);
     double *work = allocate(sizeof(double) * doubles + sizeof(long) * (2 + chunk) * (C + 1));
     if (!work) return 1;
     double *alpha = work, *panels = alpha + chunk * Mpad, *one = panels + chunk * ROWS * Mpad, *slope = one + ROWS * Mpad;
-    double *sums = slope + ROWS * P->Q, *value = sums + (C + 1) * size;
+    double *sums = slope + ROWS * Q, *value = sums + (C + 1) * size;
     long *counts = (long *)(value + (C + 1) * chunk);
     long *row = counts + 2 * (C + 1);
     int clamp[FORWARD_ROWS];
     memset(sums, 0, (C + 1) * size * sizeof(double));
     for (long n = n0; n < n1; n += chunk) {
         const long rows = min(chunk, n1 - n);
-        for (long d = 0; d < rows; d++) clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+        for (long d = 0; d < rows; d++)
+            clamp[d] = NAME(load_row)(P->a[n + d], P->r + (n + d) * Q, P->mu + (n + d) * Q, Q, P->zt, Mpad, alpha + d * Mpad);
         NAME(differences)(P->mask + n, C, P->N, rows, 1, P->full, 1, 0, counts, row, value);
         counts[C] = P->any_full ? rows : 0;  // the last list is that of `all`
         for (long d = 0; d < rows; d++) {
@@ -293,7 +239,8 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const doubl
     memset(dz, 0, Mpad * ld * sizeof(double));
     for (long n = n0; n < n1; n += chunk) {
         const long rows = min(chunk, n1 - n);
-        for (long d = 0; d < rows; d++) clamp[d] = NAME(load_row)(P, n + d, alpha + d * Mpad);
+        for (long d = 0; d < rows; d++)
+            clamp[d] = NAME(load_row)(P->a[n + d], P->r + (n + d) * Q, P->mu + (n + d) * Q, Q, P->zt, Mpad, alpha + d * Mpad);
         NAME(differences)(P->mask + n, rows, 1, C, P->N, P->full, 0, 1, counts, row, value);
         sort_lists(rows, counts);
         memset(k, 0, rows * Mpad * ld * sizeof(double));  // column Q of k is h

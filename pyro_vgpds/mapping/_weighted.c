@@ -21,64 +21,19 @@
 
 #ifdef LANES
 
-typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
-typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES), aligned(8)));
-#define vec NAME(vec)
-#define bits NAME(bits)
+#include "_exp2.h"
 
-INLINE vec NAME(load)(const double *x) { return *(const vec *)x; }
-INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
-INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
-#define load NAME(load)
-#define store NAME(store)
-
-// x[e] = 2^x[e], as in _grouped.c: with k = round(x) and f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends
-// give exactly 0 and inf. `count` is rounded up to whole chains of vectors. Not inlined: p may then alias x, which makes
-// the compiler broadcast each coefficient from memory.
+// x[e] = 2^x[e]; `count` is rounded up to whole chains of vectors
 NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) {
-    const double shift = 0x1.8p52 + 1023;
-    if (clamp)
-        for (long e = 0; e < count; e += LANES) {
-            const vec low = splat(-1023.0), high = splat(1024.0);
-            vec y = load(x + e);
-            y = NAME(select)((bits)(y < low), low, y);
-            store(x + e, NAME(select)((bits)(y > high), high, y));
-        }
-    for (long e = 0; e < count; e += CHAINS * LANES) {
-        vec k[CHAINS], f[CHAINS], E[CHAINS];
-        for (int i = 0; i < CHAINS; i++) {
-            const vec y = load(x + e + i * LANES);
-            k[i] = y + shift;
-            f[i] = y - (k[i] - shift);
-            E[i] = f[i] * p[0] + p[1];
-        }
-        for (int d = 2; d <= DEGREE; d++)
-            for (int i = 0; i < CHAINS; i++) E[i] = E[i] * f[i] + p[d];
-        for (int i = 0; i < CHAINS; i++) store(x + e + i * LANES, E[i] * (vec)((bits)k[i] << 52));
-    }
+    if (clamp) NAME(clamp_all)(x, count);
+    for (long e = 0; e < count; e += CHAINS * LANES) NAME(exp2_chains)(x + e, p, x + e);
 }
 
-// The exponentials of row n, (P,), by way of `panel`, which has room for whole vectors after them. An exponent is concave
-// in the midpoint, so its least value over all pairs is that of a pair (m,m), and it is at most a_n.
+// The exponentials of row n, (P,), by way of `panel`, which has room for whole vectors after them.
 TARGET static void NAME(terms)(const problem *T, long n, double *alpha, double *slope, double *panel, double *out) {
     const long M = T->M, Q = T->Q, room = T->room;
     const double *r = T->r + n * Q, *mu = T->mu + n * Q;
-    double base = T->a[n] / 2;
-    for (long q = 0; q < Q; q++) base -= r[q] * mu[q] * mu[q] / 2;
-    vec low = splat(0);
-    for (long m = 0; m < room; m += LANES) {
-        vec total = splat(base), square = splat(0);
-        for (long q = 0; q < Q; q++) {
-            const vec z = load(T->zt + q * room + m);
-            total += r[q] * z * (mu[q] - z / 4);
-            square += r[q] * z * z;
-        }
-        const vec exponent = (2 * total - square / 2) * LOG2E;
-        low = NAME(select)((bits)(exponent < low), exponent, low);
-        store(alpha + m, total * LOG2E);
-    }
-    int clamp = !(T->a[n] * LOG2E <= 1000.0);
-    for (int lane = 0; lane < LANES; lane++) clamp |= !(low[lane] >= -1000.0);
+    const int clamp = NAME(load_row)(T->a[n], r, mu, Q, T->zt, room, alpha);
     double *to = panel;
     for (long m = 0; m < M; to += M - m, m++) {  // the end of a whole vector is written again by the next m
         for (long q = 0; q < Q; q++) slope[q] = -LOG2E / 2 * r[q] * T->zt[q * room + m];

@@ -21,6 +21,7 @@ from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
 
+_TRIALS = 2  # version of how candidates are trained: trials of others, kept in a folder, are not continued
 _ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
@@ -50,6 +51,7 @@ class Problem:
         Forecasts have four origins, whose frames overlap if the data are too short for others: a single one may be a
         quiet or a stormy time. Columns that begin late limit them.
         """
+        self._check_observed()
         first = self._part(0)
         if self.task != "forecast":
             return self._parts(first)
@@ -65,15 +67,25 @@ class Problem:
             return [*(part for part in earlier if not _few_observed(part)), first]
         return [first]
 
+    def _check_observed(self) -> None:
+        """:raises ValueError: if a column was never observed."""
+        unseen = (self.data.output_counts[: self.data.num_base_outputs] == 0).nonzero().flatten().tolist()
+        if unseen:
+            raise ValueError(f"{self._named(unseen[0])} was never observed. Drop the column.")
+
     def _check_columns(self, last: Split) -> None:
         """:raises ValueError: if a column has too few observations before the last origin of a forecast."""
         if few := _few_observed(last):
-            names, held_out = self.data.base_columns, counted(max(len(t) for t in last.t), "frame")
+            width = max(len(t) for t in last.t)
+            todo = "Pass a shorter horizon, or drop the column." if width > 1 else "Drop the column."
             raise ValueError(
-                f"column {few[0] if names is None else repr(names[few[0]])} of data has fewer than {_LEAST} observed "
-                f"entries before the last {held_out}, which are held out to compare forecasts. Pass a shorter horizon, "
-                "or drop the column."
+                f"{self._named(few[0])} has fewer than {_LEAST} observed entries before the last "
+                f"{counted(width, 'frame')}, held out to compare forecasts. {todo}"
             )
+
+    def _named(self, column: int) -> str:
+        names = self.data.base_columns
+        return f"column {column if names is None else repr(names[column])} of data"
 
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps and entries; those of whole sequences differ in these sequences."""
@@ -103,7 +115,7 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data and the settings."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _ORIGINS, _PARTS, _ENTRIES]
+        about = [header, self.task, self.horizon, self.seed, __version__, _TRIALS, _ORIGINS, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())

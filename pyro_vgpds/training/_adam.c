@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of Adam for many small parameters in one call; training/adam.py does the same with operations of torch.
+// A step of Adam for many small parameters in two calls; training/adam.py does the same with operations of torch.
 
 #include <Python.h>
 
@@ -7,18 +7,29 @@
 
 _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 
-// Parameter i has sizes[i] numbers and moves by lengths[i] average / (sqrt(square) / roots[i] + eps). The new averages of all
-// gradients and of their squares are written one parameter after the other.
-int adam_step(long count, const long *sizes, const double *lengths, const double *roots, double first, double second,
-              double eps, double *const *parameters, const double *const *gradients, const double *const *averages,
-              const double *const *squares, double *average, double *square) {
+// The rounding is that of torch's kernels, because training multiplies a difference in the last digit by a million within
+// ten steps. They round x y + z once on processors with such an instruction; fma does so on all.
+static double multiply_add(int fused, double x, double y, double z) { return fused ? fma(x, y, z) : x * y + z; }
+
+// Parameter i has sizes[i] numbers. The new averages of all gradients and of their squares are written one parameter
+// after the other. first > 1/2: otherwise lerp of torch has another form. fused: whether torch rounds x y + z once.
+int adam_averages(long count, const long *sizes, double first, double second, int fused, const double *const *gradients,
+                  const double *const *averages, const double *const *squares, double *average, double *square) {
     for (long i = 0; i < count; average += sizes[i], square += sizes[i], i++)
         for (long k = 0; k < sizes[i]; k++) {
             const double g = gradients[i][k], old = averages[i][k];
-            average[k] = old + (1.0 - first) * (g - old);
-            square[k] = second * squares[i][k] + (1.0 - second) * g * g;
-            parameters[i][k] += lengths[i] * average[k] / (sqrt(square[k]) / roots[i] + eps);
+            average[k] = multiply_add(fused, 1.0 - first, g - old, old);
+            square[k] = multiply_add(fused, (1.0 - second) * g, g, second * squares[i][k]);
         }
+    return 0;
+}
+
+// Parameter i moves by lengths[i] average / (root / roots[i] + eps), with root the square root of its average square,
+// which is an argument because that of torch is not always the nearest number.
+int adam_move(long count, const long *sizes, const double *lengths, const double *roots, double eps,
+              const double *average, const double *root, double *const *parameters) {
+    for (long i = 0; i < count; average += sizes[i], root += sizes[i], i++)
+        for (long k = 0; k < sizes[i]; k++) parameters[i][k] += lengths[i] * average[k] / (root[k] / roots[i] + eps);
     return 0;
 }
 

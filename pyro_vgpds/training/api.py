@@ -20,11 +20,13 @@ from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.kinds import check_callable, check_path
+from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.batch_fit import BatchOptions
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
+from pyro_vgpds.training.problem import NO_START
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record, joined_results, later_record
@@ -208,7 +210,10 @@ def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -
     """
     with own_store():
         with threads_for(sizes_work(model, data)):
-            Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
+            try:
+                Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
+            except NumericalError as error:
+                raise NumericalError(f"{NO_START} {error}") from error
         check_same(data.team, model, guide, data.column_team.size > 1)
         with threads_for(_work(guide, data)):
             yield

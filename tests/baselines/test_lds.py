@@ -208,6 +208,15 @@ def test_long_forecasts_stay_bounded():
     torch.testing.assert_close(values.min(), torch.tensor(0.5))  # only eigenvalues above one change
 
 
+@pytest.mark.parametrize("frames", [1, 12])
+def test_nothing_varies(frames):
+    y = np.full((frames, 3), 2.0)
+    y[0, 1] = np.nan if frames > 1 else 2.0
+    filled, variance = LinearDynamicalSystem.fit(np.arange(frames), y).fill(np.arange(frames), y, return_variance=True)
+    np.testing.assert_allclose(filled, 2.0)
+    assert bool(torch.isfinite(variance).all())
+
+
 def test_refuses():
     t, y = np.arange(6.0), np.random.default_rng(0).standard_normal((6, 2))
     with pytest.raises(
@@ -222,5 +231,7 @@ def test_refuses():
         linear_dynamical_system(t, y, num_steps=0)
     with pytest.raises(ValueError, match="split the sequences at their longest gaps"):
         linear_dynamical_system(np.r_[t, 1e6], np.r_[y, y[:1]])
+    with pytest.raises(ValueError, match="y has values so large that their variance is not a finite number"):
+        linear_dynamical_system(t, 1e160 * y)
     with pytest.raises(ValueError, match="y has 3 columns, but the system was trained on 2"):
         LinearDynamicalSystem.fit(t, y).fill(t, np.zeros((6, 3)))

@@ -35,13 +35,13 @@ def models(tmp_path_factory):
     np.savez(folder / "plain.npz", y=np.sin(x), columns=np.array(["a", "b", "c"]))
     days = np.datetime64("2024-01-01") + np.arange(12).astype("timedelta64[D]")
     np.savez(folder / "two.npz", t=np.tile(days[:6], 2), y=np.sin(x), sequence=np.repeat(["u", "v"], 6))
+    np.savez(folder / "short.npz", t=[*range(11), 0], y=np.sin(x), sequence=["long"] * 11 + ["short"])
     np.savez(folder / "film.npz", frames=np.random.default_rng(0).uniform(0, 255, (12, 8, 8)))
-    for name in ("plain", "two", "film"):
+    names = ("plain", "two", "short", "film")
+    for name in names:
         options = ["--latent-dim", "1", "--num-inducing", "4", "--steps", "1", "-q"]
         assert main(["fit", str(folder / f"{name}.npz"), "-o", str(folder / f"{name}.safetensors"), *options]) == 0
-    return SimpleNamespace(
-        folder=folder, **{name: folder / f"{name}.safetensors" for name in ("plain", "two", "film")}
-    )  # fmt: skip
+    return SimpleNamespace(folder=folder, **{name: folder / f"{name}.safetensors" for name in names})
 
 
 # arguments
@@ -129,6 +129,12 @@ def test_usage(arguments, message, capsys):
         ),
         ("film", ["plot", "--what", "fit", "--sequence", "zz"], "--sequence must be one of 0, or new"),
         ("plain", ["forecast", "--times", "-1,x"], "--times: 'x' is not a number like the first"),
+        (
+            "short",
+            ["forecast", "--horizon", "2"],
+            "--horizon requires --step, such as 0.5, because sequence short has only one frame, and the default is",
+        ),
+        ("short", ["forecast", "--until", "3", "--sequence", "short"], "--until requires --step, such as 0.5, because"),
         ("plain", ["generate", "--step", "1"], "--step requires --horizon or --until"),
         ("plain", ["reconstruct", "--hide", "a"], "--hide requires FILE"),
         ("two", ["forecast", "--until", "2024-02-01"], "--sequence is required: one of u, v, or new"),

@@ -63,3 +63,11 @@ def test_a_column_that_begins_too_late_is_named():
         auto(make_walk(begins=50), "forecast", candidates=[], baselines=["last value"], horizon=8)
     with pytest.raises(ValueError, match=r"column 'c' of data .* Pass a shorter horizon, or drop the column\."):
         auto(make_walk(begins=57, columns=list("abcd")), "forecast", candidates=[], baselines=["last value"], horizon=8)
+    with pytest.raises(ValueError, match=r"before the last 1 frame, held out to compare forecasts\. Drop the column\."):
+        auto(make_walk(begins=57), "forecast", candidates=[], baselines=["last value"], horizon=1)
+
+
+@pytest.mark.parametrize("task", ["forecast", "impute", "reconstruct"])
+def test_a_column_that_was_never_observed_is_named(task):
+    with pytest.raises(ValueError, match=r"column 'c' of data was never observed\. Drop the column\."):
+        auto(make_walk(begins=60, columns=list("abcd")), task, candidates=[], baselines=["column mean"])

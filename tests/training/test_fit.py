@@ -193,6 +193,14 @@ def test_a_start_without_a_value_is_an_error(problem, monkeypatch, method):
         fit(*problem, num_steps=5, method=method)
 
 
+def test_outputs_of_extreme_scale_without_scaling():
+    data = make_data((12,))
+    huge = Sequences(data.times.t, 1e100 * data.read())
+    model = VGPDS.from_data(huge, num_inducing=5, scale_outputs=False)
+    with pytest.raises(NumericalError, match="no finite value at the initial parameters: check the scale of the data"):
+        fit(model, AutoOpperArchambeau(model), huge, num_steps=5)
+
+
 def test_lbfgs_steps_around_points_without_a_value(problem, monkeypatch):
     original, calls = Collapsed_ELBO.loss_and_grads, []
 
