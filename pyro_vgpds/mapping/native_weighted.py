@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import open_library
 
-__all__ = ["Rows", "available", "weighted_gradients", "weighted_sums"]
+__all__ = ["Packed", "Rows", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
 
 _TILE = 1 << 17  # numbers in a tile
 
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
         buffer = self.a.new_empty(min(step, count), pairs)
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
-            _call("exponentials", self, rows, buffer)
+            _call("exponentials", *self.z.shape, *self, rows.start, rows.stop, buffer)
             yield rows, buffer[: rows.stop - start]
 
 
@@ -54,6 +54,8 @@ def _library() -> ctypes.CDLL | None:
         f"{__package__}._weighted",
         weighted_exponentials=given + [pointer],
         weighted_gradients=given + [pointer] * 6,
+        weighted_unpack=[number] * 2 + [pointer] * 4,
+        weighted_pack=[number] * 2 + [pointer] * 6,
     )
 
 
@@ -62,13 +64,47 @@ def available() -> bool:
     return _library() is not None
 
 
-def _call(name: str, given: Rows, rows: slice, *outputs: Tensor) -> None:
-    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in (*given, *outputs)):
+def _call(name: str, *arguments: int | Tensor) -> None:
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in tensors):
         raise ValueError("the compiled loops take contiguous float64 CPU tensors")
-    pointers = (x.data_ptr() for x in given)
     function = getattr(_library(), f"weighted_{name}")
-    if function(*given.z.shape, *pointers, rows.start, rows.stop, *(x.data_ptr() for x in outputs)):
+    if function(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)):
         raise MemoryError("a compiled loop ran out of memory")
+
+
+class Packed(NamedTuple):
+    """Gradients in the upper triangles of symmetric matrices (C, M, M)."""
+
+    sums: Tensor  #: in what :func:`unpack` multiplies by the factor, (C, P)
+    log_factor: Tensor  #: in the logarithm of the factor, (P,)
+    sides: Tensor  #: in the numbers that are added, (C, M)
+
+
+def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
+    """Symmetric matrices (C, M, M) with the elements factor · sums + half_m + half_m'; multiplies the sums in place.
+
+    :param sums: (C, P), one for each pair m <= m'.
+    :param factor: (P,).
+    :param half: (C, M).
+    """
+    count, points = half.shape
+    psi2 = sums.new_empty(count, points, points)
+    _call("unpack", count, points, factor, half, sums, psi2)
+    return psi2
+
+
+def pack(g: Tensor, factor: Tensor, sums: Tensor) -> Packed:
+    """The gradients through :func:`unpack`.
+
+    :param g: (C, M, M), in the matrices.
+    :param factor: (P,).
+    :param sums: (C, P), multiplied by the factor.
+    """
+    count, points, _ = g.shape
+    found = Packed(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
+    _call("pack", count, points, factor, g.contiguous(), sums, *found)
+    return found
 
 
 def weighted_sums(given: Rows, weight: Tensor) -> Tensor:
@@ -103,5 +139,5 @@ def weighted_gradients(
             torch.mm(g, terms.mT, out=g_weight[:, rows])
         own = torch.empty_like(terms) if own is None else own[: len(terms)]
         torch.mm(weight[:, rows].mT, g, out=own)
-        _call("gradients", given, rows, terms, own, g_a, g_r, g_mu, g_z)
+        _call("gradients", *given.z.shape, *given, rows.start, rows.stop, terms, own, g_a, g_r, g_mu, g_z)
     return g_a, g_r, g_mu, g_z, g_weight
