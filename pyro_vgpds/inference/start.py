@@ -105,7 +105,7 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     period = start.cycle if average is None else start.cycle_of(average)
     path: Kernel
     if average is not None:
-        path = Matern32() if period is None else harmonics(period) + Matern32()
+        path = Matern32() if period is None else harmonics(period, is_fixed=True) + Matern32()
     elif period is None:
         path = oscillator() if start.oscillates else Matern32(_SMOOTH)
     else:
