@@ -98,7 +98,8 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     sequences have the oscillators. All have a slow path in addition, from whose level and trend forecasts continue.
 
     Functions of discrete outputs have a plain Matérn path, because noisy counts do not show other rhythms. A single
-    sequence has a cycle in addition if the average of all functions has one.
+    sequence has a cycle in addition if the average of all functions has one. Its periods are fixed: few seasons of
+    noisy counts would pull them apart.
 
     :param average: of the functions of discrete outputs, (N,). Default: the outputs are not discrete.
     """
