@@ -13,6 +13,7 @@ constant b in the kernel, and :math:`s_c = \sum_n w_{cn} \Psi_{1n}`:
 from __future__ import annotations
 
 import functools
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
-from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, Tiles, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.types import Context
 
 __all__ = ["rbf_weighted"]
@@ -60,10 +61,14 @@ def _upper(points: int) -> Tensor:
     return first * points + second
 
 
+class _Context(Context, Protocol):
+    tiles: Tiles | None  #: the terms of Ψ2, if they were kept
+
+
 class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: _Context,
         mean: Tensor,
         variance: Tensor,
         z: Tensor,
@@ -77,7 +82,8 @@ class _Weighted(torch.autograd.Function):
         mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
         a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
-        factor, sums = decay(z, own, float(scale)).view(-1)[_upper(points)], weighted_sums(Rows(a, rho, mu, z), weight)
+        factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
+        sums, ctx.tiles = weighted_sums(Rows(a, rho, mu, z), weight)
         total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
         row = weight @ psi1.mT if b else weight.new_zeros(len(weight), points)
         psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
@@ -86,11 +92,13 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row = ctx.saved_tensors
         b, points, wanted = float(constant), len(z), ctx.needs_input_grad
         packed, total = pack(g2, factor, sums), weight.sum(1)
-        g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(Rows(a, rho, mu, z), weight, packed.sums, wanted[6])
+        g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
+            Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.tiles
+        )
         g_psi1, g_y, g_constant = g1 @ y.mT, None, None
         if wanted[7]:
             g_y = torch.addmm(b * g1.sum(0), psi1.mT, g1)

@@ -33,10 +33,11 @@ def _evaluate(kernel: Kernel, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("tile", [1, 1 << 17])
-def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, monkeypatch):
+@pytest.mark.parametrize(("tile", "kept"), [(1, 1 << 22), (1 << 18, 1 << 22), (200, 0)])
+def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, kept, monkeypatch):
     kernel, inputs = KERNELS[name]().double(), _inputs()
     monkeypatch.setattr(native_weighted, "_TILE", tile)
+    monkeypatch.setattr(native_weighted, "_KEPT", kept)
     found = _evaluate(kernel, inputs)
     monkeypatch.setattr(native_weighted, "available", lambda: False)
     for one, other in zip(found, _evaluate(kernel, inputs), strict=True):
