@@ -236,7 +236,8 @@ class VGPDS(ParameterModule):
             has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
             parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
             With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``, and the three cosines
-            for a single sequence in which one half of the average of all outputs predicts the other by its cycle.
+            with fixed periods, for a single sequence in which one half of the average of all outputs predicts the other
+            by its cycle.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a

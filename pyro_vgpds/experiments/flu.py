@@ -29,6 +29,8 @@ _FLOOR = 1e-3  # least mean count
 _HIDDEN = 0.2
 _HORIZON = 8  # weeks
 _SWEEPS = 50
+_YEAR = 52  # weeks
+_DISPERSIONS = np.exp(np.linspace(-5.0, 5.0, 201))  # that are compared
 #: first weeks of the forecasts: the window from week 260, the last eight weeks, and others between them
 ORIGINS = (260, *range(280, 409, 16))
 #: makes a predictor from the exposure (D,)
@@ -82,6 +84,30 @@ def same_week(training: Sequences, test: Sequences) -> Answer:
     return Answer(mean)
 
 
+def with_dispersion(predict_mean: Predictor) -> Predictor:
+    """The means of a predictor of weeks ahead, with a negative binomial distribution of the counts.
+
+    Its dispersion has the highest likelihood for the weeks after earlier origins, predicted from the weeks before them.
+    """
+
+    def predict(training: Sequences, test: Sequences) -> Answer:
+        t, y, answer = training.times.t.numpy(), frames(training), predict_mean(training, test)
+        means, counts = [], []
+        for origin in range(2 * _YEAR, len(y) - _HORIZON + 1, _HORIZON):
+            stop = origin + _HORIZON
+            hidden = np.where(np.arange(stop)[:, None] >= origin, np.nan, y[:stop])
+            before = predict_mean(Sequences(t[:origin], y[:origin]), Sequences(t[:stop], hidden))
+            means.append(before.mean[origin:])
+            counts.append(y[origin:stop])
+        if not means:
+            return answer
+        mean, count = np.concatenate(means), np.concatenate(counts)
+        best = max(_DISPERSIONS, key=lambda r: np.nansum(_negative_binomial(count, mean, r)))
+        return Answer(answer.mean, lambda truth: _negative_binomial(truth, answer.mean, best))
+
+    return predict
+
+
 def negative_binomial_factors(exposure: np.ndarray, num_factors: int = 5, persistence: float = 0.95) -> Predictor:
     """A negative-binomial factor model with AR(1) factors, by MAP."""
 
@@ -109,9 +135,9 @@ IMPUTERS: dict[str, Maker] = {
 AHEAD: dict[str, Maker] = {
     "district mean": lambda exposure: district_mean,
     "last week": lambda exposure: in_time,
-    "same week of earlier years": lambda exposure: same_week,
+    "same week of earlier years": lambda exposure: with_dispersion(same_week),
     "one GP for each district, square roots": lambda exposure: separate_gps,
-    "district x week": lambda exposure: district_by_week,
+    "district x week": lambda exposure: with_dispersion(district_by_week),
     "negative-binomial factors, AR(1)": negative_binomial_factors,
     "Gaussian VGPDS of square roots": lambda exposure: ahead_of_square_roots(RECIPE),
     "negative-binomial VGPDS": lambda exposure: CountModel(NegativeBinomial, exposure=exposure).forecast,
@@ -186,7 +212,15 @@ def _filled(values: torch.Tensor | list[torch.Tensor]) -> np.ndarray:
     return (torch.cat(values) if isinstance(values, list) else values).numpy()
 
 
-def _near(n: int, known: int, year: int = 52) -> np.ndarray:
+def _negative_binomial(count: np.ndarray, mean: np.ndarray, dispersion: float) -> np.ndarray:
+    """Log-probabilities of counts, NaN for those that are."""
+    rate = torch.from_numpy(np.maximum(mean, _FLOOR))
+    distribution = torch.distributions.NegativeBinomial(dispersion, logits=(rate / dispersion).log())
+    found = distribution.log_prob(torch.from_numpy(np.nan_to_num(count))).numpy()
+    return np.where(np.isnan(count), np.nan, found)
+
+
+def _near(n: int, known: int, year: int = _YEAR) -> np.ndarray:
     """Known weeks at a distance of at most one from week n of earlier years; all weeks if no such week is known."""
     distance = (np.arange(known) - n + year // 2) % year - year // 2
     near = np.flatnonzero((np.abs(distance) <= 1) & (np.arange(known) < n - 2))

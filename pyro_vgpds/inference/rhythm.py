@@ -39,6 +39,7 @@ _HARMONICS = 3
 # cycle had more; periods are those that fit both halves best, so that their shares are not near 0.
 _PREDICTED = 0.4
 _RIDGE = 0.01  # of the harmonics' coefficients, for each frame
+_NEAR, _TRIED = 0.04, 41  # largest relative change of a period of the periodogram's grid; periods compared
 _VARIANCE = 0.95  # share of the variance that the compared components have
 
 
@@ -64,14 +65,18 @@ def oscillator() -> Kernel:
     return Matern32().fix("variance") * Cosine().fix("variance")
 
 
-def harmonics(period: float) -> Kernel:
+def harmonics(period: float, is_fixed: bool = False) -> Kernel:
     """The kernel of a cycle that changes over several periods.
 
     :param period: of the cycle.
+    :param is_fixed: whether training does not change the period, so that the harmonics stay those of one cycle.
     """
-    waves: Kernel = Cosine(period=period)
-    for k in range(2, _HARMONICS + 1):
-        waves = waves + Cosine(1.0 / k**2, period / k)
+    cosines = [Cosine(1.0 / k**2, period / k) for k in range(1, _HARMONICS + 1)]
+    if is_fixed:
+        cosines = [cosine.fix("period") for cosine in cosines]
+    waves: Kernel = cosines[0]
+    for cosine in cosines[1:]:
+        waves = waves + cosine
     return Matern32(lengthscale=_CYCLES * period).fix("variance") * waves
 
 
@@ -86,7 +91,34 @@ def average_cycle(times: Times, x: Tensor) -> float | None:
     if len(x) < _LEAST_FRAMES or not bool((x != x[0]).any()):
         return None
     period = main_cycle(Times(t, [len(x)]), x, 0.0)
-    return period if period is not None and _predicted(t, x, period) > _PREDICTED else None
+    if period is None:
+        return None
+    period = _refined(t, x, period)
+    return period if _predicted(t, x, period) > _PREDICTED else None
+
+
+def _refined(t: Tensor, x: Tensor, period: float) -> float:
+    """The period near that of the periodogram, whose grid is coarse, with the harmonics that fit points (N, 1) best."""
+    near = torch.linspace(1.0 - _NEAR, 1.0 + _NEAR, _TRIED, dtype=t.dtype, device=t.device) * period
+    errors = [_residual(_waves(t, float(tried)), x).square().sum() for tried in near]
+    return float(near[int(torch.stack(errors).argmin())])
+
+
+def _waves(t: Tensor, period: float) -> Tensor:
+    """Cosines and sines of the harmonics, (N, 6)."""
+    angle = (2.0 * math.pi / period) * t.unsqueeze(-1) * torch.arange(1, _HARMONICS + 1).to(t)
+    return torch.cat([angle.cos(), angle.sin()], -1)
+
+
+def _weights(basis: Tensor, x: Tensor) -> Tensor:
+    """Coefficients of centred functions (N, 6) that fit the centred points (N, 1), by ridge regression."""
+    normal = basis.mT @ basis + _RIDGE * len(basis) * torch.eye(basis.shape[1]).to(basis)
+    return torch.linalg.solve(normal, basis.mT @ x)
+
+
+def _residual(basis: Tensor, x: Tensor) -> Tensor:
+    basis, x = basis - basis.mean(0), x - x.mean(0)
+    return x - basis @ _weights(basis, x)
 
 
 def _predicted(t: Tensor, x: Tensor, period: float) -> float:
@@ -94,14 +126,12 @@ def _predicted(t: Tensor, x: Tensor, period: float) -> float:
 
     Each half is centred, as for :func:`oscillates`: a level that changes is no argument against a cycle.
     """
-    angle = (2.0 * math.pi / period) * t.unsqueeze(-1) * torch.arange(1, _HARMONICS + 1).to(t)
-    basis = torch.cat([angle.cos(), angle.sin()], -1)
+    basis = _waves(t, period)
     n, error, total = len(x), 0.0, 0.0
     for known, new in ((slice(0, n // 2), slice(n // 2, n)), (slice(n // 2, n), slice(0, n // 2))):
         here, there = (basis[rows] - basis[rows].mean(0) for rows in (known, new))
         own, other = (x[rows] - x[rows].mean(0) for rows in (known, new))
-        normal = here.mT @ here + _RIDGE * len(here) * torch.eye(here.shape[1]).to(t)
-        error += float((other - there @ torch.linalg.solve(normal, here.mT @ own)).square().sum())
+        error += float((other - there @ _weights(here, own)).square().sum())
         total += float(other.square().sum())
     return 1.0 - error / max(total, torch.finfo(x.dtype).tiny)
 

@@ -98,14 +98,15 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     sequences have the oscillators. All have a slow path in addition, from whose level and trend forecasts continue.
 
     Functions of discrete outputs have a plain Matérn path, because noisy counts do not show other rhythms. A single
-    sequence has a cycle in addition if the average of all functions has one.
+    sequence has a cycle in addition if the average of all functions has one. Its periods are fixed: few seasons of
+    noisy counts would pull them apart.
 
     :param average: of the functions of discrete outputs, (N,). Default: the outputs are not discrete.
     """
     period = start.cycle if average is None else start.cycle_of(average)
     path: Kernel
     if average is not None:
-        path = Matern32() if period is None else harmonics(period) + Matern32()
+        path = Matern32() if period is None else harmonics(period, is_fixed=True) + Matern32()
     elif period is None:
         path = oscillator() if start.oscillates else Matern32(_SMOOTH)
     else:

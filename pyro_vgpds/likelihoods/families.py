@@ -54,8 +54,7 @@ class Gaussian(_WithScale):
         return dist.Normal(f, p.scale)
 
     def terms(self, y: Tensor, p: Values) -> Terms:
-        zero = torch.zeros_like(y)
-        return Terms(zero, y, zero - p.scale.log() - 0.5 * math.log(2.0 * math.pi))
+        return Terms(y.new_zeros(()), y, -p.scale.log() - 0.5 * math.log(2.0 * math.pi))
 
     def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         precision = p.scale.pow(-2).expand_as(r)
@@ -90,13 +89,13 @@ class StudentT(_WithScale):
         return student_cdf((y - f) / p.scale, p.df)
 
     def terms(self, y: Tensor, p: Values) -> Terms:
-        zero, nu = torch.zeros_like(y), p.df
+        nu = p.df
         constant = torch.lgamma(0.5 * (nu + 1.0)) - torch.lgamma(0.5 * nu) - 0.5 * (math.pi * nu).log() - p.scale.log()
-        return Terms(zero, y, zero + constant)
+        return Terms(y.new_zeros(()), y, constant)
 
     def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
-        width = p.df * p.scale.square()
-        return Curve(-0.5 * (p.df + 1.0) * torch.log1p(r / width), -0.5 * (p.df + 1.0) / (width + r))
+        width, power = p.df * p.scale.square(), -0.5 * (p.df + 1.0)
+        return Curve(power * torch.log1p(r / width), power / (width + r))
 
 
 class _Logistic(TangentLikelihood):
@@ -145,7 +144,7 @@ class Bernoulli(_Logistic):
         return torch.ones_like(y)
 
     def terms(self, y: Tensor, p: Values) -> Terms:
-        zero = torch.zeros_like(y)
+        zero = y.new_zeros(())
         return Terms(y - 0.5, zero, zero)
 
 
@@ -197,7 +196,7 @@ class Binomial(_Logistic):
     def terms(self, y: Tensor, p: Values) -> Terms:
         n = self.total
         ways = torch.lgamma(n + 1.0) - torch.lgamma(y + 1.0) - torch.lgamma((n - y).clamp_min(0.0) + 1.0)
-        return Terms(y - 0.5 * n, torch.zeros_like(y), ways)
+        return Terms(y - 0.5 * n, y.new_zeros(()), ways)
 
     def _described(self) -> list[str]:
         total = f"{int(self.total)}" if not self.total.dim() else f"({len(self.total)} values)"
@@ -245,4 +244,4 @@ class NegativeBinomial(_Logistic):
     def terms(self, y: Tensor, p: Values) -> Terms:
         r = p.dispersion
         ways = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1.0)
-        return Terms(0.5 * (y - r), torch.zeros_like(y), ways)
+        return Terms(0.5 * (y - r), y.new_zeros(()), ways)

@@ -209,6 +209,51 @@ int weighted_gradients(long M, long Q, const double *a, const double *r, const d
     return status;
 }
 
+// Symmetric matrices psi2 (C,M,M) from their upper triangles: multiplies sums (C,P) by factor (P,), and adds half (C,M) of
+// the row and of the column.
+int weighted_unpack(long C, long M, const double *factor, const double *half, double *sums, double *psi2) {
+    const long P = M * (M + 1) / 2;
+    for (long c = 0; c < C; c++, sums += P, psi2 += M * M, half += M) {
+        double *own = sums;
+        const double *f = factor;
+        for (long m = 0; m < M; own += M - m, f += M - m, m++)
+            for (long j = m; j < M; j++) {
+                own[j - m] *= f[j - m];
+                psi2[m * M + j] = psi2[j * M + m] = own[j - m] + (half[m] + half[j]);
+            }
+    }
+    return 0;
+}
+
+// The way back for gradients g (C,M,M): those of sums before and after the factor, packed (C,P) = factor * upper and
+// sum_c upper * sums (P,), with upper = g[m,j] + g[j,m] for m < j and g[m,m]; and sides (C,M), sums of rows and columns.
+int weighted_pack(long C, long M, const double *factor, const double *g, const double *sums, double *packed, double *total,
+                  double *sides) {
+    const long P = M * (M + 1) / 2;
+    memset(total, 0, sizeof(double) * P);
+    memset(sides, 0, sizeof(double) * C * M);
+    for (long c = 0; c < C; c++, g += M * M, sides += M) {
+        double *all = total;
+        const double *f = factor;
+        for (long m = 0; m < M; f += M - m, all += M - m, sums += M - m, packed += M - m, m++) {
+            double row = 2 * g[m * M + m];
+            packed[0] = g[m * M + m];
+            for (long j = m + 1; j < M; j++) {
+                const double both = g[m * M + j] + g[j * M + m];
+                packed[j - m] = both;
+                sides[j] += both;
+                row += both;
+            }
+            sides[m] += row;
+            for (long p = 0; p < M - m; p++) {
+                all[p] += packed[p] * sums[p];
+                packed[p] *= f[p];
+            }
+        }
+    }
+    return 0;
+}
+
 #ifdef Py_LIMITED_API
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_weighted", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 PyMODINIT_FUNC PyInit__weighted(void) { return PyModule_Create(&definition); }

@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import open_library
 
-__all__ = ["Rows", "available", "weighted_gradients", "weighted_sums"]
+__all__ = ["Packed", "Rows", "Tiles", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
 
-_TILE = 1 << 17  # numbers in a tile
+_TILE = 1 << 18  # numbers in a tile
+_KEPT = 1 << 22  # terms that are kept for the gradients, at most
+
+#: rows, and their terms (n, P)
+Tiles: TypeAlias = Iterable[tuple[slice, Tensor]]
 
 
 class Rows(NamedTuple):
@@ -34,16 +38,20 @@ class Rows(NamedTuple):
     mu: Tensor  #: (N, Q)
     z: Tensor  #: (M, Q)
 
-    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and their terms, tile by tile; the next tile overwrites the array."""
+    def tiles(self, are_kept: bool = False) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their terms, tile by tile.
+
+        :param are_kept: whether each tile is a new array; if not, the next one overwrites it.
+        """
         count, points = len(self.a), len(self.z)
         pairs = points * (points + 1) // 2
         step = max(1, _TILE // pairs)
-        buffer = self.a.new_empty(min(step, count), pairs)
+        terms = self.a.new_empty(min(step, count), pairs)
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
-            _call("exponentials", self, rows, buffer)
-            yield rows, buffer[: rows.stop - start]
+            terms = self.a.new_empty(rows.stop - start, pairs) if are_kept else terms[: rows.stop - start]
+            _call("exponentials", *self.z.shape, *self, rows.start, rows.stop, terms)
+            yield rows, terms
 
 
 @functools.cache
@@ -54,6 +62,8 @@ def _library() -> ctypes.CDLL | None:
         f"{__package__}._weighted",
         weighted_exponentials=given + [pointer],
         weighted_gradients=given + [pointer] * 6,
+        weighted_unpack=[number] * 2 + [pointer] * 4,
+        weighted_pack=[number] * 2 + [pointer] * 6,
     )
 
 
@@ -62,30 +72,66 @@ def available() -> bool:
     return _library() is not None
 
 
-def _call(name: str, given: Rows, rows: slice, *outputs: Tensor) -> None:
-    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in (*given, *outputs)):
+def _call(name: str, *arguments: int | Tensor) -> None:
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in tensors):
         raise ValueError("the compiled loops take contiguous float64 CPU tensors")
-    pointers = (x.data_ptr() for x in given)
     function = getattr(_library(), f"weighted_{name}")
-    if function(*given.z.shape, *pointers, rows.start, rows.stop, *(x.data_ptr() for x in outputs)):
+    if function(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)):
         raise MemoryError("a compiled loop ran out of memory")
 
 
-def weighted_sums(given: Rows, weight: Tensor) -> Tensor:
-    """Σ_n weight_cn E_np, (C, P).
+class Packed(NamedTuple):
+    """Gradients in the upper triangles of symmetric matrices (C, M, M)."""
+
+    sums: Tensor  #: in what :func:`unpack` multiplies by the factor, (C, P)
+    log_factor: Tensor  #: in the logarithm of the factor, (P,)
+    sides: Tensor  #: in the numbers that are added, (C, M)
+
+
+def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
+    """Symmetric matrices (C, M, M) with the elements factor · sums + half_m + half_m'; multiplies the sums in place.
+
+    :param sums: (C, P), one for each pair m <= m'.
+    :param factor: (P,).
+    :param half: (C, M).
+    """
+    count, points = half.shape
+    psi2 = sums.new_empty(count, points, points)
+    _call("unpack", count, points, factor, half, sums, psi2)
+    return psi2
+
+
+def pack(g: Tensor, factor: Tensor, sums: Tensor) -> Packed:
+    """The gradients through :func:`unpack`.
+
+    :param g: (C, M, M), in the matrices.
+    :param factor: (P,).
+    :param sums: (C, P), multiplied by the factor.
+    """
+    count, points, _ = g.shape
+    found = Packed(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
+    _call("pack", count, points, factor, g.contiguous(), sums, *found)
+    return found
+
+
+def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tiles | None]:
+    """Σ_n weight_cn E_np, (C, P), and the tiles with E unless they are too large to keep.
 
     :param given: the rows and points.
     :param weight: (C, N).
     """
     pairs = len(given.z) * (len(given.z) + 1) // 2
-    total = weight.new_zeros(len(weight), pairs)
-    for rows, terms in given.tiles():
+    total, are_kept = weight.new_zeros(len(weight), pairs), len(given.a) * pairs <= _KEPT
+    kept = []
+    for rows, terms in given.tiles(are_kept):
         total.addmm_(weight[:, rows], terms)
-    return total
+        kept.append((rows, terms))
+    return total, kept if are_kept else None
 
 
 def weighted_gradients(
-    given: Rows, weight: Tensor, g: Tensor, of_weight: bool
+    given: Rows, weight: Tensor, g: Tensor, of_weight: bool, tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if they are wanted, in the weights.
 
@@ -93,15 +139,16 @@ def weighted_gradients(
     :param weight: (C, N).
     :param g: (C, P).
     :param of_weight: whether those in the weights are.
+    :param tiles: with E, if they were kept.
     """
     g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
     g_z = torch.zeros_like(given.z)
     g_weight = torch.empty_like(weight) if of_weight else None
     own: Tensor | None = None
-    for rows, terms in given.tiles():
+    for rows, terms in given.tiles() if tiles is None else tiles:
         if g_weight is not None:
             torch.mm(g, terms.mT, out=g_weight[:, rows])
         own = torch.empty_like(terms) if own is None else own[: len(terms)]
         torch.mm(weight[:, rows].mT, g, out=own)
-        _call("gradients", given, rows, terms, own, g_a, g_r, g_mu, g_z)
+        _call("gradients", *given.z.shape, *given, rows.start, rows.stop, terms, own, g_a, g_r, g_mu, g_z)
     return g_a, g_r, g_mu, g_z, g_weight

@@ -13,7 +13,7 @@ constant b in the kernel, and :math:`s_c = \sum_n w_{cn} \Psi_{1n}`:
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
-from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, Tiles, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.types import Context
 
 __all__ = ["rbf_weighted"]
@@ -54,28 +54,21 @@ def rbf_weighted(
     return _Weighted.apply(*tensors)
 
 
-class _Pairs(NamedTuple):
-    """The pairs m ≤ m' in the order of rows."""
-
-    place: Tensor  #: of all pairs, in those of the upper triangle, (M²,)
-    upper: Tensor  #: of those of the upper triangle, in all, (P,)
-    lower: Tensor  #: of those with m and m' exchanged, in all, (P,)
-    times: Tensor  #: 2 for m < m', and 1, (P,)
-
-
 @functools.lru_cache(maxsize=4)
-def _pairs(points: int) -> _Pairs:
+def _upper(points: int) -> Tensor:
+    """Places of the pairs m <= m', in the order of rows, among all pairs."""
     first, second = torch.triu_indices(points, points)
-    place = torch.zeros(points, points, dtype=torch.long)
-    place[first, second] = place[second, first] = torch.arange(len(first))
-    times = torch.where(first < second, 2.0, 1.0).double()
-    return _Pairs(place.flatten(), first * points + second, second * points + first, times)
+    return first * points + second
+
+
+class _Context(Context, Protocol):
+    tiles: Tiles | None  #: the terms of Ψ2, if they were kept
 
 
 class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: _Context,
         mean: Tensor,
         variance: Tensor,
         z: Tensor,
@@ -89,35 +82,29 @@ class _Weighted(torch.autograd.Function):
         mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
         variance = variance.contiguous()
         a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
-        pairs, factor = _pairs(points), decay(z, own, float(scale))
-        sums = weighted_sums(Rows(a, rho, mu, z), weight).mul_(factor.view(-1)[pairs.upper])
-        psi2 = sums.index_select(1, pairs.place).view(-1, points, points)
+        factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
+        sums, ctx.tiles = weighted_sums(Rows(a, rho, mu, z), weight)
         total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
-        row = weight @ psi1.mT if b else weight.new_zeros(())
-        if b:
-            half = (b * row).add_((0.5 * b * b * total).unsqueeze(1))
-            psi2 += half.unsqueeze(1)
-            psi2 += half.unsqueeze(2)
+        row = weight @ psi1.mT if b else weight.new_zeros(len(weight), points)
+        psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
         ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row)
         return (scale + constant.reshape(scale.shape)) * total, first, psi2
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
         mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row = ctx.saved_tensors
         b, points, wanted = float(constant), len(z), ctx.needs_input_grad
-        pairs, total = _pairs(points), weight.sum(1)
-        flat = g2.reshape(len(weight), -1)
-        packed = flat.index_select(1, pairs.upper).add_(flat.index_select(1, pairs.lower)).mul_(0.5 * pairs.times)
-        in_log_decay = torch.einsum("cp,cp->p", packed, sums)
-        packed *= factor.view(-1)[pairs.upper]
-        g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(Rows(a, rho, mu, z), weight, packed, wanted[6])
+        packed, total = pack(g2, factor, sums), weight.sum(1)
+        g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
+            Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.tiles
+        )
         g_psi1, g_y, g_constant = g1 @ y.mT, None, None
         if wanted[7]:
             g_y = torch.addmm(b * g1.sum(0), psi1.mT, g1)
         g_total = (scale + b) * g0
         if b:
-            sides = g2.sum(1).add_(g2.sum(2))  # (C, M)
+            sides = packed.sides
             every = 0.5 * sides.sum(1)
             g_psi1.addmm_(sides.mT, weight, alpha=b)
             g_total = g_total + b * b * every
@@ -130,7 +117,7 @@ class _Weighted(torch.autograd.Function):
             more = g0 @ total + g1.sum(0) @ y.sum(0)
             g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
         found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
-        g_log = in_log_decay.new_zeros(points * points).index_copy_(0, pairs.upper, in_log_decay)
+        g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
         more_z, more_w, more_log = decay_gradients(z, own, g_log.view(points, points))
         g_scale = ((found.log_scale + more_log) / scale).reshape(scale.shape) + (g0 @ total).reshape(scale.shape)
         g_w = (found.weight + more_w).sum_to_size(w.shape)

@@ -256,6 +256,26 @@ def test_district_by_week():
     np.testing.assert_allclose(same[60], product[7:10].mean(0))
 
 
+def test_dispersion_of_earlier_forecasts():
+    rng, mean = np.random.default_rng(4), np.full((152, 40), 3.0)
+    y, t = rng.negative_binomial(0.8, 0.8 / (0.8 + mean)).astype(float), np.arange(152.0)
+    y[110, 3] = np.nan
+    ahead = np.where(np.arange(152)[:, None] >= 144, np.nan, y)
+    known = lambda training, test: Answer(mean[: test.num_frames])  # noqa: E731
+    answer = flu.with_dispersion(known)(Sequences(t[:144], y[:144]), Sequences(t, ahead))
+    own, limits = answer.log_prob(y), [flu._negative_binomial(y[104:144], mean[104:144], r) for r in (0.7, 0.9)]
+    assert np.isnan(own[110, 3])
+    used = min(flu._DISPERSIONS, key=lambda r: abs(np.nansum(flu._negative_binomial(y, mean, r) - own)))
+    assert 0.7 < used < 0.9  # the truth is 0.8
+    assert np.nansum(flu._negative_binomial(y[104:144], mean[104:144], used)) > max(np.nansum(x) for x in limits)
+    r, m, k = used, 3.0, y[120, 5]
+    ways = math.lgamma(k + r) - math.lgamma(r) - math.lgamma(k + 1)
+    wanted = ways + r * math.log(r / (r + m)) + k * math.log(m / (r + m))
+    assert own[120, 5] == pytest.approx(wanted, abs=1e-10)
+    short = flu.with_dispersion(known)(Sequences(t[:100], y[:100]), Sequences(t[:108], ahead[:108]))
+    assert short.log_prob is None  # no earlier forecast: a Poisson distribution of the mean
+
+
 def test_notes():
     data = small_chorales()
     train, test = data.part("train"), data.part("test")

@@ -149,8 +149,19 @@ def seasonal(seed, frames=160, period=40.0, size=1.5):
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_have_the_cycle_of_their_average(seed):
     model = VGPDS.from_data(seasonal(seed), 4, 10, likelihood="poisson")
-    periods = [float(leaf.period.detach()[0]) for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    cosines = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    periods = [float(leaf.period.detach()) for leaf in cosines]
     assert periods == pytest.approx([40.0, 20.0, 40.0 / 3.0], rel=0.05)
+    assert [k * period for k, period in enumerate(periods, 1)] == pytest.approx([periods[0]] * 3)
+    assert all(leaf.is_fixed("period") and leaf.is_learned("variance") for leaf in cosines)
+
+
+def test_the_period_is_that_whose_harmonics_fit_best():
+    t = torch.arange(70.0).double()  # 3.5 periods: the grid of the periodogram is coarse
+    x = sum((torch.cos(2.0 * math.pi * k * t / 19.7 + k) / k for k in (1, 2, 3)), torch.zeros(70).double())
+    found, on_grid = rhythm.average_cycle(Times(t, [70]), x), scales.main_cycle(Times(t, [70]), x[:, None], 0.0)
+    assert found == pytest.approx(19.7, rel=0.002)
+    assert abs(found - 19.7) < 0.4 * abs(on_grid - 19.7)
 
 
 def test_counts_without_a_cycle_have_a_plain_path():

@@ -6,7 +6,7 @@ import torch
 
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, White
 from pyro_vgpds.mapping import native_weighted, rbf_weighted
-from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.psi import expect
 
 pytestmark = pytest.mark.skipif(not native_weighted.available(), reason="the compiled kernels were not built")
@@ -33,10 +33,11 @@ def _evaluate(kernel: Kernel, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("tile", [1, 1 << 17])
-def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, monkeypatch):
+@pytest.mark.parametrize(("tile", "kept"), [(1, 1 << 22), (1 << 18, 1 << 22), (200, 0)])
+def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, kept, monkeypatch):
     kernel, inputs = KERNELS[name]().double(), _inputs()
     monkeypatch.setattr(native_weighted, "_TILE", tile)
+    monkeypatch.setattr(native_weighted, "_KEPT", kept)
     found = _evaluate(kernel, inputs)
     monkeypatch.setattr(native_weighted, "available", lambda: False)
     for one, other in zip(found, _evaluate(kernel, inputs), strict=True):
@@ -81,6 +82,24 @@ def test_exponents_beyond_the_range_of_doubles():
     assert torch.allclose(terms, wanted, rtol=1e-11, atol=0.0)  # exponents of 2000 have errors of 1e-12
     assert not terms[1].any()
     assert bool(terms[2].isinf().any())
+
+
+@pytest.mark.parametrize("points", [1, 2, 9])
+def test_triangles_and_their_gradients_against_autograd(points):
+    pairs = points * (points + 1) // 2
+    sums, half, g = (torch.randn(shape).double() for shape in ((3, pairs), (3, points), (3, points, points)))
+    log_factor = torch.randn(pairs).double()
+    leaves = [x.clone().requires_grad_() for x in (sums, log_factor, half)]
+    upper = torch.zeros(3, points, points).double()
+    first, second = torch.triu_indices(points, points)
+    upper[:, first, second] = leaves[0] * leaves[1].exp()
+    wanted = upper + upper.triu(1).mT + leaves[2].unsqueeze(1) + leaves[2].unsqueeze(2)
+    found = unpack(scaled := sums.clone(), log_factor.exp(), half)
+    assert torch.allclose(found, wanted, rtol=1e-14, atol=1e-14)
+    assert torch.allclose(scaled, sums * log_factor.exp(), rtol=1e-15)
+    gradients = torch.autograd.grad((g * wanted).sum(), leaves)
+    for one, other in zip(pack(g, log_factor.exp(), scaled), gradients, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
 
 
 def test_no_gradient_in_the_weights_unless_it_is_wanted():
