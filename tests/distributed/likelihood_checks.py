@@ -72,10 +72,10 @@ def compare(name, rank, **options):
     model, guide = make(whole, name, 3)
     first = [*state(model), guide.lam.detach()[rows]]
     with distributed.independent():
-        one = fit(model, guide, whole, num_steps=12, learning_rate=0.01, tolerance=0.0, **options)
+        one = fit(model, guide, whole, num_steps=5, learning_rate=0.01, tolerance=0.0, **options)
     many, part = make(data, name, 3 + rank)
     found = [difference([*state(many), part.lam.detach()], first)]
-    result = fit(many, part, data, num_steps=12, learning_rate=0.01, tolerance=0.0, **options)
+    result = fit(many, part, data, num_steps=5, learning_rate=0.01, tolerance=0.0, **options)
     found.append(abs(result.bound - one.bound) / abs(one.bound))
     found.append(difference(state(many), state(model)))
     found.append(difference([many.sites.state], [model.sites.state[:, rows]]))
