@@ -23,13 +23,14 @@ $(VENV)/.installed: $(VENV)/.library
 demo: $(VENV)/.library
 	$(BIN)/python -m pyro_vgpds demo --output demo_output
 
-# All tests except those marked slow, which take minutes each.
+# All tests except those marked slow, which take minutes each. With worksteal, neighbouring tests run in one process, so that
+# a fixture of a module is made once.
 test: install
-	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests
 
 # Without those that train for long or start processes: about three minutes on two cores.
 test-fast: install
-	$(BIN)/python -m pytest -n 2 -m "not slow and not long" tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long" tests
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
@@ -51,8 +52,8 @@ FUZZ_KILLS ?= 60
 FUZZ_SECONDS ?= 3600
 fuzz: install
 	$(BIN)/python tests/fuzz/fuzz_problems.py --first $(FUZZ_FIRST) --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
-	PYRO_VGPDS_ARGUMENTS=all $(BIN)/python -m pytest -n 2 tests/test_public_arguments.py
-	PYRO_VGPDS_FUZZ=$(FUZZ_FILES) PYRO_VGPDS_KILLS=$(FUZZ_KILLS) $(BIN)/python -m pytest -n 2 tests/fuzz/test_files.py \
+	PYRO_VGPDS_ARGUMENTS=all $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_public_arguments.py
+	PYRO_VGPDS_FUZZ=$(FUZZ_FILES) PYRO_VGPDS_KILLS=$(FUZZ_KILLS) $(BIN)/python -m pytest -n 2 --dist worksteal tests/fuzz/test_files.py \
 	    tests/fuzz/test_kills.py
 
 # A source distribution, and a wheel that is built from it.
@@ -66,7 +67,7 @@ dist-test: dist
 	tar -xzf dist/*.tar.gz -C "$$folder" --strip-components 1; \
 	rm -r "$$folder/pyro_vgpds"; \
 	$(BIN)/python -m pip install --quiet --no-deps --target "$$folder" dist/*.whl; \
-	cd "$$folder"; $(abspath $(BIN))/python -m pytest -n 2 -m "not slow and not long" tests
+	cd "$$folder"; $(abspath $(BIN))/python -m pytest -n 2 --dist worksteal -m "not slow and not long" tests
 
 # Runs all of them in full, a minute or so each; `make test` runs them small.
 tutorials: install

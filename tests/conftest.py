@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from pyro_vgpds import linalg
 
 matplotlib.use("Agg")
 torch.set_default_dtype(torch.float64)  # also for what test modules make when they are imported
+
+
+def pytest_collection_finish():
+    """Modules and tests live to the end: collections of garbage need not visit them, which took a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

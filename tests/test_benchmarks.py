@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyro
 import pytest
+import torch
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
@@ -17,20 +20,29 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.long
 
 
-def run(*arguments):
-    output = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return output.stdout
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """A function that runs a benchmark in this process, with the defaults of a new one, and returns what it prints."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        torch.set_default_dtype(torch.float32)
+        pyro.clear_param_store()
+        importlib.import_module(name).main()
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.parametrize(("size", "bound"), [("S", -126636.04092072089), ("mocap", -11437747.404213583)])
-def test_bound(size, bound):
+def test_bound(size, bound, run):
     result = json.loads(run("benchmarks.bound", "--size", size, "--threads", "1", "--runs", "1"))
     assert set(result) == {"size", "dtype", "seconds_median", "cpu_median", "peak_rss_mb", "bound"}
     assert result["size"] == size
     assert result["bound"] == pytest.approx(bound, rel=1e-9)
 
 
-def test_large():
+def test_large(run):
     sizes = ("--sequences", "8", "--frames", "20", "--outputs", "6", "--latent-dim", "2", "--num-inducing", "8")
     options = ("--sample", "4", "--sample-steps", "3", "--batch-size", "4", "--epochs", "1", "--full-steps", "2")
     result = json.loads(run("benchmarks.large", "--json", *sizes, *options).splitlines()[-1])
@@ -39,20 +51,20 @@ def test_large():
     assert result["batch_difference"] < 1e-10
 
 
-def test_table():
+def test_table(run):
     lines = run("benchmarks.table", "--sizes", "S", "--runs", "1").splitlines()
     assert lines[-3].startswith("| size |")
     assert lines[-1].startswith("| S |")
 
 
 @pytest.mark.parametrize(("case", "options"), [("missing", []), ("wide", ["--outputs", "20000"])])
-def test_data(case, options):
+def test_data(case, options, run):
     result = json.loads(run("benchmarks.data", case, *options))
     assert result["case"] == case
     assert result["ratio"] == pytest.approx(result["cpu"] / result["plain_cpu"])
 
 
-def test_scaling(tmp_path):
+def test_scaling(tmp_path, run):
     sizes = ["--frames", "60", "80", "--dense-frames", "60", "--base-frames", "60", "--outputs", "5", "6"]
     sizes = [*sizes, "--inducing", "4", "5", "--runs", "1", "--plot", str(tmp_path / "scaling.png")]
     output = run("benchmarks.scaling", *sizes).splitlines()
@@ -66,13 +78,14 @@ def test_scaling(tmp_path):
         assert (np.abs(panel - np.array([31, 119, 180])).max(-1) < 10).sum() > 50
 
 
-def test_threads():
+def test_threads(run, monkeypatch):
+    monkeypatch.setenv("PYRO_VGPDS_THREADS", "")  # the benchmark sets it
     output = run("benchmarks.threads", "--sizes", "tiny", "--steps", "1", "--runs", "1", "--threads", "1").splitlines()
     assert output[-1].startswith("| tiny | 100 x 20, 2, 15 | ")
     assert output[-1].endswith(" | 1 |")
 
 
-def test_small_steps():
+def test_small_steps(run):
     output = run("benchmarks.training", "--small", "--cells", "tiny-twenty-blocks", "--steps", "4", "--json")
     row = json.loads(output)
     parts = ["Pyro", "temporal", "Ψ", "bound", "backward", "optimiser", "bookkeeping"]
@@ -84,7 +97,7 @@ def test_small_steps():
     assert all(row[part] > 0.0 for part in parts)  # each of them is seen
 
 
-def test_small_steps_beside():
+def test_small_steps_beside(run):
     arguments = ["--cells", "tiny-linear-shared", "--steps", "1", "--beside", str(ROOT), "--rounds", "1"]
     lines = run("benchmarks.training", "--small", *arguments).splitlines()
     assert lines[0].endswith("| bookkeeping | here_ms | there_ms | there / here |")
@@ -98,7 +111,7 @@ def test_small_steps_unknown():
         make("small-red")
 
 
-def test_auto_tables(tmp_path):
+def test_auto_tables(tmp_path, run):
     scores = {"legs": {"SC": 13.3, "RA": 2.7}, "body": {"SC": 8.6, "RA": 1.56}}
     times = {"auto s": 60.0, "linear dynamical system s": 4.0}
     walks = {"scores": {name: [scores] for name in ("auto", "NN", "NN sc.")}, **times}
@@ -125,7 +138,7 @@ def test_auto_tables_average_pixels():
     assert small.hidden.tolist() == [True, True, False, False]
 
 
-def test_defaults(tmp_path):
+def test_defaults(tmp_path, run):
     arguments = ["model (generated)", "--tasks", "points", "ahead", "--methods", "baselines", "--seeds", "1"]
     lines = run("benchmarks.defaults", *arguments, "--jobs", "1", "--output", str(tmp_path)).splitlines()
     assert lines[0].startswith("| data | task | seeds | best baseline | its error | auto |")
@@ -136,8 +149,10 @@ def test_defaults(tmp_path):
 
 
 def test_distributed():
-    run_two = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmarks.distributed")
-    result = json.loads(run(*run_two, "--size", "S", "--runs", "1", "--json").splitlines()[-1])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "benchmarks.distributed", "--size", "S", "--runs", "1", "--json"]
+    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    result = json.loads(output.splitlines()[-1])
     assert set(result) == {"difference", "speedup", "bytes_per_step"}
     assert result["difference"] < 1e-10
     assert result["bytes_per_step"] <= 2 * 8 * (50 * 50 + 50 * 50)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,14 +110,13 @@ def test_twice_at_once(name, files, tmp_path):
 
 @pytest.mark.long
 def test_two_fits_with_the_same_checkpoint_and_folder(files, tmp_path):
-    """Started as commands, with everything that they write in the same places."""
+    """With everything that they write in the same places."""
     models = [tmp_path / f"{seed}.safetensors" for seed in range(2)]
     more = [[*QUICK, "--checkpoint", str(tmp_path / "state")], [*BEST, "--folder", str(tmp_path / "work")]]
     for options in more:
-        command = [sys.executable, "-m", "pyro_vgpds", "fit", files.data, *options, "--force", "-q"]
-        started = [subprocess.Popen([*command, "-o", str(path)], stderr=subprocess.PIPE, text=True) for path in models]
-        assert [process.communicate()[1] for process in started] == ["", ""]
-        assert [process.returncode for process in started] == [0, 0]
+        command = ["fit", files.data, *options, "--force", "-q"]
+        started = [Command([*command, "-o", str(path)]) for path in models]
+        assert [one.wait() for one in started] == [(0, ""), (0, "")]
         first, second = (load_posterior(path).forecast([26.0]).mean for path in models)
         assert torch.equal(first, second)
     assert main(["fit", files.data, *more[0], "--resume", "-o", str(models[0]), "--force", "-q"]) == 0

@@ -20,7 +20,6 @@ from pyro_vgpds.cli import main
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.datasets import Motion, Skeleton
 from pyro_vgpds.demo.common import rms
-from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.real import find_walks
 from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
@@ -35,16 +34,28 @@ PICTURES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The demo with few steps and short data."""
+def made(tmp_path_factory):
+    """The demo with few steps and short data: its folder, and the skeletons and motions of its figure of poses."""
     output = tmp_path_factory.mktemp("demo") / "out"
     said: list[str] = []
+    drawn = []
+
+    def draw(skeleton, motions, *args, **options):
+        drawn.append((skeleton, motions))
+        return plot_poses(skeleton, motions, *args, **options)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYRO_VGPDS_DATA", str(output))  # without real data
+        patch.setattr("pyro_vgpds.demo.gait.plot_poses", draw)
         report = demo.run(output, steps=3, small=True, say=said.append)
     assert report == output / "report.html"
     assert any("training on" in line for line in said)
-    return output
+    return output, drawn
+
+
+@pytest.fixture(scope="module")
+def folder(made):
+    return made[0]
 
 
 class Page(HTMLParser):
@@ -164,10 +175,11 @@ def test_demo_command(tmp_path, monkeypatch, capsys):
 
 def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
     """Also on a terminal, where training shows a progress bar."""
-    monkeypatch.setenv("PYRO_VGPDS_DATA", str(tmp_path))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(demo, "run", partial(demo.run, small=True))
     monkeypatch.setattr(demo, "video_chapter", lambda *args: Chapter("none", []))
+    monkeypatch.setattr(demo, "gait_chapter", lambda *args: Chapter("none", []))
+    monkeypatch.setattr(demo, "find_walks", recorded)
     assert main(["demo", "--output", str(tmp_path), "--steps", "2", "-q"]) == 0
     assert capsys.readouterr() == ("", "")
 
@@ -185,16 +197,8 @@ def interrupted_fit(*args, **options):
     return FitResult(0.0, [], "interrupted", 1, "natural")
 
 
-def test_only_the_leg_of_the_nearest_pose_is_drawn(tmp_path, monkeypatch):
-    drawn = []
-
-    def draw(skeleton, motions, *args, **options):
-        drawn.append((skeleton, motions))
-        return plot_poses(skeleton, motions, *args, **options)
-
-    monkeypatch.setattr("pyro_vgpds.demo.gait.plot_poses", draw)
-    gait_chapter(tmp_path, 2, 0, lambda text: None, False, small=True)
-    ((skeleton, motions),) = drawn
+def test_only_the_leg_of_the_nearest_pose_is_drawn(made):
+    ((skeleton, motions),) = made[1]
     seen = [not np.isnan(motions["nearest pose"][:, i]).any() for i in range(len(skeleton.joints))]
     bones = [skeleton.joints[end] for start, end in skeleton.bones if seen[start] and seen[end]]
     assert bones == ["left_knee", "left_ankle", "left_toe"]

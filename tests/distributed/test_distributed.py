@@ -21,6 +21,7 @@ import pytest
 import torch
 from problems import make_data, make_model
 
+from benchmarks import kills
 from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.distributed.processes import release_group
@@ -377,10 +378,11 @@ def test_dates_count_from_the_same_one(two):
     assert (first[1], second[1]) == (0.0, 86400.0)
 
 
-def test_killed_process():
-    command = [sys.executable, "-m", "benchmarks.kills", "--count", "1"]
-    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    text = subprocess.run(command, cwd=ROOT, env=place, check=True, capture_output=True, text=True).stdout
+def test_killed_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["kills", "--count", "1"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    kills.main()
+    text = capsys.readouterr().out
     found = re.fullmatch(
         r"1 kills: 1 clear errors, at most [\d.]+ s after the kill; 1 good resumes; bound after \d+ steps: (\S+), "
         r"without kills (\S+)\n",

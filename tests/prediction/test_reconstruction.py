@@ -374,20 +374,21 @@ def test_bayes_classifier():
         posteriors[name] = Posterior(model, guide, train)
     classifier = BayesClassifier(posteriors, prior={"run": 0.25, "walk": 0.75})
     assert classifier.classes == ["walk", "run"]
+    quick = Solver(num_starts=2, num_steps=20)
     for name, (t, y) in sequences.items():
         partly = y.clone()
         partly[::3] = torch.nan
-        assert classifier.predict(t, partly) == name
+        assert classifier.predict(t, partly, solver=quick) == name
     t, y = zip(*sequences.values(), strict=True)
-    assert classifier.predict(list(t), list(y)) == ["walk", "run"]
-    proba = classifier.predict_proba(list(t), list(y))
+    assert classifier.predict(list(t), list(y), solver=quick) == ["walk", "run"]
+    proba = classifier.predict_proba(list(t), list(y), solver=quick)
     assert proba.shape == (2, 2)
     torch.testing.assert_close(proba.sum(-1), torch.ones(2))
     nothing = torch.full_like(y[0], torch.nan)
     torch.testing.assert_close(classifier.predict_proba(t[0], nothing), torch.tensor([0.75, 0.25]), atol=1e-3, rtol=0)
     assert repr(classifier) == "BayesClassifier(walk, run)"
     certain = BayesClassifier(posteriors, prior={"walk": 0.0, "run": 1.0})
-    assert certain.predict(*sequences["walk"]) == "run"
+    assert certain.predict(*sequences["walk"], solver=quick) == "run"
     with pytest.raises(ValueError, match="prior must name the classes"):
         BayesClassifier(posteriors, prior={"walk": 1.0})
     with pytest.raises(ValueError, match="probabilities with sum 1"):

@@ -239,7 +239,7 @@ def test_ensembles_round_trip_and_share_their_data(tmp_path):
 @pytest.mark.parametrize("task", ["impute", "reconstruct", "forecast"])
 def test_ensembles_of_auto_round_trip_with_their_report(tmp_path, task):
     small = Configuration("small", latent_dim=2, num_inducing=6, num_steps=5)
-    ensemble = auto(make_data(missing=0.2), task, candidates=[small], progress=False)
+    ensemble = auto(make_data(missing=0.2), task, candidates=[small], baselines=["column mean"], progress=False)
     save_posterior(tmp_path / "a", ensemble)
     again = load_posterior(tmp_path / "a")
     assert isinstance(again.report, Report)

@@ -160,7 +160,7 @@ def test_the_time_budget_skips_candidates_and_says_so(monkeypatch):
 @pytest.mark.long
 def test_the_seed_makes_it_reproducible():
     data = make_data(0.1)
-    options = {"candidates": [SMALL], "baselines": ["linear dynamical system", "probabilistic PCA"]}
+    options = {"candidates": [SMALL], "baselines": ["probabilistic PCA"]}
     torch.manual_seed(5)
     first = auto(data, "impute", seed=7, **options)
     torch.manual_seed(6)  # the state of the global generator does not matter

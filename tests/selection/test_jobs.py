@@ -20,10 +20,10 @@ from pyro_vgpds.selection.jobs import Workplace
 from pyro_vgpds.selection.problem import Problem
 
 MODELS = [
-    Configuration("small", latent_dim=2, num_inducing=8, num_steps=8),
-    Configuration("line", mapping="linear", latent_dim=2, num_inducing=3, num_steps=8, lags=(-1, 1)),
+    Configuration("small", latent_dim=2, num_inducing=8, num_steps=3),
+    Configuration("line", mapping="linear", latent_dim=2, num_inducing=3, num_steps=3, lags=(-1, 1)),
 ]
-NAMES = ["column mean", "linear dynamical system"]
+NAMES = ["column mean", "probabilistic PCA"]
 
 
 def make_data(seed=3):
