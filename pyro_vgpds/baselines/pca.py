@@ -155,20 +155,18 @@ def _em(y: Tensor, seen: Tensor, number: int, num_iterations: int, tolerance: fl
     fitted = mean.expand_as(y)
     for _ in range(num_iterations):
         precision = eye + (frame_masks @ pairs(loadings)).unflatten(-1, (number, number)) / noise
-        covariance = torch.linalg.inv(precision)[frame_of]  # (N, Q, Q)
+        covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))[frame_of]  # (N, Q, Q)
         x = (covariance @ ((mask * (data - mean)) @ loadings).unsqueeze(-1)).squeeze(-1) / noise
-        # (x, 1) and the expectation of its outer product
+        # (x, 1) and the expectation of its outer product, summed over the frames of each column
         points = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-        square = points.unsqueeze(-1) * points.unsqueeze(-2)
-        square[:, :number, :number] += covariance
-        size = number + 1
-        normal = (column_masks @ square.flatten(1)).unflatten(-1, (size, size))
-        normal[:, range(number), range(number)] += _RIDGE
+        size, variance = number + 1, column_masks @ covariance.flatten(1)
+        normal = (column_masks @ pairs(points)).unflatten(-1, (size, size))
+        normal[:, :number, :number] += variance.unflatten(-1, (number, number)) + _RIDGE * eye
         right = (data.mT @ points).unsqueeze(-1)
         solution = torch.cholesky_solve(right, torch.linalg.cholesky(normal)[column_of]).squeeze(-1)
         loadings, mean = solution[:, :number], solution[:, number]
         new = x @ loadings.mT + mean
-        uncertainty = ((column_masks @ covariance.flatten(1))[column_of] * pairs(loadings)).sum()
+        uncertainty = (variance[column_of] * pairs(loadings)).sum()
         residual = (mask * (data - new)).square().sum() + uncertainty
         noise = max(float(residual / mask.sum()), 1e-9 * spread, 1e-300)
         moved = (new - fitted).square().mean().sqrt()

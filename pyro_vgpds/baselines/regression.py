@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -95,8 +96,14 @@ def _choose(gaps: Gaps, y: Tensor, lags: Sequence[int]) -> float:
     if not bool(hidden.any()) or bool(gaps.seen.all()):
         return _PENALTIES[-1]
     seen = gaps.seen & ~hidden
-    errors = []
-    for penalty in _PENALTIES:
-        found, _ = regress_windows(y, seen, gaps.t, gaps.rows, lags, penalty)
-        errors.append(float((found - y)[hidden].square().mean()))
-    return _PENALTIES[errors.index(min(errors))]
+
+    @cache
+    def error(number: int) -> float:
+        found, _ = regress_windows(y, seen, gaps.t, gaps.rows, lags, _PENALTIES[number])
+        return float((found - y)[hidden].square().mean())
+
+    best = len(_PENALTIES) // 2
+    for step in (-1, 1):  # as long as errors fall: they have one minimum
+        while 0 <= best + step < len(_PENALTIES) and error(best + step) < error(best):
+            best += step
+    return _PENALTIES[best]

@@ -21,13 +21,14 @@ from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
 
-_TRIALS = 2  # version of how candidates are trained: trials of others, kept in a folder, are not continued
 _ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
 _LEAST = 3  # observed entries that each column needs before the origin of a forecast
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
 _ENTRIES = 400.0  # that all parts together should have, for missing entries
+# Of the way candidates are trained and tried. Increase it with each change after which kept results would be others.
+_PROCEDURE = 2
 
 
 def _few_observed(split: Split) -> list[int]:
@@ -113,9 +114,9 @@ class Problem:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the data and the settings."""
+        """A digest of the data, the settings and the procedure."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _TRIALS, _ORIGINS, _PARTS, _ENTRIES]
+        about = [header, self.task, self.horizon, self.seed, __version__, _PROCEDURE, _ORIGINS, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())

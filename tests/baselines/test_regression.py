@@ -61,6 +61,23 @@ def test_ridge_twin():
     np.testing.assert_allclose(variance.numpy(), np.where(seen, 0, spread[:, :3] * scale**2), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("best", [1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+def test_the_search_finds_the_best_penalty(best, monkeypatch):
+    used = []
+
+    def regress(y, seen, t, rows, lags, penalty):
+        used.append(penalty)
+        off = abs(np.log10(penalty / best))
+        return y.nan_to_num(0.0) + off, torch.zeros_like(y)
+
+    monkeypatch.setattr("pyro_vgpds.baselines.regression.regress_windows", regress)
+    t, y = make_waves()
+    y[5:8, :2] = np.nan
+    ridge_regression(t, y)
+    assert used[-1] == best  # of the final fit
+    assert len(used[:-1]) == len(set(used[:-1])) <= 4
+
+
 def test_ridge_chooses_a_penalty_and_is_better_than_a_line():
     t, clean = make_waves(120)
     rng = np.random.default_rng(0)

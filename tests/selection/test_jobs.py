@@ -101,6 +101,16 @@ def test_other_problems_in_the_folder_are_others(tmp_path):
     assert first.report.ensemble.error != run(make_data(), seed=1, **options).report.ensemble.error
 
 
+def test_results_of_another_procedure_are_not_continued(tmp_path, monkeypatch):
+    data, options = make_data(), {"candidates": MODELS[:1], "baselines": ["column mean"], "folder": tmp_path}
+    auto(data, "impute", **options)
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("pyro_vgpds.selection.problem._PROCEDURE", 1)
+    auto(data, "impute", **options)
+    assert len(list(tmp_path.iterdir())) == 2 * len(kept)  # all trials and results once more
+    assert all(path.read_bytes() == content for path, content in kept.items())
+
+
 def test_damaged_files_and_claims_of_dead_processes_are_ignored(tmp_path):
     data = make_data()
     first = run(data, folder=tmp_path, refit=False)
