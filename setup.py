@@ -25,7 +25,6 @@ setup(
         for name in (
             "kernels._programs",
             "mapping._midpoint",
-            "mapping._grouped",
             "mapping._inducing",
             "mapping._terms",
             "mapping._weighted",

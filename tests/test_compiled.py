@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
+    "mapping/_midpoint", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
     "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam", "kernels/_programs",
 )  # fmt: skip
 PLAIN = ("kernels/_programs", "temporal/_natural", "training/_adam")  # without code for special instruction sets
@@ -45,7 +45,7 @@ torch.manual_seed(0)
 assert native.available() and rows.available()
 dice = random.Random(0)
 for _ in range(int(sys.argv[1])):
-    N, M, Q, C = dice.randrange(1, 90), dice.randrange(1, 60), dice.randrange(1, 10), dice.choice([None, 1, 3])
+    N, M, Q, C = dice.randrange(1, 120), dice.randrange(1, 60), dice.randrange(1, 10), dice.choice([None, 1, 3])
     mask = None if C is None else (torch.rand(C, N) > 0.4).double()
     a, r, mu, z = torch.randn(N), torch.rand(N, Q) * 0.3 + 0.05, torch.randn(N, Q), torch.randn(M, Q)
     leaves = [x.clone().requires_grad_() for x in (a, r, mu, z)]

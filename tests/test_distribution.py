@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COMPILED = (
-    "kernels/_programs", "mapping/_midpoint", "mapping/_grouped", "mapping/_inducing", "mapping/_terms",
+    "kernels/_programs", "mapping/_midpoint", "mapping/_inducing", "mapping/_terms",
     "mapping/_weighted", "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam",
 )  # fmt: skip
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
@@ -74,7 +74,7 @@ def test_source_distribution(sdist):
     wanted = {name for name in wanted if "__pycache__" not in name}
     wanted |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyro_vgpds").rglob("*.py")}
     wanted |= {f"pyro_vgpds/{name}.c" for name in COMPILED} | {
-        f"pyro_vgpds/mapping/{name}.h" for name in ("_exp2", "_psi1", "_vectors")
+        f"pyro_vgpds/mapping/{name}.h" for name in ("_exp2", "_groups", "_psi1", "_vectors")
     }
     wanted |= {"LICENSE", "README.md", "Makefile", "constraints.txt", "pyproject.toml", "setup.py"}
     wanted |= {"pyro_vgpds/py.typed", "docs/usage.md", "tutorials/video.py", "benchmarks/table.py"}

@@ -3,7 +3,7 @@
 // Midpoint sums over N rows and all pairs of M points, and their gradients.
 //
 //   E[n,m,m'] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q)/2)^2)
-//   V[m,m']   = sum_n E[n,m,m']                    (of groups of rows: _grouped.c)
+//   V[m,m']   = sum_n E[n,m,m']                    (of groups of rows: _groups.h)
 //
 // Multiplying out the square splits the exponent into
 //   alpha_nm + alpha_nm' + sum_q slope_nmq z_m'q,
@@ -300,6 +300,15 @@ TARGET static int NAME(forward)(const problem *P, long n0, long n1, double *V) {
     return 0;
 }
 
+// E of ROWS points by COLUMNS points from col on, in registers if there are 32 of them. `any`: as in strip
+INLINE void NAME(powers)(const NAME(exponents) *X, long col, int any, vec *E) {
+    NAME(compute)(X, col, COLUMNS, E);
+    each (int u = 0; u < COLUMNS; u++) {
+        if (any) NAME(exp2_any)(E + u * ROWS);
+        else NAME(exp2)(E + u * ROWS, NULL, 0, 0, NULL);
+    }
+}
+
 // G of the rows m .. m+ROWS-1 and its products. A block stays in the registers, if there are 32 of them; otherwise strips
 // of WIDTH points, which go through memory, are faster. `any`: as in strip
 INLINE void NAME(add_products)(const problem *P, long m, int any, const vec *alpha, const vec *slope, const real *g,
@@ -307,12 +316,8 @@ INLINE void NAME(add_products)(const problem *P, long m, int any, const vec *alp
     const NAME(exponents) X = {P->Q, P->Q + 1, alpha + m, alpha, slope, POINTS(P), 1};
     vec G[ROWS * COLUMNS], strip[ROWS * WIDTH];
     for (long col = m; AHEAD && col < P->Mpad; col += COLUMNS) {
-        NAME(compute)(&X, col, COLUMNS, G);
-        each (int u = 0; u < COLUMNS; u++) {
-            if (any) NAME(exp2_any)(G + u * ROWS);
-            else NAME(exp2)(G + u * ROWS, NULL, 0, 0, NULL);
-            each (int i = 0; i < ROWS; i++) G[u * ROWS + i] *= g[(col + u) * ROWS + i];
-        }
+        NAME(powers)(&X, col, any, G);
+        each (int e = 0; e < ROWS * COLUMNS; e++) G[e] *= g[col * ROWS + e];
         NAME(products)(P, m, col, G, k);
     }
     for (long j0 = m; !AHEAD && j0 < P->Mpad; j0 += WIDTH) {
@@ -321,6 +326,34 @@ INLINE void NAME(add_products)(const problem *P, long m, int any, const vec *alp
         for (long col = j0; col < j1; col += COLUMNS) {
             each (int e = 0; e < ROWS * COLUMNS; e++) G[e] = strip[(col - j0) * ROWS + e];
             NAME(products)(P, m, col, G, k);
+        }
+    }
+}
+
+// The gradients of a vector of rows from the products of their G, and their share of dz (M, Q)
+INLINE void NAME(row_gradients)(const problem *P, long n, long n1, const wide *r, const wide *mu, const vec *k,
+                                double *grad_a, double *grad_r, double *grad_mu, wide *dz) {
+    const long M = P->M, Q = P->Q, ld = Q + 1;
+    for (int p = 0; p < PARTS; p++) {
+        const long first = n + p * (LANES / PARTS), count = min(LANES / PARTS, n1 - first);
+        wide S0 = all(0);
+        for (long m = 0; m < M; m++) S0 += widened(k[m * ld + Q], p);
+        for (long lane = 0; lane < count; lane++) grad_a[first + lane] = S0[lane];
+        for (long q = 0; q < Q; q++) {
+            const wide rq = r[p * Q + q], muq = mu[p * Q + q];
+            wide S1 = all(0), S2 = all(0);
+            for (long m = 0; m < M; m++) {
+                const double z = P->z[m * ld + q];
+                const wide h = widened(k[m * ld + Q], p), both = h * z + widened(k[m * ld + q], p);
+                S1 += h * z;
+                S2 += both * z;
+                dz[m * Q + q] += rq * (2 * muq * h - both);
+            }
+            const wide dmu = 2 * rq * (S1 - muq * S0), dr = muq * (2 * S1 - muq * S0) - S2 / 2;
+            for (long lane = 0; lane < count; lane++) {
+                grad_mu[(first + lane) * Q + q] = dmu[lane];
+                grad_r[(first + lane) * Q + q] = dr[lane];
+            }
         }
     }
 }
@@ -342,28 +375,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
             if (clamp) NAME(add_products)(P, m, 1, alpha, slope, g + m * Mpad, k);
             else NAME(add_products)(P, m, 0, alpha, slope, g + m * Mpad, k);
         }
-        for (int p = 0; p < PARTS; p++) {
-            const long first = n + p * (LANES / PARTS), count = min(LANES / PARTS, n1 - first);
-            wide S0 = all(0);
-            for (long m = 0; m < M; m++) S0 += widened(k[m * ld + Q], p);
-            for (long lane = 0; lane < count; lane++) grad_a[first + lane] = S0[lane];
-            for (long q = 0; q < Q; q++) {
-                const wide rq = r[p * Q + q], muq = mu[p * Q + q];
-                wide S1 = all(0), S2 = all(0);
-                for (long m = 0; m < M; m++) {
-                    const double z = P->z[m * ld + q];
-                    const wide h = widened(k[m * ld + Q], p), both = h * z + widened(k[m * ld + q], p);
-                    S1 += h * z;
-                    S2 += both * z;
-                    dz[m * Q + q] += rq * (2 * muq * h - both);
-                }
-                const wide dmu = 2 * rq * (S1 - muq * S0), dr = muq * (2 * S1 - muq * S0) - S2 / 2;
-                for (long lane = 0; lane < count; lane++) {
-                    grad_mu[(first + lane) * Q + q] = dmu[lane];
-                    grad_r[(first + lane) * Q + q] = dr[lane];
-                }
-            }
-        }
+        NAME(row_gradients)(P, n, n1, r, mu, k, grad_a, grad_r, grad_mu, dz);
     }
     for (long e = 0; e < M * Q; e++) grad_z[e] = NAME(lane_sum)(dz[e]);
     free(work);
@@ -371,6 +383,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 }
 
 #ifndef SINGLE
+#include "_groups.h"
 #include "_psi1.h"
 #endif
 
@@ -473,6 +486,8 @@ typedef struct {
     float *single;  // the same
 } problem;
 
+#include "_groups.h"
+
 #if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx512f")))
 #define NAME(x) x##_avx512
@@ -571,6 +586,44 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
                                        : DISPATCH(backward, &P, n0, n1, packed, grad_a, grad_r, grad_mu, grad_z);
     free(P.z);
     free(packed);
+    return status;
+}
+
+// The same for groups of rows. V (C,M,M), times decay (M,M), symmetric, if that is not null, is overwritten.
+int grouped_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                    const double *z, const double *mask, long n0, long n1, const double *decay, double *V) {
+    const problem P = setup(N, M, Q, a, r, mu, z);
+    groups S;
+    const int failed = find_groups(&S, N, C, mask) || !P.z;
+    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, decay, V);
+    free(P.z);
+    free(S.full);
+    return status;
+}
+
+// What grouped_backward needs of g (C,M,M): packed (floor((M/4 + 1)^2 / 4), C + 2, 32), with M/4 rounded up, of
+// sum g V decay with decay (M,M), symmetric, or 1 if it is null. If V (C,M,M), symmetric, is not null, W (M,M) = the
+// symmetric part of sum_c g V.
+int grouped_pack(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
+                 double *packed, double *W) {
+    groups S;
+    if (find_groups(&S, N, C, mask)) return 1;
+    pack_groups(M, &S, g, decay, V, packed, W);
+    free(S.full);
+    return 0;
+}
+
+// As midpoint_backward
+int grouped_backward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
+                     const double *z, const double *mask, long n0, long n1, const double *packed, double *grad_a,
+                     double *grad_r, double *grad_mu, double *grad_z) {
+    const problem P = setup(N, M, Q, a, r, mu, z);
+    groups S;
+    const int failed = find_groups(&S, N, C, mask) || !P.z;
+    const int status =
+        failed ? 1 : DISPATCH(backward_groups, &P, mask, &S, n0, n1, packed, grad_a, grad_r, grad_mu, grad_z);
+    free(P.z);
+    free(S.full);
     return status;
 }
 

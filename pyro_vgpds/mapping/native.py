@@ -5,9 +5,8 @@ For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it eval
 
     V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
 
-and its gradients without ever storing an ``N x M x M`` array. The extensions ``_midpoint``, for all rows, and
-``_grouped``, for groups of rows, are built at install time if a C compiler is found; :func:`available` returns whether
-they were. ``PYRO_VGPDS_NATIVE=0`` in the environment disables them.
+and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time if a C
+compiler is found; :func:`available` returns whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables it.
 """
 
 import ctypes
@@ -52,23 +51,23 @@ class SumContext(Context, Protocol):
 
 
 @functools.cache
-def _library(name: str) -> ctypes.CDLL | None:
-    """The functions for ``"midpoint"`` sums over all rows, or for ``"grouped"`` ones over groups of them."""
+def _library() -> ctypes.CDLL | None:
     number, pointer = ctypes.c_long, ctypes.c_void_p
-    if name == "midpoint":
-        given = [number] * 4 + [pointer] * 4 + [number] * 2
-        types = {"midpoint_forward": given + [pointer], "midpoint_backward": given + [pointer] * 5}
-    else:
-        inputs = [number] * 4 + [pointer] * 5
-        given = inputs + [number] * 2
-        types = {"grouped_forward": given + [pointer] * 2, "grouped_backward": given + [pointer] * 5}
-        types["grouped_pack"] = inputs + [pointer] * 5
-    return open_library(f"{__package__}._{name}", **types)
+    rows = [number] * 4 + [pointer] * 4 + [number] * 2
+    groups = [number] * 4 + [pointer] * 5 + [number] * 2
+    return open_library(
+        f"{__package__}._midpoint",
+        midpoint_forward=rows + [pointer],
+        midpoint_backward=rows + [pointer] * 5,
+        grouped_forward=groups + [pointer] * 2,
+        grouped_pack=[number] * 3 + [pointer] * 6,
+        grouped_backward=groups + [pointer] * 5,
+    )
 
 
 def available() -> bool:
     """Whether the compiled kernels were built and are not disabled."""
-    return _library("midpoint") is not None and _library("grouped") is not None
+    return _library() is not None
 
 
 def _check_kind(*tensors: Tensor | None) -> None:
@@ -96,7 +95,7 @@ def _loop(
         raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
     _check_kind(*inputs)
     kind = "midpoint" if mask is None else "grouped"
-    function = getattr(_library(kind), f"{kind}_{direction}")
+    function = getattr(_library(), f"{kind}_{direction}")
     given = (int(_single.get()), *sizes[:3]) if mask is None else sizes
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor | None, ...]) -> int:
@@ -167,17 +166,14 @@ def backward_loop(
         given = (g if decay is None else g * decay).contiguous()
         total = None if sums is None else (g * sums).sum(0)
     else:
-        g, padded = g.contiguous(), -(-len(z) // 4) * 4
-        given, total = (
-            g.new_empty(groups + 1, padded * (padded + 4) // 2),
-            None if sums is None else torch.empty_like(g[0]),
-        )
-        extra = [x if x is None else x.contiguous() for x in (g, decay, sums, given, total)]
-        library = _library("grouped")
+        g, blocks = g.contiguous(), (-(-len(z) // 4) + 1) ** 2 // 4
+        given = g.new_empty(blocks, groups + 2, 32)
+        total = None if sums is None else torch.empty_like(g[0])
+        extra = [x if x is None else x.contiguous() for x in (mask, g, decay, sums, given, total)]
+        library = _library()
         assert library is not None
-        _check_kind(*inputs, *extra)
-        pointers = map(pointer, (*inputs, *extra))
-        if library.grouped_pack(len(a), len(z), z.shape[1], groups, *pointers):
+        _check_kind(*extra)
+        if library.grouped_pack(len(a), len(z), groups, *map(pointer, extra)):
             raise MemoryError("the compiled kernel ran out of memory")
     _check_kind(given)
     return _loop("backward", inputs, lambda: (given, *rows, torch.empty_like(z)), added), rows, total

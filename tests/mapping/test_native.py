@@ -59,6 +59,22 @@ def test_against_autograd(N, M, Q, C, threads):
         close(grad, target)
 
 
+@pytest.mark.parametrize("M", [5, 18])
+@pytest.mark.parametrize("kind", ["most", "few", "mixed", "weights"])
+def test_many_groups_of_rows(kind, M):
+    """More rows than a pass of the compiled sums has, in groups with most of them, few of them, or weights."""
+    *x, _ = data(1000, M, 3, None)
+    chance = torch.rand(12, 1000, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    share = {"most": 0.9, "few": 0.1, "mixed": torch.linspace(0.0, 1.0, 12).unsqueeze(-1)}
+    mask = chance - 0.3 if kind == "weights" else (chance < share[kind]).double()
+    g = torch.randn(12, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    leaves = [t.clone().requires_grad_() for t in x]
+    V = naive(*leaves, mask)
+    close(native.forward(*x, mask), V.detach())
+    for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
+        close(grad, target)
+
+
 def test_finite_differences():
     *x, mask = data(9, 6, 3, 2)
     g = torch.randn(2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
