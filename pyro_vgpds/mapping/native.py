@@ -5,8 +5,8 @@ For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` it eval
 
     V[c, m, m'] = sum_n mask[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2)
 
-and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time if a C
-compiler is found; :func:`available` returns whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables it.
+and its gradients without ever storing an ``N x M x M`` array. The extension ``_midpoint`` is built at install time if a
+C compiler is found; :func:`available` returns whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables it.
 """
 
 import ctypes
