@@ -511,7 +511,7 @@ encoder = AmortizedOpperArchambeau(shared, train_data, num_hidden=32)
 # %%
 steps, gaps = [], {"training sequences": [], "new sequences": []}
 part = 2 if smoke_test else 50
-for k in range(8):
+for k in range(2 if smoke_test else 8):
     fit(shared, encoder, train_data, part, progress=False)
     post = Posterior(shared, encoder, train_data)
     quick, slow = post.reconstruct(t_new, y_new, encode=True), post.reconstruct(t_new, y_new)
