@@ -35,7 +35,7 @@ from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
-from pyro_vgpds.mapping.native_weighted import Rows, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
@@ -59,9 +59,12 @@ for _ in range(int(sys.argv[1])):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is not None:
         upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
-        assert torch.allclose(weighted_sums(given, mask), V.detach()[:, upper[0], upper[1]], rtol=1e-10)
+        sums, tiles = weighted_sums(given, mask)
+        assert torch.allclose(sums, V.detach()[:, upper[0], upper[1]], rtol=1e-10)
+        assert torch.allclose(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), V.detach(), rtol=1e-10)
         packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
-        for one, other in zip(weighted_gradients(given, mask, packed, True), wanted, strict=False):
+        assert torch.allclose(pack(g, torch.ones(sums.shape[1]), sums).sums, packed)
+        for one, other in zip(weighted_gradients(given, mask, packed, True, tiles), wanted, strict=False):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
         with native.single_sums(True):
