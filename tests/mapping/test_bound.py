@@ -12,6 +12,12 @@ from pyro_vgpds.linalg import NumericalError, cholesky
 from pyro_vgpds.mapping import bound, group_terms
 from pyro_vgpds.mapping.group_terms import whiten
 
+not_built = pytest.mark.skipif(
+    group_terms.native_inducing._library() is None, reason="the compiled terms were not built"
+)
+#: with operations of torch, and compiled
+either = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=not_built)])
+
 cholesky_terms, eigen_terms = terms_of(group_terms.cholesky_terms), terms_of(group_terms.eigen_terms)
 
 
@@ -110,7 +116,7 @@ def test_a_slack_below_zero_counts_as_zero_and_has_no_gradient():
 
 
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("compiled", [False, True])
+@either
 def test_rounding_errors_need_eigenvalues(monkeypatch, compiled, closed):
     """Ψ2 cannot have negative eigenvalues, except by rounding; of those directions the fit is kept."""
     monkeypatch.setattr(group_terms.native_inducing, "is_compiled", lambda *tensors: compiled)
@@ -166,7 +172,7 @@ def _exact(psi0: Tensor, v: Tensor, psi2: np.ndarray, K: Tensor, beta: Tensor) -
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="long numbers are not longer here")
-@pytest.mark.parametrize("compiled", [False, True])
+@either
 @pytest.mark.parametrize("rates", [1, 6])
 def test_eigenvalues_lost_in_rounding_errors_cost_little(monkeypatch, rates, compiled):
     """With more inducing inputs than a smooth mapping needs, small directions still hold part of the fit."""
