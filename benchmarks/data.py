@@ -15,6 +15,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -128,22 +129,24 @@ def reconstruct(outputs: int, frames: int = 240, new: int = 40) -> dict[str, flo
     return {"outputs": outputs, **compare(few, many)}
 
 
+def results(case: str, outputs: int | None) -> Iterator[dict[str, float]]:
+    if case == "patterns":
+        yield from (patterns(share) for share in (0.1, 0.2))
+    elif case == "wide":
+        yield wide(outputs or 1_000_000)
+    else:
+        yield missing() if case == "missing" else reconstruct(outputs or 100_000)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of very many outputs, or of missing entries.")
     parser.add_argument("case", choices=["wide", "missing", "patterns", "reconstruct"])
     parser.add_argument("--outputs", type=int, help="default: 1,000,000 for wide, 100,000 for reconstruct")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    pyro.settings.set(module_local_params=True)  # two models in one process
-    if args.case == "patterns":
-        for share in (0.1, 0.2):
-            print(json.dumps({"case": args.case, **patterns(share)}), flush=True)
-        return
-    if args.case == "wide":
-        result = wide(args.outputs or 1_000_000)
-    else:
-        result = missing() if args.case == "missing" else reconstruct(args.outputs or 100_000)
-    print(json.dumps({"case": args.case, **result}))
+    with pyro.settings.context(module_local_params=True):  # two models in one process
+        for result in results(args.case, args.outputs):
+            print(json.dumps({"case": args.case, **result}), flush=True)
 
 
 if __name__ == "__main__":

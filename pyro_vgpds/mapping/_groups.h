@@ -50,7 +50,7 @@ INLINE void NAME(transpose)(vec *x) {
     }
 #else
     for (int i = 0; i < LANES; i++)
-        for (int j = 0; j < i; j++) {
+        for (long j = 0; j < i; j++) {
             const double one = x[i][j];
             x[i][j] = x[j][i];
             x[j][i] = one;
@@ -61,7 +61,7 @@ INLINE void NAME(transpose)(vec *x) {
 // target[e] = initial[e] + factor sum_u value[u] source[place[u] + e] for `vectors` (constant after inlining) of lanes, with
 // value 1 if it is null; initial may be target, and `count` is a multiple of UNROLL. Initial numbers come last: of many rows
 // they are much larger than each term, so that every addition to them would lose digits.
-INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const int *place,
+INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *place,
                           const double *value, double factor, const double *source) {
     vec total[BLOCK / LANES];
     each (int v = 0; v < vectors; v++) total[v] = splat(0);
@@ -82,7 +82,7 @@ NOINLINE void NAME(combine_all)(const lists *L, long size, double *target, const
     for (long i = 0; i < L->lists; i++) {
         for (long e = 0; e < lines; e++, next += LINE) __builtin_prefetch(next);
         const long l = L->order[i], start = L->start[l], count = L->start[l + 1] - start;
-        const int *place = L->place + start;
+        const long *place = L->place + start;
         const double *value = L->value + start, *first = initial + l * step, factor = L->factor[l];
         double *own = target + l * BLOCK;
         if (size == BLOCK && L->equal) NAME(combine)(own, first, BLOCK / LANES, count, place, NULL, factor, source);
@@ -245,20 +245,21 @@ typedef struct {
 // there are multiplied. If those of each list are `equal`, they are its factor.
 typedef struct {
     long lists, *start, *order;
-    int equal, *place;
+    int equal;
+    long *place;
     double *value, *factor;
 } lists;
 
 static long lists_size(long most, long length) {
     return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) +
-                   most * rounded(length, UNROLL) * (sizeof(double) + sizeof(int)), 64);
+                   most * rounded(length, UNROLL) * (sizeof(double) + sizeof(long)), 64);
 }
 
 static lists lists_at(char *memory, long most, long length) {
     long *start = (long *)memory;
     double *factor = (double *)(start + 2 * (most + 1)), *value = factor + most + 1;
     start[0] = 0;
-    return (lists){0, start, start + most + 1, 1, (int *)(value + most * rounded(length, UNROLL)), value, factor};
+    return (lists){0, start, start + most + 1, 1, (long *)(value + most * rounded(length, UNROLL)), value, factor};
 }
 
 // One more list, of the places with a difference between mask and full, of which `size` numbers each are some steps apart;
@@ -268,14 +269,14 @@ static void add_list(lists *L, long size, const double *mask, long step, const d
     long used = first;
     for (long e = 0; e < size; e++) {
         const double found = mask[e * step] - full[e * full_step];
-        L->place[used] = (int)(e * BLOCK);
+        L->place[used] = e * BLOCK;
         L->value[used] = found;
         used += found != 0;
     }
     const double factor = used > first ? L->value[first] : 0;
     for (long u = first; u < used; u++) L->equal &= L->value[u] == factor;
     for (; used % UNROLL; used++) {
-        L->place[used] = (int)(pad * BLOCK);
+        L->place[used] = pad * BLOCK;
         L->value[used] = 0;
     }
     L->factor[L->lists++] = factor;
