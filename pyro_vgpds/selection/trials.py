@@ -86,7 +86,8 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
             rival = make_rival(candidate, train)
             others = [split.predict(make_rival(candidate, split.train, rival.variance)) for split in splits[1:]]
             found = HeldOut.join([splits[0].predict(rival), *others])
-        return Trial(candidate, rival, TRAINED, _with_errors(found, rival, gap_length(splits)), process_time() - start)
+            found = _with_errors(found, rival, train.output_scales, gap_length(splits))
+        return Trial(candidate, rival, TRAINED, found, process_time() - start)
     posterior = _fit(candidate, train, seed)
     settings, first = choose_settings(posterior, splits[0])
     others = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in splits[1:]]
@@ -99,7 +100,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     :param split: the one that the trial was trained on.
     """
     if isinstance(trial.candidate, str):
-        return make_rival(trial.candidate, data, _mean_squares(trial.found, data.num_base_outputs, gap_length([split])))
+        scale = data.output_scales[: data.num_base_outputs]
+        return make_rival(trial.candidate, data, _mean_squares(trial.found, scale, gap_length([split])))
     # new frames at the ends of sequences, or new sequences, need a start of their own
     if split.task == "forecast" or len(split.kept) < data.num_sequences:
         posterior = _fit(trial.candidate, data, seed)
@@ -115,19 +117,24 @@ def _fit(candidate: Configuration, data: Sequences, seed: int) -> Posterior:
         return candidate.fit(data, seed)
 
 
-def _mean_squares(found: HeldOut, num_outputs: int, length: float) -> Tensor:
-    """Mean squared held-out error of each output (D,); that of all outputs counts for ten gaps of this length."""
-    square, pseudo = (found.mean - found.truth).square(), 10.0 * length
-    total = torch.zeros(num_outputs, dtype=square.dtype, device=square.device).index_add_(0, found.output, square)
-    count = torch.zeros_like(total).index_add_(0, found.output, torch.ones_like(square))
-    return (total + pseudo * square.mean()) / (count + pseudo)
+def _mean_squares(found: HeldOut, scale: Tensor, length: float) -> Tensor:
+    """Mean squared held-out error of each output (D,); that of all outputs counts for ten gaps of this length.
+
+    :param scale: (D,), the units in which errors of different outputs are compared.
+    """
+    scale = scale.to(found.mean)
+    square, pseudo = ((found.mean - found.truth) / scale[found.output]).square(), 10.0 * length
+    total = torch.zeros_like(scale).index_add_(0, found.output, square)
+    count = torch.zeros_like(scale).index_add_(0, found.output, torch.ones_like(square))
+    return scale.square() * (total + pseudo * square.mean()) / (count + pseudo)
 
 
-def _with_errors(found: HeldOut, rival: BaselinePosterior, length: float) -> HeldOut:
+def _with_errors(found: HeldOut, rival: BaselinePosterior, scale: Tensor, length: float) -> HeldOut:
     """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
     if not torch.equal(found.variance, rival.variance.to(found.variance)[found.output]):
         return found
-    return replace(found, variance=_mean_squares(found, rival.num_outputs, length)[found.output].clamp_min(1e-300))
+    squares = _mean_squares(found, scale[: rival.num_outputs], length)
+    return replace(found, variance=squares[found.output].clamp_min(1e-300))
 
 
 def save_trial(path: Path, trial: Trial) -> None:

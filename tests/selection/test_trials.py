@@ -51,6 +51,27 @@ def test_a_baseline_is_trained_for_each_part(task):
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
 
 
+@pytest.mark.parametrize("name", ["last value", "linear dynamical system"])
+@pytest.mark.parametrize("task", ["forecast", "impute"])
+def test_each_output_may_have_its_own_unit(name, task):
+    """Variances of held-out and of new predictions, too: errors of different outputs are compared in their scales."""
+    unit = torch.tensor([1.0, 1e3, 1e-2, 50.0], dtype=torch.float64)
+    data = make_data()
+    rows = data.times.slices()
+    other = Sequences([data.times.t[own] for own in rows], [data.read()[own] * unit for own in rows])
+    trials = []
+    for each in (data, other):
+        splits = Problem(each, task, 4, 0).splits
+        trial = try_out(name, splits, seed=1)
+        ahead = finish(trial, splits[0], each, seed=1).forecast([3.0, 3.1], 0)
+        trials.append((trial.found, ahead))
+    (found, ahead), (found_other, ahead_other) = trials
+    scale = unit[found.output]
+    torch.testing.assert_close(found_other.mean, scale * found.mean, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found_other.variance, scale.square() * found.variance, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(ahead_other.variance, unit.square() * ahead.variance, rtol=1e-6, atol=1e-12)
+
+
 def test_a_column_that_begins_late_limits_the_origins():
     data = make_walk(begins=46)
     assert [len(split.train.times.t) for split in Problem(data, "forecast", 8, 0).splits] == [49, 52]
