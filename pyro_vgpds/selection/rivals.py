@@ -65,6 +65,20 @@ def _plain(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences
     return lambda rival, data: (_join(cast("Filled", imputer(data))), None)
 
 
+def _scaled(
+    imputer: Callable[[list[Tensor], list[Tensor]], object],
+) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
+    """A method whose result depends on the units of the outputs, in units of their standard deviations."""
+
+    def fill(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
+        scale, y = data.output_scales, data.read()
+        rows = data.times.slices()
+        filled = imputer([data.times.t[own] for own in rows], [y[own] / scale for own in rows])
+        return _join(cast("Filled", filled)) * scale, None
+
+    return fill
+
+
 def _with_variance(
     imputer: Callable[..., object],
 ) -> Callable[[Rival, Sequences], tuple[Tensor, Tensor]]:
@@ -133,7 +147,7 @@ RIVALS: dict[str, _Kind] = {
     ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
-        _plain(baselines.ppca), ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 2000
+        _scaled(baselines.ppca), ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 2000
     ),
     "one GP for each output": _Kind(_processes, allows=lambda data: max(data.lengths) <= 3000),
     "ridge regression": _Kind(

@@ -51,8 +51,11 @@ def test_a_baseline_is_trained_for_each_part(task):
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
 
 
-@pytest.mark.parametrize("name", ["last value", "linear dynamical system"])
-@pytest.mark.parametrize("task", ["forecast", "impute"])
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("last value", "forecast"), ("last value", "impute"), ("linear dynamical system", "forecast")]
+    + [(name, "impute") for name in ("probabilistic PCA", "ridge regression", "one GP for each output")],
+)
 def test_each_output_may_have_its_own_unit(name, task):
     """Variances of held-out and of new predictions, too: errors of different outputs are compared in their scales."""
     unit = torch.tensor([1.0, 1e3, 1e-2, 50.0], dtype=torch.float64)
