@@ -156,7 +156,7 @@ class ProcessTeam(Team):
         self._told: Exception | None = None  # the last error that all processes know
         self._lost = False
         self._exchanges = self.size <= FEW and not nccl
-        self._shared = None if nccl else self._guarded(SharedSums.open, self.rank, self._texts, _timeout(group))
+        self._shared = None if nccl else SharedSums.open(self.rank, self._texts, _timeout(group))
 
     def check(self, error: Exception | None = None) -> None:
         if error is not None and (error is self._told or self._lost):
@@ -264,8 +264,6 @@ class ProcessTeam(Team):
             raise ProcessError(_LOST.format(rank=self.rank, size=self.size))
         try:
             return operation(*args, **options)
-        except ProcessError:
-            raise
         except RuntimeError as error:
             self._lost = True
             text = _LOST.format(rank=self.rank, size=self.size)

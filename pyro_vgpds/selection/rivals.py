@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
-from pyro_vgpds.data.parts import split_outputs, without_lags
+from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
 
@@ -65,16 +65,12 @@ def _plain(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences
     return lambda rival, data: (_join(cast("Filled", imputer(data))), None)
 
 
-def _scaled(
-    imputer: Callable[[list[Tensor], list[Tensor]], object],
-) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
+def _scaled(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
     """A method whose result depends on the units of the outputs, in units of their standard deviations."""
 
     def fill(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
-        scale, y = data.output_scales, data.read()
-        rows = data.times.slices()
-        filled = imputer([data.times.t[own] for own in rows], [y[own] / scale for own in rows])
-        return _join(cast("Filled", filled)) * scale, None
+        scale = data.output_scales
+        return _join(cast("Filled", imputer(with_outputs(data, data.read() / scale)))) * scale, None
 
     return fill
 
