@@ -19,7 +19,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Recipe", "balanced_scale", "noise_with_residuals", "predict_with"]
+__all__ = ["Recipe", "balanced_scale", "noise_with_residuals", "predict_with", "train_default"]
 
 _SMOOTH: dict[str, type[RBF | Matern12 | Matern32 | Matern52]] = {
     "rbf": RBF,
@@ -75,13 +75,35 @@ class Recipe:
         )
         if self.per_dimension:
             model.temporal.per_dimension(model.latent_dim)
-        guide = AutoOpperArchambeau(model)
-        if fit(model, guide, data, self.num_steps, progress=progress).stopped == "interrupted":
-            raise KeyboardInterrupt
-        return Posterior(model, guide, data)
+        return _fitted(model, data, self.num_steps, progress)
 
     def settings(self) -> dict[str, object]:
         return asdict(self)
+
+
+def train_default(
+    t: Sequence[ArrayLike],
+    y: Sequence[np.ndarray],
+    seed: int,
+    num_steps: int | None = None,
+    progress: bool | None = None,
+) -> Posterior:
+    """The library's default model of these sequences. The same seed gives the same model.
+
+    :param num_steps: Default: that of :func:`~pyro_vgpds.fit`.
+    :raises KeyboardInterrupt: if training was interrupted: a partly trained model is not a result.
+    """
+    data = Sequences(list(t), list(y))
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    return _fitted(VGPDS.from_data(data), data, num_steps, progress)
+
+
+def _fitted(model: VGPDS, data: Sequences, num_steps: int | None, progress: bool | None) -> Posterior:
+    guide = AutoOpperArchambeau(model)
+    if fit(model, guide, data, num_steps, progress=progress).stopped == "interrupted":
+        raise KeyboardInterrupt
+    return Posterior(model, guide, data)
 
 
 def predict_with(

@@ -18,7 +18,7 @@ from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
 from pyro_vgpds.experiments import imputation, missa, recipe
-from pyro_vgpds.experiments.imputation import RECIPES, Task
+from pyro_vgpds.experiments.imputation import Task
 from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
@@ -94,8 +94,6 @@ def test_a_quick_run_keeps_the_full_one(tmp_path, monkeypatch, capsys):
     data = Dataset(made.t, made.y, "made up")
     monkeypatch.setattr(datasets, "load_spellman", lambda: data)
     monkeypatch.setattr(datasets, "load_robot_wireless", lambda: data)
-    small = {name: replace(one, num_steps=12, num_inducing=12) for name, one in RECIPES.items()}
-    monkeypatch.setattr(imputation, "RECIPES", small)
     experiments.run("yeast", tmp_path, seeds=1)
     assert "yeast-0: " in capsys.readouterr().err  # printed when finished
     kept = {name: (tmp_path / name).read_bytes() for name in ("yeast.safetensors", "yeast.png")}
