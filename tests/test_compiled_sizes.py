@@ -78,7 +78,7 @@ def test_chains(size):
     count, frames = 3, 2**15
     a, q, h, lam, eta = problem(size, count, frames)
     most, kernels = LARGE // frames + count, LARGE // size**2 + 1
-    pattern = chains._pattern(tuple(range(size)))
+    pattern = chains.pattern(tuple(range(size)))
     step = torch.zeros(frames, dtype=torch.int64)
     library, found = chains._library(), []
     for total, kinds, make in ((count, 1, torch.zeros), (most, kernels, sparse)):
