@@ -69,7 +69,7 @@ static long make_part(const plan *P, long chains, double *work, part *A) {
     const long each = chains * P->frames, kernels = P->kernels == 1 ? 1 : chains, matrices = kernels * P->steps * P->size;
     A->chains = chains, A->kernels = kernels, A->matrices = matrices;
     double **rows[] = {&A->s, &A->lam, &A->eta, &A->spare, &A->v, &A->mean, &A->bar};
-    for (int i = 0; i < 7; i++) *rows[i] = take(work, &used, each);
+    for (long i = 0; i < 7; i++) *rows[i] = take(work, &used, each);
     A->w = take(work, &used, P->tiles ? each * P->width : 0);
     A->a = take(work, &used, matrices);
     A->q = take(work, &used, matrices);

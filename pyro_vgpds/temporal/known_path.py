@@ -10,59 +10,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal.fused import Frames
-from pyro_vgpds.temporal.parameters import exponent_of, stacked
+from pyro_vgpds.temporal.parameters import is_watched
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
 
-__all__ = ["KnownPath", "known_path"]
+__all__ = ["KnownPath", "PathSource", "known_path"]
 
 
-def known_path(frames: Frames, eta: Tensor, lam: Tensor, tensors: Sequence[Tensor]) -> KnownPath | None:
+class PathSource(Protocol):
+    """What q(X) can be made of."""
+
+    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+        """q(X) with its gradients; None if they need autograd."""
+        ...
+
+
+def known_path(
+    frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, exponents: Sequence[Tensor | None]
+) -> KnownPath | None:
     """q(X); None if its gradients need autograd.
 
     :param frames: of a program.
     :param eta: η, (N, Q).
     :param lam: λ, (N, Q).
-    :param tensors: the parameters of the program.
+    :param values: of the parameters of the program, (P, K).
+    :param exponents: for each parameter the tensor of which it is the exponential, or None.
     """
     if not is_available() or eta.shape != lam.shape or lam.dim() != 2 or eta.requires_grad or lam.requires_grad:
         return None
     if eta.dtype != torch.float64 or lam.dtype != torch.float64 or not (eta.is_cpu and lam.is_cpu):
         return None
-    exponents = [exponent_of(x) for x in tensors]
-    if any(x.requires_grad and exponent is None for x, exponent in zip(tensors, exponents, strict=True)):
+    if values.shape[1] not in (1, lam.shape[1]) or any(x is not None and is_watched(x) for x in exponents):
         return None
     with torch.no_grad():
-        return KnownPath(frames, eta.contiguous(), lam.contiguous(), tensors, exponents)
+        return KnownPath(frames, eta.contiguous(), lam.contiguous(), values, exponents)
 
 
 class KnownPath:
     """The moments of q(X) and KL(q, p), and the gradients of KL(q, p) minus a function of the moments.
 
-    :param exponents: for each parameter the tensor of which it is the exponential, which gets the gradients; None if it
-        is fixed. Others as in :func:`known_path`.
+    Parameters are those of :func:`known_path`.
+
     :raises NumericalError: if rounding errors are all that is left of the divergence.
     """
 
     batch_shape = torch.Size()
 
     def __init__(
-        self,
-        frames: Frames,
-        eta: Tensor,
-        lam: Tensor,
-        tensors: Sequence[Tensor],
-        exponents: Sequence[Tensor | None],
+        self, frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, exponents: Sequence[Tensor | None]
     ) -> None:
         self.eta, self.lam = eta, lam
-        self._tensors, self._exponents = tensors, exponents
-        values = self._values = stacked(tensors)
+        self._values, self._exponents = values, exponents
         q = lam.shape[1]
         self._passes = passes_of(frames, values, q)
         self._ranges = self._passes.ranges()
@@ -91,9 +96,9 @@ class KnownPath:
         self.derivatives = d_mean.contiguous(), d_variance.contiguous()
         given = self._values, self.eta, self.lam, self.mean, *self.derivatives
         rows = self._passes.backward(self._ranges, self._memory, *given).unbind()
-        for x, row, exponent in zip(self._tensors, rows, self._exponents, strict=True):
-            if exponent is not None and x.requires_grad:
-                own = (row if x.shape == row.shape else row.sum(0, True)).view(exponent.shape)
+        for row, exponent in zip(rows, self._exponents, strict=True):
+            if exponent is not None and exponent.requires_grad:
+                own = (row if exponent.numel() == len(row) else row.sum(0, True)).view(exponent.shape)
                 exponent.grad = own if exponent.grad is None else exponent.grad + own
 
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:
