@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 __all__ = [
-    "LOOP_WORK", "Loop", "added", "chunks", "keep_memory", "loop_threads", "open_library", "pointer", "run",
+    "LOOP_WORK", "Loop", "added", "address", "chunks", "keep_memory", "loop_threads", "open_library", "pointer", "run",
     "run_loops", "start",
 ]  # fmt: skip
 
@@ -173,6 +173,11 @@ def run_loops(count: int, unit: int, loops: Sequence[Loop], shared: bool = False
 def added(outputs: Sequence[Sequence[Any]]) -> torch.Tensor:
     """The sum of the last outputs of all ranges, in the order of the rows, so that threads do not change it."""
     return functools.reduce(torch.Tensor.add_, (own[-1] for own in outputs))
+
+
+def address(library: ctypes.CDLL | None, function: str) -> int:
+    """The address of a compiled function, for other compiled code to call it; 0 if the library was not built."""
+    return 0 if library is None else ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
 
 
 def pointer(x: torch.Tensor | None) -> int:

@@ -35,6 +35,7 @@ from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
+from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau
@@ -102,10 +103,12 @@ for _ in range(int(sys.argv[1])):
     v, covariance = torch.randn(C, M, W), (K, torch.cholesky_inverse(L), L.diagonal())
     given = torch.rand(C) * M, v, psi2, covariance, torch.rand(C) + 0.5, torch.ones(C)
     assert is_compiled(v, psi2)
-    found, wanted = group_parts(*given, True), torch_parts(*given, True)
-    for one, other in zip([*found[:3], *found.gradients], [*wanted[:3], *wanted.gradients], strict=True):
+    packed = *given[:2], panels_of(psi2), *given[3:]
+    found, wanted = group_parts(*packed, True), torch_parts(*given, True)
+    gradients = found.gradients._replace(psi2=matrices_of(found.gradients.psi2, M))
+    for one, other in zip([*found[:3], *gradients], [*wanted[:3], *wanted.gradients], strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
-    assert torch.equal(group_parts(*given, False).value, group_parts(*given, True).value)
+    assert torch.equal(group_parts(*packed, False).value, found.value)
 makes = [Matern12, Matern32, Matern52, lambda v, l: Matern32(v, l) + Matern52(0.5, 0.3),
          lambda v, l: Periodic(v, 1.0, l), lambda v, l: Periodic(v, 1.0, l) * Matern32(1.0, 1.0) + Matern12(0.3, l)]
 for i in range(int(sys.argv[1])):

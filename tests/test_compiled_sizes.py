@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native, panels
 from pyro_vgpds.temporal import chains, tiles
 
 pytestmark = [
@@ -53,13 +53,14 @@ def test_midpoint_sums():
     assert large[1].numel() > LARGE
     assert large[4].numel() > LARGE
     library = native._library()
-    sums = torch.empty(groups, points, points)
+    sums = torch.empty(groups, panels.panels_size(points))
     given = most, points, dims, groups, *pointers(*large)
     assert library.grouped_forward(*given, most - rows, most, None, sums.data_ptr()) == 0
-    assert torch.allclose(sums, native.forward(a, r, mu, z, mask), rtol=1e-12)
+    assert torch.allclose(panels.matrices_of(sums, points), native.forward(a, r, mu, z, mask), rtol=1e-12)
     found = sparse(most), sparse(most, dims), sparse(most, dims), torch.empty_like(z)
     packed = torch.empty(2, groups + 2, 32)  # five points, in two panels of four, with a block each
-    assert library.grouped_pack(most, points, groups, *pointers(large[4], g, None, None, packed, None)) == 0
+    given_g = large[4], panels.panels_of(g), None, None, packed, None
+    assert library.grouped_pack(most, points, groups, *pointers(*given_g)) == 0
     assert library.grouped_backward(*given, most - rows, most, *pointers(packed, *found)) == 0
     for one, other in zip(found, native.backward(g, a, r, mu, z, mask), strict=True):
         assert torch.allclose(one[-len(other) :], other, rtol=1e-12)
@@ -78,7 +79,7 @@ def test_chains(size):
     count, frames = 3, 2**15
     a, q, h, lam, eta = problem(size, count, frames)
     most, kernels = LARGE // frames + count, LARGE // size**2 + 1
-    pattern = chains._pattern(tuple(range(size)))
+    pattern = chains.pattern(tuple(range(size)))
     step = torch.zeros(frames, dtype=torch.int64)
     library, found = chains._library(), []
     for total, kinds, make in ((count, 1, torch.zeros), (most, kernels, sparse)):

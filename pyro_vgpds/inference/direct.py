@@ -20,6 +20,7 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.readings import keep_reader, kept_reader
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.group_terms import Known
@@ -31,7 +32,7 @@ from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.divergence import known_divergence
-from pyro_vgpds.temporal.known_path import KnownPath
+from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 __all__ = [
     "BatchModel",
@@ -78,7 +79,7 @@ class PlainGuide(Protocol):
         """q(X)."""
         ...
 
-    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+    def known_path(self, prior: PathSource) -> KnownPath | None:
         """q(X) with its gradients, without autograd; None if there is no such form."""
         ...
 
@@ -143,8 +144,14 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
     if isinstance(data, Batch):
         loss = direct_loss(model, guide, data)
     else:
-        prior = cast("PlainModel", model).path_prior(data)
-        path = cast("PlainGuide", guide).known_path(prior) if data.column_team.size == 1 else None
+        known = cast("PlainGuide", guide).known_path
+        reader = kept_reader(model, data)
+        path = None if reader is None else known(reader)
+        if path is None:
+            prior = cast("PlainModel", model).path_prior(data)
+            path = known(prior.covariance) if data.column_team.size == 1 else None
+            if path is not None:
+                keep_reader(model, data, prior.covariance)
         if path is not None:
             return _path_loss(cast("PlainModel", model), path, data, retain_graph)
         q = cast("PlainGuide", guide).make_posterior(prior)

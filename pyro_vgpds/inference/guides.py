@@ -21,7 +21,7 @@ from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.known_path import KnownPath
+from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 _SITES = ("mean_bar_unconstrained", "lam_unconstrained")
 
@@ -113,13 +113,13 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
-    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+    def known_path(self, prior: PathSource) -> KnownPath | None:
         """q(X) on a prior with its gradients, without autograd: none, except with :class:`~pyro_vgpds.NaturalGradient`,
         which swaps this method.
 
-        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
+        :param prior: the covariance of the latent path at the current hyperparameters, or a reader of its kernel.
 
-        >>> guide.known_path(guide.posterior(data).prior) is None
+        >>> guide.known_path(guide.posterior(data).prior.covariance) is None
         True
         """
         return None

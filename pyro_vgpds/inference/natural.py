@@ -15,7 +15,7 @@ from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
-from pyro_vgpds.temporal.known_path import KnownPath
+from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 __all__ = ["NaturalGradient", "Tracked", "natural_step"]
 
@@ -122,12 +122,12 @@ class NaturalGradient:
         self.q = Tracked.from_natural(prior, self.eta, self.lam)
         return self.q
 
-    def known_path(self, prior: TemporalGP) -> KnownPath | None:
+    def known_path(self, prior: PathSource) -> KnownPath | None:
         """The same without a graph; None if its gradients need one. The collapsed bound calls this method.
 
-        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model.
+        :param prior: the covariance of the latent path, or a reader of its kernel.
         """
-        self.q = found = prior.covariance.known_path(self.eta, self.lam)
+        self.q = found = prior.known_path(self.eta, self.lam)
         return found
 
     def step(self, rate: float) -> None:

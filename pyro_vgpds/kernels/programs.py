@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.kernels.constant import BiasValue, WhiteValue
 from pyro_vgpds.kernels.stationary import (
     CosineValue,
@@ -30,7 +30,7 @@ from pyro_vgpds.kernels.stationary import (
 )
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 
-__all__ = ["Matrices", "Program", "ProgramOf", "gathered", "read_program", "scattered"]
+__all__ = ["Matrices", "Program", "ProgramOf", "entries", "gathered", "read_program", "scattered"]
 
 #: (number in the compiled code, names of its parameters, size of its state, 0 for none) of each kernel
 _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
@@ -79,6 +79,11 @@ def _library() -> ctypes.CDLL | None:
     )
 
 
+def entries() -> tuple[int, int]:
+    """The addresses of the compiled functions of :meth:`Program.states` and :meth:`Program.states_grad`."""
+    return address(_library(), "program_states"), address(_library(), "program_states_grad")
+
+
 class Program:
     """A kernel without its parameters, as a sum of terms, each a product of leaves. Methods take ``values`` (P, K)."""
 
@@ -94,7 +99,8 @@ class Program:
         numbers = [len(kept), *itertools.chain(*((codes[i], starts[i]) for i in kept)), len(terms)]
         for term in terms:
             numbers += [len(term), *(number[i] for i in term)]
-        self._code = torch.tensor(numbers, dtype=torch.int64)
+        #: the leaves and terms for the compiled code
+        self.code = torch.tensor(numbers, dtype=torch.int64)
         sizes = [math.prod(_BY_CODE[codes[i]][1] for i in term) for term in terms]
         fits = all(len(term) <= _MOST_LEAVES for term in terms) and all(0 < size <= _LARGEST_BLOCK for size in sizes)
         #: the number of states of each term; empty if the kernel has no state-space form here
@@ -130,7 +136,7 @@ class Program:
         fixed = self._fixed(values, matrices)
         variance = torch.zeros(count, dtype=torch.float64)
         outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr(), variance.data_ptr()
-        code, function = self._code.data_ptr(), _library().program_states  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library().program_states  # type: ignore[union-attr]
         work = _NUMBER_WORK * count * steps * matrices.size
         _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, *outputs))
         return a, turned if matrices.turned else None, q, variance
@@ -140,7 +146,7 @@ class Program:
         count, steps, out = values.shape[1], matrices.dt.shape[0], torch.zeros_like(values)
         tensors = [None if x is None else x.contiguous() for x in (g_a, half, g_q)]
         fixed = [*self._fixed(values, matrices), *(None if x is None else x.data_ptr() for x in tensors)]
-        code, function = self._code.data_ptr(), _library().program_states_grad  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library().program_states_grad  # type: ignore[union-attr]
         work = _NUMBER_WORK * count * steps * matrices.size
         _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, out.data_ptr()))
         return out
@@ -159,7 +165,7 @@ class Program:
 
     def _run_covariances(self, values: Tensor, d: Tensor, *pointers: int | None) -> None:
         count, fixed = values.shape[1], (values.data_ptr(), d.data_ptr(), *pointers)
-        code, function = self._code.data_ptr(), _library().program_covariances  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library().program_covariances  # type: ignore[union-attr]
         _each(count, _NUMBER_WORK * count * len(d), lambda k0, k1: function(code, k0, k1, count, len(d), *fixed))
 
     def _fixed(self, values: Tensor, matrices: Matrices) -> list[int]:

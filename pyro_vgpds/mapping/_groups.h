@@ -108,7 +108,7 @@ INLINE void NAME(block_powers)(const problem *P, long m, long j0, long j1, int a
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
                                        const double *decay, double *V) {
-    const long M = P->M, Q = P->Q, C = S->C, Mpad = P->Mpad, block = (C + 1) * BLOCK, in_chunk = GROUP_ROWS / LANES;
+    const long Q = P->Q, C = S->C, Mpad = P->Mpad, block = (C + 1) * BLOCK, in_chunk = GROUP_ROWS / LANES;
     const long vectors = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS)) / LANES, chunks = vectors / in_chunk;
     const long numbers = all_blocks(Mpad) * block;
     vec *work = allocate(sizeof(vec) * (vectors * (Mpad + Q) + Q + in_chunk * ROWS * Q) +
@@ -152,7 +152,7 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
                 }
             }
     }
-    unpack_groups(M, S, sums, decay, V);
+    unpack_groups(Mpad, S, sums, decay, V);
     free(work);
     return 0;
 }
@@ -293,6 +293,18 @@ static void sort_lists(lists *L) {
     }
 }
 
+// Asks for the memory of a block
+static inline void prefetch_block(const double *block) {
+    for (long e = 0; e < BLOCK; e += LINE) __builtin_prefetch(block + e);
+}
+
+// Panels of decay (M,M), or of ones if it is null; null if memory ran out
+static double *make_decay(long M, const double *decay) {
+    double *panels = malloc(panels_size(M) * sizeof(double));
+    if (panels) to_panels(M, decay, panels);
+    return panels;
+}
+
 // Returns nonzero if memory ran out.
 static int find_groups(groups *S, long N, long C, const double *mask) {
     *S = (groups){C, 0, malloc(C * sizeof(double))};
@@ -308,56 +320,47 @@ static int find_groups(groups *S, long N, long C, const double *mask) {
     return !S->full;
 }
 
-// Asks for the memory of the pairs of a block, ROWS points from m on by BLOCK / ROWS points from j0 on, in both orders
-static inline void prefetch_matrix(const double *next, long M, long m, long j0) {
-    for (long i = 0; i < ROWS; i++) __builtin_prefetch(next + (m + i) * M + j0);
-    for (long j = j0; j < j0 + BLOCK / ROWS; j++) __builtin_prefetch(next + j * M + m);
+// V (C,S), panels of all groups (_panels.h), from the sums of the blocks, of which the last group is that of all rows. A
+// panel is a row of blocks, so that numbers keep their order. decay (S) has zeros as padding.
+static void unpack_groups(long Mpad, const groups *S, const double *sums, const double *decay, double *V) {
+    const long C = S->C, panels = panels_size(Mpad);
+    for (long m = 0; m < Mpad; m += ROWS)
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, sums += (C + 1) * BLOCK) {
+            const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
+            const double *all = sums + C * BLOCK;
+            for (long c = 0; c < C; c++) {
+                const double *own = sums + c * BLOCK;
+                double *to = V + c * panels + e;
+                prefetch_block(to + BLOCK);
+                if (S->full[c])
+                    for (long i = 0; i < size; i++) to[i] = (own[i] + all[i]) * decay[e + i];
+                else
+                    for (long i = 0; i < size; i++) to[i] = own[i] * decay[e + i];
+            }
+        }
 }
 
-// V (M,M) of all groups from the sums of the blocks, of which the last group is that of all rows
-static void unpack_groups(long M, const groups *S, const double *sums, const double *decay, double *V) {
-    const long C = S->C, block = (C + 1) * BLOCK;
-    for (long c = 0; c < C; c++, V += M * M) {
-        const double *own = sums + c * BLOCK, *all = sums + C * BLOCK, some = S->full[c];
-        for (long m = 0; m < M; m += ROWS)
-            for (long j0 = m; j0 < rounded(M, ROWS); j0 += BLOCK / ROWS, own += block, all += block) {
-                if (c + 1 < C) prefetch_matrix(V + M * M, M, m, j0);
-                for (long e = 0; e < BLOCK; e += 8) __builtin_prefetch(own + BLOCK + e);
-                for (long j = j0; j < min(j0 + BLOCK / ROWS, M); j++)
-                    for (long i = 0; i < min(ROWS, M - m); i++) {
-                        const long e = (j - j0) * ROWS + i, pair = j * M + m + i;
-                        const double total = own[e] + (some ? all[e] : 0.0);
-                        V[pair] = V[(m + i) * M + j] = decay ? total * decay[pair] : total;
-                    }
+// g (C,S), panels, times decay in the order of the blocks; group C is the sum of those that are `full`, and group C + 1 is
+// zero. W (S), if it is not null: sum_c g V.
+static void pack_groups(long Mpad, const groups *S, const double *g, const double *decay, const double *V,
+                        double *packed, double *W) {
+    const long C = S->C, panels = panels_size(Mpad);
+    if (W) memset(W, 0, panels * sizeof(double));
+    for (long m = 0; m < Mpad; m += ROWS)
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, packed += (C + 2) * BLOCK) {
+            const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
+            double *all = packed + C * BLOCK;
+            memset(all, 0, 2 * BLOCK * sizeof(double));
+            for (long c = 0; c < C; c++) {
+                const double *from = g + c * panels + e, *value = W ? V + c * panels + e : from;
+                double *own = packed + c * BLOCK;
+                prefetch_block(from + BLOCK);
+                prefetch_block(value + BLOCK);
+                for (long i = 0; i < size; i++) own[i] = from[i] * decay[e + i];
+                for (long i = 0; W && i < size; i++) W[e + i] += from[i] * value[i];
+                for (long i = 0; S->full[c] && i < size; i++) all[i] += own[i];
             }
-    }
-}
-
-// The symmetric part of g times decay in the order of the blocks, with zeros as padding; group C is the sum of those that
-// are `full`, and group C + 1 is zero. W (M,M), if it is not null: sum_c g V.
-static void pack_groups(long M, const groups *S, const double *g, const double *decay, const double *V, double *packed,
-                        double *W) {
-    const long C = S->C, block = (C + 2) * BLOCK;
-    memset(packed, 0, all_blocks(rounded(M, ROWS)) * block * sizeof(double));
-    if (W) memset(W, 0, M * M * sizeof(double));
-    for (long c = 0; c < C; c++, g += M * M, V += V ? M * M : 0) {
-        double *own = packed + c * BLOCK, *all = packed + C * BLOCK;
-        for (long m = 0; m < M; m += ROWS)
-            for (long j0 = m; j0 < rounded(M, ROWS); j0 += BLOCK / ROWS, own += block, all += block) {
-                if (c + 1 < C) prefetch_matrix(g + M * M, M, m, j0);
-                if (V && c + 1 < C) prefetch_matrix(V + M * M, M, m, j0);
-                for (long j = j0; j < min(j0 + BLOCK / ROWS, M); j++)
-                    for (long i = 0; i < min(ROWS, M - m); i++) {
-                        const long e = (j - j0) * ROWS + i, pair = j * M + m + i;
-                        const double both = (g[pair] + g[(m + i) * M + j]) / 2;
-                        if (W) W[pair] += both * V[pair];
-                        own[e] = decay ? both * decay[pair] : both;
-                        if (S->full[c]) all[e] += own[e];
-                    }
-            }
-    }
-    for (long i = 0; W && i < M; i++)
-        for (long j = 0; j < i; j++) W[j * M + i] = W[i * M + j];
+        }
 }
 
 #endif

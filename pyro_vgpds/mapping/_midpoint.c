@@ -419,6 +419,8 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 #define each _Pragma("GCC unroll 16") for
 
 enum { ROWS = 4, DEPTH = 8, WIDTH = 32, CHUNK = 64 };
+#include "_panels.h"
+
 
 // The polynomial for float (relative error 2e-8), that for |f| <= 1/16 in units of 4 (3e-18), and that of float for
 // |f| <= 1/32 (3e-9)
@@ -589,28 +591,32 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
     return status;
 }
 
-// The same for groups of rows. V (C,M,M), times decay (M,M), symmetric, if that is not null, is overwritten.
+// The same for groups of rows. V (C,S), panels (_panels.h), times decay (M,M), symmetric, if that is not null, is
+// overwritten.
 int grouped_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
                     const double *z, const double *mask, long n0, long n1, const double *decay, double *V) {
     const problem P = setup(N, M, Q, a, r, mu, z);
     groups S;
-    const int failed = find_groups(&S, N, C, mask) || !P.z;
-    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, decay, V);
+    double *factor = make_decay(M, decay);
+    const int failed = find_groups(&S, N, C, mask) || !P.z || !factor;
+    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, V);
     free(P.z);
     free(S.full);
+    free(factor);
     return status;
 }
 
-// What grouped_backward needs of g (C,M,M): packed (floor((M/4 + 1)^2 / 4), C + 2, 32), with M/4 rounded up, of
-// sum g V decay with decay (M,M), symmetric, or 1 if it is null. If V (C,M,M), symmetric, is not null, W (M,M) = the
-// symmetric part of sum_c g V.
+// What grouped_backward needs of g (C,S), panels: packed (floor((M/4 + 1)^2 / 4), C + 2, 32), with M/4 rounded up, of
+// sum g V decay with decay (M,M), symmetric, or 1 if it is null. If V (C,S), panels, is not null, W (S) = sum_c g V.
 int grouped_pack(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
                  double *packed, double *W) {
     groups S;
-    if (find_groups(&S, N, C, mask)) return 1;
-    pack_groups(M, &S, g, decay, V, packed, W);
+    double *factor = make_decay(M, decay);
+    const int failed = find_groups(&S, N, C, mask) || !factor;
+    if (!failed) pack_groups(rounded(M, ROWS), &S, g, factor, V, packed, W);
     free(S.full);
-    return 0;
+    free(factor);
+    return failed;
 }
 
 // As midpoint_backward
@@ -625,6 +631,18 @@ int grouped_backward(long N, long M, long Q, long C, const double *a, const doub
     free(P.z);
     free(S.full);
     return status;
+}
+
+// The panels (C,S) of the symmetric parts of matrices (C,M,M)
+int panels_of(long C, long M, const double *matrices, double *panels) {
+    for (long c = 0; c < C; c++) to_panels(M, matrices + c * M * M, panels + c * panels_size(M));
+    return 0;
+}
+
+// The symmetric matrices (C,M,M) of panels (C,S)
+int panels_matrices(long C, long M, const double *panels, double *matrices) {
+    for (long c = 0; c < C; c++) to_matrix(M, panels + c * panels_size(M), matrices + c * M * M);
+    return 0;
 }
 
 // Rows n0 <= n < n1 only: those of a (N), rho (N,Q) and, if it is not null, psi1 (M,N); and their share of first (M,R),

@@ -16,7 +16,8 @@
 //   Y = U^-T:        Y[i][j] = (1[i=j]  - sum_{p<i} U[p][i] Y[p][j]) / U[i][i]
 //   H = U^-T v:      H[i][w] = (v[i][w] - sum_{p<i} U[p][i] H[p][w]) / U[i][i]
 //   b = Y^T H,  S = b b^T,  inverse = Y^T Y.
-// Matrices are padded to a multiple of four rows, by ones in the diagonal of K and zeros otherwise.
+// Matrices are padded to a multiple of four rows, by ones in the diagonal of K and zeros otherwise. K, Kinv, P, g and the
+// sums are panels (_panels.h), of which those of P and g of all groups are half as much memory as the matrices.
 //
 // The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
 
@@ -141,35 +142,38 @@ NOINLINE void NAME(back_solve)(double *b, long Mpad, long ld, const double *H, l
 }
 
 // A strip of the gradients: rows i to i + ROWS - 1, columns from j on
-INLINE void NAME(gradient_strip)(const group *G, const shared *A, int vectors, long i, long j, vec *traces) {
+INLINE void NAME(gradient_strip)(const group *G, const shared *A, const double *P, double *g, int vectors, long i, long j,
+                                 vec *traces) {
     const long ld = A->ld;
     vec inverse[ROWS * 3], outer[ROWS * 3];
+    long place[3];
+    for (int v = 0; v < vectors; v++) place[v] = panel_place(A->Mpad, i, j + v * LANES);
     for (int e = 0; e < 3 * ROWS; e++) inverse[e] = outer[e] = splat(0);
     NAME(multiply)(inverse, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++) store(A->g + (i + r) * ld + j + v * LANES, inverse[r * vectors + v]);
+        for (int v = 0; v < vectors; v++) store(g + place[v] + r * ROWS, inverse[r * vectors + v]);
     NAME(multiply)(outer, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
     const double rate = G->beta * G->count, open = rate * G->open, square = G->beta * G->beta;
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++) {
-            const long e = (i + r) * ld + j + v * LANES;
-            const vec B = load(A->g + e), S = outer[r * vectors + v], P = load(A->P + e);
-            traces[0] += B * P;
-            traces[1] += S * P;
+            const long e = place[v] + r * ROWS;
+            const vec B = load(g + e), S = outer[r * vectors + v], own = load(P + e);
+            traces[0] += B * own;
+            traces[1] += S * own;
             const vec inverse_K = load(A->inverse + e);
             store(A->direct + e, load(A->direct + e) + (G->count * (inverse_K - B) - square * S));
-            store(A->through + e, load(A->through + e) + open * P);
-            store(A->g + e, (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5);
+            store(A->through + e, load(A->through + e) + open * own);
+            store(g + e, (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5);
         }
 }
 
-NOINLINE void NAME(gradients)(group *G, const shared *A) {
+NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double *g) {
     vec low[2] = {splat(0), splat(0)}, diagonal[2] = {splat(0), splat(0)};
     for (long i = 0; i < A->Mpad; i += ROWS) {
-#define ONCE(vectors) NAME(gradient_strip)(G, A, vectors, i, j, low)
+#define ONCE(vectors) NAME(gradient_strip)(G, A, P, g, vectors, i, j, low)
         STRIPS(0, i, ONCE)
 #undef ONCE
-        for (long j = i; j < i + ROWS; j += LANES) NAME(gradient_strip)(G, A, 1, i, j, diagonal);
+        for (long j = i; j < i + ROWS; j += LANES) NAME(gradient_strip)(G, A, P, g, 1, i, j, diagonal);
     }
     G->free = G->quadratic = 0;
     for (int lane = 0; lane < LANES; lane++) {
@@ -178,28 +182,32 @@ NOINLINE void NAME(gradients)(group *G, const shared *A) {
     }
 }
 
-// P = the group's matrix, padded, and U = K + beta P. Returns tr Kinv P.
-NOINLINE double NAME(gather)(const shared *A, const double *matrix, double beta) {
-    const long M = A->M, ld = A->ld;
-    double trace = 0;
-    for (long i = 0; i < A->Mpad; i++) {
-        double *P = A->P + i * ld;
-        if (i < M) memcpy(P, matrix + i * M, M * sizeof(double));
-        vec total = splat(0);
-        for (long j = 0; j < A->Mpad; j += LANES) {
-            store(A->U + i * ld + j, load(A->K + i * ld + j) + beta * load(P + j));
-            total += load(A->inverse + i * ld + j) * load(P + j);
+// The upper triangle of U = K + beta P. Returns tr Kinv P.
+NOINLINE double NAME(gather)(const shared *A, const double *P, double beta) {
+    vec diagonal = splat(0), rest = splat(0);
+    const double *K = A->K, *inverse = A->inverse;
+    for (long m = 0; m < A->Mpad; m += ROWS)
+        for (long j = m; j < A->Mpad; j += ROWS, P += TILE, K += TILE, inverse += TILE) {
+            double tile[TILE];
+            vec total = splat(0);
+            for (long e = 0; e < TILE; e += LANES) {
+                store(tile + e, load(K + e) + beta * load(P + e));
+                total += load(inverse + e) * load(P + e);
+            }
+            for (long i = 0; i < ROWS; i++)
+                for (long t = 0; t < ROWS; t++) A->U[(m + i) * A->ld + j + t] = tile[t * ROWS + i];
+            if (j == m) diagonal += total;
+            else rest += total;
         }
-        for (int lane = 0; lane < LANES; lane++) trace += total[lane];
-    }
+    double trace = 0;
+    for (int lane = 0; lane < LANES; lane++) trace += 2 * rest[lane] + diagonal[lane];
     return trace;
 }
 
-// Returns nonzero if B is not positive definite
-TARGET static int NAME(one_group)(group *G, const shared *A, const double *matrix, const double *v, double *g,
-                                  double *b) {
+// With the group's panels P, and those of its gradients g, which may be null. Returns nonzero if B is not positive definite
+TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, const double *v, double *g, double *b) {
     const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad;
-    G->slack = G->psi0 - NAME(gather)(A, matrix, G->beta);
+    G->slack = G->psi0 - NAME(gather)(A, P, G->beta);
     G->open = G->slack > 0;
     if (NAME(factorise)(A->U, A->Mpad, ld, A->reciprocal)) return 1;
     G->log_pivots = G->product = 0;
@@ -218,8 +226,7 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *matri
     NAME(back_solve)(A->b, A->Mpad, ld, A->H, W, Wpad, A->Y);
     for (long m = 0; m < M; m++)
         for (long w = 0; w < W; w++) b[m * W + w] = G->beta * G->beta * A->b[w * ld + m];
-    NAME(gradients)(G, A);
-    mirror(A->g, M, ld, g);
+    NAME(gradients)(G, A, P, g);
     return 0;
 }
 
@@ -236,7 +243,9 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *matri
 
 #include "_vectors.h"
 
-enum { ROWS = 4 };
+enum { ROWS = 4, TILE = ROWS * ROWS };
+#include "_panels.h"
+
 typedef struct {
     double psi0, beta, count;                                          // given
     double log_pivots, least, slack, product, free, quadratic, open;   // computed
@@ -244,20 +253,12 @@ typedef struct {
 enum { GIVEN = 3, COMPUTED = 5 };
 typedef struct {
     long M, Mpad, W, Wpad, ld;
-    double *K, *inverse;         // (Mpad, ld), of K_MM
-    double *P, *U, *Y, *g;       // (Mpad, ld), of a group
-    double *direct, *through;    // (Mpad, ld), sums over groups
+    double *K, *inverse;         // panels, of K_MM
+    double *direct, *through;    // panels, sums over groups
+    double *U, *Y;               // (Mpad, ld), of a group
     double *H, *b;               // (Mpad, Wpad) and (Wpad, ld)
     double *reciprocal, *pivots; // (Mpad,), of U, and those of K_MM themselves
 } shared;
-
-// The symmetric matrix, packed, of which only the lower triangle of the source is read
-static void mirror(const double *source, long M, long ld, double *target) {
-    for (long i = 0; i < M; i += ROWS)
-        for (long j = 0; j <= i; j += ROWS)
-            for (long r = i; r < min(i + ROWS, M); r++)
-                for (long s = j; s < min(j + ROWS, r + 1); s++) target[r * M + s] = target[s * M + r] = source[r * ld + s];
-}
 
 #if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx2,fma")))
@@ -276,36 +277,32 @@ static void mirror(const double *source, long M, long ld, double *target) {
 #include "_terms.c"
 
 // Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
-// psi2 (C,M,M); v (C,M,W). Writes results (C,5): the value, the least ratio of the pivots of B and K, the slack, and the
-// gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,M,M); and the sums of these groups, direct and
+// psi2 (C,S), panels; v (C,M,W). Writes results (C,5): the value, the least ratio of the pivots of B and K, the slack, and
+// the gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,S); and the sums of these groups, direct and
 // through (M,M). If g is null, only the first three results are computed. Returns 1 if memory ran out, 2 if a B is not
 // positive definite.
 int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
                  const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
                  double *b, double *g, double *direct, double *through) {
     const long Mpad = rounded(M, ROWS), Wpad = rounded(W, ROWS), ld = Mpad % 8 ? Mpad : Mpad + ROWS;
-    const long square = Mpad * ld, size = 8 * square + Mpad * Wpad + Wpad * ld + 2 * Mpad;
+    const long panels = panels_size(M), size = 4 * panels + (2 * Mpad + Wpad) * ld + Mpad * (Wpad + 2);
     double *work = allocate(sizeof(double) * size);
     if (!work || c1 > C) {
         free(work);
         return 1;
     }
     memset(work, 0, sizeof(double) * size);
-    double *last = work + 8 * square;
-    shared A = {M, Mpad, W, Wpad, ld, work, work + square, work + 2 * square, work + 3 * square, work + 4 * square,
-                work + 5 * square, work + 6 * square, work + 7 * square, last, last + Mpad * Wpad,
-                last + Mpad * Wpad + Wpad * ld, last + Mpad * Wpad + Wpad * ld + Mpad};
-    for (long m = 0; m < Mpad; m++) {
-        A.K[m * ld + m] = A.pivots[m] = 1;
-        if (m >= M) continue;
-        memcpy(A.K + m * ld, K + m * M, M * sizeof(double));
-        memcpy(A.inverse + m * ld, inverse + m * M, M * sizeof(double));
-        A.pivots[m] = pivots[m];
-    }
+    double *U = work + 4 * panels, *H = U + 2 * Mpad * ld, *own_b = H + Mpad * Wpad, *last = own_b + Wpad * ld;
+    shared A = {M, Mpad, W, Wpad, ld, work, work + panels, work + 2 * panels, work + 3 * panels, U, U + Mpad * ld, H, own_b,
+                last, last + Mpad};
+    to_panels(M, K, A.K);
+    to_panels(M, inverse, A.inverse);
+    for (long m = 0; m < Mpad; m++) A.pivots[m] = m < M ? pivots[m] : 1;
+    for (long m = M; m < Mpad; m++) A.K[panel_place(Mpad, m, m)] = 1;
     int failed = 0;
     for (long c = c0; c < c1 && !failed; c++) {
         group G = {numbers[c * GIVEN], numbers[c * GIVEN + 1], numbers[c * GIVEN + 2]};
-        failed = DISPATCH(one_group, &G, &A, psi2 + c * M * M, v + c * M * W, g ? g + c * M * M : NULL,
+        failed = DISPATCH(one_group, &G, &A, psi2 + c * panels, v + c * M * W, g ? g + c * panels : NULL,
                           g ? b + c * M * W : NULL);
         const double square = G.beta * G.beta, loose = G.slack < 0 ? 0 : G.slack;  // or training would exploit rounding
         const double found[COMPUTED] = {
@@ -315,8 +312,8 @@ int terms_groups(long C, long M, long W, const double *K, const double *inverse,
         memcpy(results + c * COMPUTED, found, sizeof found);
     }
     if (g && !failed) {
-        mirror(A.direct, M, ld, direct);
-        mirror(A.through, M, ld, through);
+        to_matrix(M, A.direct, direct);
+        to_matrix(M, A.through, through);
     }
     free(work);
     return failed ? 2 : 0;

@@ -29,6 +29,7 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms, need_gradients, with_gradients
 from pyro_vgpds.mapping.native_inducing import Covariance, Terms
+from pyro_vgpds.mapping.panels import matrices_of, panels_norm, panels_of
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.team import Team
 
@@ -80,7 +81,7 @@ def collapsed_bound(psi: Psi, factor: Tensor, noise: Tensor, groups: ColumnGroup
 def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnGroups, wanted: bool) -> Terms:
     r""":math:`\hat F` and its gradients, those in the noise in place of β, without a graph.
 
-    :param psi: the statistics of the groups' rows, without batches.
+    :param psi: the statistics of the groups' rows, without batches. Ψ2 and the gradient in it may be panels (C, S).
     :param covariance: K_MM.
     :param wanted: whether gradients are. Others as in :func:`collapsed_bound`.
     :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
@@ -147,7 +148,10 @@ def _group_terms(
         terms = cholesky_terms(psi0, v, psi2, covariance, *given, check, wanted)
         if terms is not None:
             return terms if terms.beta is None else terms._replace(beta=terms.beta.unsqueeze(-1))
-    return eigen_terms(psi0, v, psi2, covariance, beta, count, check, wanted)
+    if psi2.dim() > 2:
+        return eigen_terms(psi0, v, psi2, covariance, beta, count, check, wanted)
+    terms = eigen_terms(psi0, v, matrices_of(psi2, v.shape[1]), covariance, beta, count, check, wanted)
+    return terms if terms.psi2 is None else terms._replace(psi2=panels_of(terms.psi2))
 
 
 class SiteLimits(NamedTuple):
@@ -236,9 +240,10 @@ def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
     """The expected rounding error of tr K_MM⁻¹Ψ2, (..., C), from one of a unit in each last digit.
 
     :param inverse: K_MM⁻¹, (M, M).
-    :param psi2: (..., C, M, M).
+    :param psi2: (..., C, M, M), or panels (C, S).
     """
-    return torch.finfo(psi2.dtype).eps * torch.linalg.matrix_norm(inverse * psi2)
+    size = panels_norm(inverse, psi2) if psi2.dim() == 2 else torch.linalg.matrix_norm(inverse * psi2)
+    return torch.finfo(psi2.dtype).eps * size
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_inducing
 from pyro_vgpds.mapping.native_inducing import Covariance, Terms, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_parts, is_compiled
+from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
 
 __all__ = [
@@ -33,7 +34,8 @@ __all__ = [
     "with_gradients",
 ]  # fmt: skip
 
-#: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2, and raises an error if rounding dominates the slack
+#: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2 or its panels, and raises an error if rounding
+#: dominates the slack
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 # least pivot of B relative to that of K_MM: with a larger rounding error in their squares eigenvalues are needed
@@ -57,21 +59,24 @@ def cholesky_terms(
     check: Check,
     wanted: bool,
 ) -> Terms | None:
-    """The terms summed over groups; None if a pivot of B is less than that of K_MM, which only rounding can do.
+    """The terms summed over groups; None if a pivot of B is less than that of K_MM, which only rounding can do, or for
+    panels without compiled functions.
 
     :param psi0: (C,).
     :param v: (C, M, W), of which the Gram matrix counts: W may be less than the number of outputs.
-    :param psi2: (C, M, M).
+    :param psi2: (C, M, M) or panels (C, S).
     :param covariance: K_MM.
     :param beta: (C,).
     :param count: (C,), the number of outputs in each group.
     :param check: raises an error if rounding dominates the slack.
     :param wanted: whether gradients are.
     """
-    K_inverse = covariance.inverse
-    compute = group_parts if is_compiled(v, psi2) else torch_parts
+    K_inverse, compiled, packed = covariance.inverse, is_compiled(v, psi2), psi2.dim() == 2
+    if packed and not compiled:
+        return None
+    compute = group_parts if compiled else torch_parts
     given = covariance.K, K_inverse, covariance.factor.diagonal()
-    parts = compute(psi0, v, psi2, given, beta, count, wanted)
+    parts = compute(psi0, v, panels_of(psi2) if compiled and not packed else psi2, given, beta, count, wanted)
     if parts is None or float(parts.least.amin()) < _LEAST_PIVOT:
         return None
     check(parts.slack, K_inverse, psi2)
@@ -79,7 +84,8 @@ def cholesky_terms(
     if found is None:
         return Terms(value)
     g_K = torch.addmm(found.direct, K_inverse @ found.through, K_inverse, alpha=-1.0)
-    return Terms(value, found.psi0, found.v, found.psi2, g_K, found.beta)
+    g_psi2 = matrices_of(found.psi2, len(K_inverse)) if compiled and not packed else found.psi2
+    return Terms(value, found.psi0, found.v, g_psi2, g_K, found.beta)
 
 
 def torch_parts(
@@ -91,7 +97,7 @@ def torch_parts(
     count: Tensor,
     gradients: bool,
 ) -> GroupParts | None:
-    """The same as :func:`~pyro_vgpds.mapping.native_terms.group_parts`, on any device."""
+    """The same as :func:`~pyro_vgpds.mapping.native_terms.group_parts` with matrices (C, M, M), on any device."""
     (K, K_inverse, least), rate, weight = covariance, beta[:, None, None], beta * count
     LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
     if bool(failed.any()):

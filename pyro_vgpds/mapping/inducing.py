@@ -12,7 +12,7 @@ In the basis U every output of the group is diagonal, whether outputs share a no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -235,13 +235,13 @@ class InducingPosterior:
         spread = frames.spread()
         rest = (frames.psi0 - frames.a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
         for part in self.columns():
-            rotated = ((frames.a @ part.basis) * part.basis).sum(-2)  # diagonals in the basis, (T, M)
-            step = max(1, _BLOCK // rotated.numel())
+            traces = _traces(frames.a, part)
+            step = max(1, _BLOCK // frames.k.numel())
             for start in range(0, len(part.outputs), step):
                 here = slice(start, start + step)
                 v = part.mean[:, here]
                 through = ((spread @ v) * v).sum(-2).clamp_min(0.0)
-                own = rest.unsqueeze(-1) + rotated @ part.shrink[:, here]
+                own = rest.unsqueeze(-1) + traces(part.shrink[:, here])
                 variance = torch.addcmul(through, own, part.scale[here].square())
                 index = part.outputs[here]
                 yield OutputMoments(index, v, frames.k @ v + self.output_mean[index], variance)
@@ -258,3 +258,15 @@ class InducingPosterior:
             own[:, block.outputs] = block.variance
         full.diagonal(dim1=-2, dim2=-1).copy_(own)
         return full
+
+
+def _traces(a: Tensor, part: OutputWeights) -> Callable[[Tensor], Tensor]:
+    """tr(A_t B_d⁻¹) of matrices A (T, M, M) as a function of the diagonals (M, d) of some outputs, (T, d).
+
+    The diagonals of A in the basis of the group serve all its outputs; a few outputs are cheaper one by one.
+    """
+    (t, m), basis = a.shape[:2], part.basis
+    if len(part.outputs) * (m + t) < m * t:
+        return lambda shrink: a.flatten(1) @ ((basis * shrink.mT.unsqueeze(-2)) @ basis.mT).flatten(1).mT
+    rotated = ((a @ basis) * basis).sum(-2)
+    return lambda shrink: rotated @ shrink

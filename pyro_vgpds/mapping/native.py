@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
+from pyro_vgpds.mapping.panels import matrices_of, panels_of, panels_size
 from pyro_vgpds.types import Context
 
 _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
@@ -119,7 +120,7 @@ def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]
 def forward_loop(
     a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None, decay: Tensor | None = None
 ) -> Loop:
-    """The loop of :func:`forward`.
+    """The loop of :func:`forward`. With a mask, its result has panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
 
     :param decay: (M, M), symmetric: a factor of the sums. Default: 1.
     """
@@ -128,7 +129,7 @@ def forward_loop(
         _check_kind(decay)
     inputs = (a, r, mu, z, mask)
     if mask is not None:
-        return _loop("forward", inputs, lambda: (decay, a.new_empty(len(mask), len(z), len(z))), added)
+        return _loop("forward", inputs, lambda: (decay, a.new_empty(len(mask), panels_size(len(z)))), added)
     return _loop(
         "forward", inputs, lambda: (a.new_empty(1, len(z), len(z)),),
         added if decay is None else lambda outputs: added(outputs).mul_(decay),
@@ -137,7 +138,8 @@ def forward_loop(
 
 def forward(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
     """Midpoint sums ``V (C, M, M)``, with ``C = 1`` and all rows if ``mask`` is None."""
-    return run_with([forward_loop(a, r, mu, z, mask)], len(a), mask)[0]
+    (found,) = run_with([forward_loop(a, r, mu, z, mask)], len(a), mask)
+    return found if mask is None else matrices_of(found, len(z))
 
 
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -155,31 +157,34 @@ def backward_loop(
 ) -> tuple[Loop, tuple[Tensor, Tensor, Tensor], Tensor | None]:
     """The loop of :func:`backward` for sums times ``decay``, whose result is the gradient in ``z``; the gradients in
     ``a``, ``r`` and ``mu``, whose rows it writes; and, with these ``sums``, Σ_c g * sums, (M, M), of which only the
-    symmetric part matters.
+    symmetric part matters. With a mask, ``g`` and ``sums`` are panels (C, S).
     """
-    groups = 1 if mask is None else mask.shape[0]
-    if g.shape != (groups, len(z), len(z)):
-        raise ValueError("g must have the shape (C, M, M) of the sums")
+    points = len(z)
+    if g.shape != ((1, points, points) if mask is None else (len(mask), panels_size(points))):
+        raise ValueError("g must have the shape of the sums, (C, M, M), or of their panels")
     inputs = (a, r, mu, z, mask)
     rows = torch.empty_like(a), torch.empty_like(r), torch.empty_like(mu)
     if mask is None:
         given = (g if decay is None else g * decay).contiguous()
         total = None if sums is None else (g * sums).sum(0)
     else:
-        g, blocks = g.contiguous(), (-(-len(z) // 4) + 1) ** 2 // 4
-        given = g.new_empty(blocks, groups + 2, 32)
+        g, blocks = g.contiguous(), (-(-points // 4) + 1) ** 2 // 4
+        given = g.new_empty(blocks, len(mask) + 2, 32)
         total = None if sums is None else torch.empty_like(g[0])
         extra = [x if x is None else x.contiguous() for x in (mask, g, decay, sums, given, total)]
         library = _library()
         assert library is not None
         _check_kind(*extra)
-        if library.grouped_pack(len(a), len(z), groups, *map(pointer, extra)):
+        if library.grouped_pack(len(a), points, len(mask), *map(pointer, extra)):
             raise MemoryError("the compiled kernel ran out of memory")
+        total = None if total is None else matrices_of(total.unsqueeze(0), points).squeeze(0)
     _check_kind(given)
     return _loop("backward", inputs, lambda: (given, *rows, torch.empty_like(z)), added), rows, total
 
 
 def backward(g: Tensor, a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None = None) -> Gradients:
     """Gradients of ``sum(g * V)`` in ``a``, ``r``, ``mu`` and ``z``, for ``g (C, M, M)``."""
-    loop, rows, _ = backward_loop(g, a, r, mu, z, mask, None, None)
+    if g.shape != (1 if mask is None else len(mask), len(z), len(z)):
+        raise ValueError("g must have the shape (C, M, M) of the sums")
+    loop, rows, _ = backward_loop(g if mask is None else panels_of(g), a, r, mu, z, mask, None, None)
     return (*rows, *run_with([loop], len(a), mask))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.mapping import panels
 
 __all__ = ["GroupGradients", "GroupParts", "group_parts", "is_compiled"]
 
@@ -28,7 +29,7 @@ class GroupGradients(NamedTuple):
     psi0: Tensor  #: gradients in ψ0, (C,)
     beta: Tensor  #: gradients in β, (C,)
     v: Tensor  #: gradients in v, β² b with b = B⁻¹v, (C, M, W)
-    psi2: Tensor  #: gradients in Ψ2, (C, M, M)
+    psi2: Tensor  #: gradients in Ψ2, as Ψ2
     direct: Tensor  #: Σ_c (count (K_MM⁻¹ − B⁻¹) − β² b bᵀ), (M, M)
     through: Tensor  #: Σ_c β count Ψ2 of groups whose slack is positive, (M, M)
 
@@ -54,11 +55,12 @@ def is_compiled(v: Tensor, psi2: Tensor) -> bool:
     traced by ``torch.jit``, which would not see it.
 
     :param v: (C, M, W).
-    :param psi2: (C, M, M).
+    :param psi2: (C, M, M) or (C, S).
     """
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
     fits = 0 < v.shape[1] <= _MOST and v.numel() > 0 and not traced
-    return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and _library() is not None
+    built = _library() is not None and panels.available()
+    return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and built
 
 
 def group_parts(
@@ -72,6 +74,7 @@ def group_parts(
 ) -> GroupParts | None:
     """The terms; None if a B is not positive definite.
 
+    :param psi2: panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
     :param covariance: K_MM, its inverse, and the diagonal of its Cholesky factor.
     :param gradients: whether those are wanted. Others as in
         :func:`~pyro_vgpds.mapping.group_terms.cholesky_terms`.
@@ -82,6 +85,8 @@ def group_parts(
     inputs = [x.contiguous() for x in (*covariance, numbers, psi2, v)]
     if any(x.dtype != torch.float64 or x.device.type != "cpu" for x in inputs):
         raise ValueError("the compiled terms of groups take float64 CPU tensors")
+    if psi2.shape != (size, panels.panels_size(points)):
+        raise ValueError("psi2 must be panels (C, S)")
     work = size * points * points * (points / 2 + (1.5 if gradients else 0.5) * width)
     ranges = chunks(size, 1, work)
     results = psi2.new_empty(size, 5)

@@ -7,8 +7,6 @@ In small problems these steps take most of the time.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -78,7 +76,7 @@ def _evaluate(
     value, g_psi0, g_psi1_y, g_psi2, g_K, g_noise = bound_terms(psi, covariance, noise, groups, wanted)
     if g_psi0 is None or g_psi1_y is None or g_psi2 is None or g_K is None or g_noise is None:
         return value * share, ()
-    g_mean, g_variance, g_z, g_weight, g_scale = cast("tuple[Tensor, ...]", backward(g_psi1_y, g_psi2))
+    g_mean, g_variance, g_z, g_weight, g_scale = backward(g_psi1_y, g_psi2)
     more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K.mul_(0.5 * share))
     g_scale = g_scale + (g_log_scale / variance_of_f + relative * g_jitter + share * (g_psi0 @ groups.rows))
     g_weight = g_weight + more_w.sum_to_size(weight.shape)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -16,9 +17,11 @@ from pyro_vgpds.kinds import check_kind
 __all__ = ["Calibration", "calibrate_intervals"]
 
 LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
-_PSEUDO = 30.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
+_PSEUDO = 10.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
+_OWN = 30  # held-out entries of an output from which its own median tells which errors are huge
 _LEAST_COUNT = 10.0  # independent errors that any held-out part is taken to have
-_LEAST = 100  # held-out entries below which the shape of the Gaussian is kept
+_SHAPE = 10.0  # independent errors that Student's t-distribution counts for, for the shape of the errors
+_LEAST = 100  # held-out entries below which errors say nothing about the shape
 _EXACT = 1e-6, 1e-14  # errors in predicted standard deviations, and relative to the number, that are none
 
 
@@ -77,18 +80,19 @@ def calibrate_intervals(
 
     The standard deviation of an output is corrected by the root mean square of its held-out errors in units of the
     predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
-    few gaps tell the size of errors only roughly: the widths are larger by as much as the quantiles of Student's
-    t-distribution are larger than those of the Gaussian, with the effective number of errors as degrees of freedom.
-    Outputs without any error, such as constant ones, do not count: they say nothing about the others. If no output has
-    an error, one gap with an error of the predicted size is assumed.
+    few gaps tell the shape of errors only roughly: with groups, the widths are weighted geometric means of these
+    quantiles, with the effective number of errors as weight, and of the quantiles of Student's t-distribution with as
+    many degrees of freedom, with the weight 10; only the latter if there are fewer than 100 entries. Outputs without
+    any error, such as constant ones, do not count: they say nothing about the others. If no output has an error, one
+    gap with an error of the predicted size is assumed.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
     :param checked: predictions with corrected deviations that were chosen on other held-out numbers; the widths are the
         quantiles of their errors, which choices have not made smaller. Default: ``held_out``, corrected.
     :param gap_length: number of entries whose errors are so similar that they count as one.
-    :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: each
-        entry is a group.
+    :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: all
+        entries are independent, and so many that quantiles are known.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals
@@ -115,10 +119,8 @@ def calibrate_intervals(
     else:
         z, counts = _relative_errors(checked), _counts(checked)
     z = z[counts]
-    widths = torch.tensor(_quantiles(z), dtype=torch.float64)
-    if group is not None and len(z):
-        widths = widths * _widening(_effective_count(z, group.cpu()[counts]))
-    return Calibration(factor, widths)
+    count = math.inf if group is None or not len(z) else _effective_count(z, group.cpu()[counts])
+    return Calibration(factor, _quantiles(z, count))
 
 
 def _counts(held_out: HeldOut) -> Tensor:
@@ -146,13 +148,13 @@ def _effective_count(z: Tensor, group: Tensor) -> float:
     return max(_LEAST_COUNT, 2.0 * groups / spread)
 
 
-def _widening(count: float) -> Tensor:
-    """Quantiles of Student's t-distribution for ``LEVELS`` in units of the Gaussian's, by Fisher's expansion."""
+def _student(count: float) -> Tensor:
+    """Quantiles of Student's t-distribution for ``LEVELS``, by Fisher's expansion."""
     x = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
     first = (x**3 + x) / 4.0
     second = (5.0 * x**5 + 16.0 * x**3 + 3.0 * x) / 96.0
     third = (3.0 * x**7 + 19.0 * x**5 + 17.0 * x**3 - 15.0 * x) / 384.0
-    return 1.0 + (first / count + second / count**2 + third / count**3) / x
+    return x + first / count + second / count**2 + third / count**3
 
 
 def _relative_errors(held_out: HeldOut) -> Tensor:
@@ -170,16 +172,22 @@ def _factors(held_out: HeldOut, num_outputs: int, pseudo: float) -> Tensor:
     return ((total + pseudo * cut.mean()) / (count + pseudo)).sqrt().clamp_min(1e-6)
 
 
-def _quantiles(z: Tensor) -> list[float]:
-    """The quantiles of ``LEVELS``; those of the Gaussian if there are few errors."""
-    z, n = z.sort().values, len(z)
+def _quantiles(z: Tensor, count: float) -> Tensor:
+    """The quantiles of ``LEVELS`` of errors, moved towards those of Student's t-distribution.
+
+    The largest errors of a few gaps are often those of one gap, so that they say little about the next gap.
+
+    :param count: the effective number of independent errors.
+    """
+    z, n, student = z.sort().values, len(z), _student(count)
     if n < _LEAST:
-        return [_gaussian(level) for level in LEVELS]
+        return student
     ranks = torch.tensor([min(level * (n + 1), n) for level in LEVELS], dtype=torch.float64)
     low = ranks.floor().long().clamp(1, n)
     share = (ranks - low).clamp(0.0, 1.0)
     found = (1.0 - share) * z[low - 1] + share * z[(low + 1).clamp_max(n) - 1]
-    return found.cummax(0).values.tolist()
+    known = 1.0 / (1.0 + _SHAPE / count)
+    return found.cummax(0).values ** known * student ** (1.0 - known)
 
 
 def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
@@ -192,5 +200,5 @@ def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
     order = order[output[order].argsort(stable=True)]  # by output, then by size
     middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
     least = z2[z2 > _EXACT[0] ** 2].median()
-    median = torch.where(count >= _PSEUDO, torch.maximum(z2[order][middle], least), least)
+    median = torch.where(count >= _OWN, torch.maximum(z2[order][middle], least), least)
     return 100.0 * median[output]

@@ -65,8 +65,7 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
     num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
     ahead = bool(found[0].ahead.any())
-    # intervals of forecasts, which have few origins, are wide enough without it
-    group = None if ahead else entries.group
+    group = entries.group
     errors = relative_errors(found, scale)
     everything = [fold == k for k in fold.unique()]
     parts = [(tested, ~tested if len(everything) > 1 else tested) for tested in everything]
@@ -83,7 +82,7 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
     widths = {level: torch.zeros_like(mean) for level in LEVELS}
     for tested, known in parts:
         part = checked.take(known)
-        others = calibrate_intervals(part, num_outputs, part, group=None if group is None else group[known])
+        others = calibrate_intervals(part, num_outputs, part, group=group[known])
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
     importance = _importance(errors, entries, ahead)

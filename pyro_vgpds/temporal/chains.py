@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "available",
     "draw",
     "draw_grad",
+    "entry",
     "matmul",
+    "pattern",
     "quadratic",
     "solve",
     "undraw",
@@ -30,7 +32,7 @@ __all__ = [
     "variance_grad",
 ]
 
-_LANES = 4  # chains that the compiled code processes at once
+LANES = 4  #: chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
 FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the state's covariance: each waits for the last
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
@@ -47,8 +49,13 @@ def available() -> bool:
     return _library() is not None
 
 
+def entry() -> int:
+    """The address of the compiled function."""
+    return address(_library(), "run_chains")
+
+
 @functools.cache
-def _pattern(blocks: tuple[int, ...]) -> Tensor:
+def pattern(blocks: tuple[int, ...]) -> Tensor:
     """The nonzero pattern of the matrices, by rows and by columns: offsets, then indices (as in CSR)."""
     number = torch.tensor(blocks)
     matrix = number.unsqueeze(-1) == number
@@ -82,12 +89,12 @@ class Plain(NamedTuple):
         chains, (n, d) = len(index), h.shape
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
         work = FRAME_WORK * chains * n * d * d
-        pattern, ranges = _pattern(blocks), chunks(chains, _LANES, work)
+        ranges = chunks(chains, LANES, work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         padded = (None,) * 3
         fixed = [
             None if x is None else x.data_ptr()
-            for x in (pattern, step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
+            for x in (pattern(blocks), step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
         ]
         function = _library().run_chains  # type: ignore[union-attr]
 

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
 from pyro_vgpds.temporal.known_path import KnownPath
+from pyro_vgpds.temporal.path_reader import PathReader
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["PathMoments", "Predictor", "TemporalCovariance"]
@@ -120,6 +121,13 @@ class TemporalCovariance(ABC):
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
         """The same with its gradients and without a graph; None if they need autograd."""
+        return None
+
+    def path_reader(self, kernel: nn.Module) -> PathReader | None:
+        """Makes :meth:`known_path` at later values of the parameters; None if that needs the whole of K_t.
+
+        :param kernel: the kernel that was read.
+        """
         return None
 
     @abstractmethod

@@ -72,6 +72,7 @@ class Frames:
             self.own_h = torch.zeros(len(times), 4 * self.count, dtype=torch.float64)
             self.own_h[:, place] = self.h
         self._indices: dict[tuple[int, int], Tensor] = {}
+        self.passes: dict[tuple[int, int], object] = {}  #: compiled ones, by the numbers of kernels and chains
 
     def index(self, kernels: int, chains: int) -> Tensor:
         """The kernel of each chain."""

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
@@ -31,6 +31,8 @@ from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
 from pyro_vgpds.temporal.fused import Frames, natural_posterior, plain_posterior
 from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.temporal.parameters import exponent_of, stacked
+from pyro_vgpds.temporal.path_reader import PathReader, path_reader
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["MarkovCovariance"]
@@ -188,10 +190,16 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
-        if self._fast is None or self.kernels[0] not in (1, lam.shape[-1]):
+        if self._fast is None:
             return None
         frames, tensors = self._fast
-        return known_path(frames, eta, lam, tensors)
+        exponents = [exponent_of(x) for x in tensors]
+        if any(x.requires_grad and exponent is None for x, exponent in zip(tensors, exponents, strict=True)):
+            return None
+        return known_path(frames, eta, lam, stacked(tensors).detach(), exponents)
+
+    def path_reader(self, kernel: nn.Module) -> PathReader | None:
+        return None if self._fast is None else path_reader(kernel, *self._fast)
 
     def _shrink(self, lam: Tensor) -> Tensor:
         """1/(1 + ωλ), (..., N, Q)."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.programs import Program
 
-__all__ = ["exponent_of", "split_gradient", "stacked", "white_of", "with_white"]
+__all__ = ["exponent_of", "is_watched", "split_gradient", "stacked", "white_of", "with_white"]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -43,12 +43,17 @@ def with_white(program: Program, gradient: Tensor, white: Tensor) -> Tensor:
 
 
 def exponent_of(value: Tensor) -> Tensor | None:
-    """The learned parameter of which a value is the exponential, unless a hook watches its gradient.
+    """The learned parameter of which a value is the exponential.
 
     :param value: a parameter of a kernel value.
     """
     reference = getattr(value, "exponent", None)
-    exponent: Tensor | None = None if reference is None else reference()
-    if exponent is None or exponent._backward_hooks or exponent._post_accumulate_grad_hooks:
-        return None
-    return exponent
+    return None if reference is None else reference()
+
+
+def is_watched(parameter: Tensor) -> bool:
+    """Whether a hook watches the gradient of a parameter.
+
+    :param parameter: a leaf of autograd.
+    """
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

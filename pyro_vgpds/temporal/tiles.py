@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, draw, draw_grad, matmul, undraw
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
@@ -24,6 +24,7 @@ __all__ = [
     "Packed",
     "draw",
     "draw_grad",
+    "entry",
     "fits",
     "matmul",
     "place",
@@ -42,6 +43,11 @@ _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
 def _library() -> ctypes.CDLL | None:
     types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
     return open_library(f"{__package__}._tiles", run_tiles=types)
+
+
+def entry() -> int:
+    """The address of the compiled function."""
+    return address(_library(), "run_tiles")
 
 
 def fits(blocks: tuple[int, ...]) -> bool:

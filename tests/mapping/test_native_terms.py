@@ -11,6 +11,7 @@ from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.mapping import group_terms, native_terms
 from pyro_vgpds.mapping.group_terms import torch_parts
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
+from pyro_vgpds.mapping.panels import matrices_of, panels_of
 
 cholesky_terms = terms_of(group_terms.cholesky_terms)
 pytestmark = pytest.mark.skipif(native_terms._library() is None, reason="the compiled terms were not built")
@@ -33,21 +34,29 @@ def drawn(groups: int, points: int, width: int):
     return psi0, v, psi2, (K, inverse, factor.diagonal()), beta, count
 
 
-def flat(parts):
-    """All tensors of a result."""
-    return [*parts[:3], *parts.gradients]
+def in_panels(given):
+    """The arguments of the compiled function."""
+    psi0, v, psi2, *others = given
+    return psi0, v, panels_of(psi2), *others
+
+
+def flat(parts, points: int | None = None):
+    """All tensors of a result, with matrices in place of panels of this many points."""
+    psi0, beta, v, psi2, *sums = parts.gradients
+    return [*parts[:3], psi0, beta, v, psi2 if points is None else matrices_of(psi2, points), *sums]
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 31, 64])
 @pytest.mark.parametrize(("groups", "width"), [(1, 1), (3, 1), (2, 4), (2, 13), (1, 31)])
 def test_parts_are_those_of_torch(groups, points, width):
     given = drawn(groups, points, width)
-    for found, wanted in zip(flat(group_parts(*given, True)), flat(torch_parts(*given, True)), strict=True):
+    compiled = flat(group_parts(*in_panels(given), True), points)
+    for found, wanted in zip(compiled, flat(torch_parts(*given, True)), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_without_gradients_only_the_value_is_computed():
-    given = drawn(3, 9, 2)
+    given = in_panels(drawn(3, 9, 2))
     found = group_parts(*given, False)
     assert found.gradients is None
     for one, other in zip(found[:3], group_parts(*given, True)[:3], strict=True):
@@ -55,7 +64,7 @@ def test_without_gradients_only_the_value_is_computed():
 
 
 def test_the_value_does_not_depend_on_the_memory_layout():
-    psi0, v, *others = drawn(4, 10, 3)
+    psi0, v, *others = in_panels(drawn(4, 10, 3))
     turned = v.movedim(0, 1).contiguous().movedim(0, 1)
     assert not turned.is_contiguous()
     results = (flat(group_parts(psi0, x, *others, True)) for x in (v, turned))
@@ -64,7 +73,7 @@ def test_the_value_does_not_depend_on_the_memory_layout():
 
 def test_several_threads_give_the_same(monkeypatch):
     monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
-    given = drawn(7, 20, 2)
+    given = in_panels(drawn(7, 20, 2))
     with loop_threads(1):
         alone = group_parts(*given, True)
     with loop_threads(3):
@@ -77,7 +86,7 @@ def test_several_threads_give_the_same(monkeypatch):
 def test_matrices_that_are_not_positive_definite_have_no_terms(value):
     psi0, v, psi2, *others = drawn(3, 9, 1)
     psi2[1, 4, 4] = value
-    assert group_parts(psi0, v, psi2, *others, True) is None
+    assert group_parts(psi0, v, panels_of(psi2), *others, True) is None
     if value < 0:
         assert torch_parts(psi0, v, psi2, *others, True) is None
 
@@ -89,7 +98,9 @@ def test_only_float64_on_a_cpu_is_compiled():
     assert not is_compiled(v[:, :, :0], psi2)
     assert not is_compiled(torch.empty(1, 300, 1).double(), torch.empty(1, 300, 300).double())
     with pytest.raises(ValueError, match="the compiled terms of groups take float64 CPU tensors"):
-        group_parts(psi0, v.float(), psi2, covariance, beta, count, True)
+        group_parts(psi0, v.float(), panels_of(psi2), covariance, beta, count, True)
+    with pytest.raises(ValueError, match="psi2 must be panels"):
+        group_parts(psi0, v, psi2, covariance, beta, count, True)
 
 
 def test_a_retained_graph_can_be_used_again_with_another_scale():

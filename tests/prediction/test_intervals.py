@@ -176,13 +176,16 @@ def test_without_calibration_intervals_are_gaussian():
         assert calibration.width(level) == pytest.approx(gaussian(level), rel=1e-9)
 
 
-def test_few_groups_that_differ_widen_the_intervals_as_much_as_students_t_distribution():
+def test_a_few_errors_in_groups_have_the_quantiles_of_students_t_distribution():
     ends = {10.0: {0.8: 1.372184, 0.95: 2.228139}, 30.0: {0.8: 1.310415, 0.95: 2.042272}}  # quantiles of tables
     for count, known in ends.items():
-        widening = intervals._widening(count)
+        quantiles = intervals._student(count)
         for level, quantile in known.items():
-            normal = NormalDist().inv_cdf(0.5 + 0.5 * level)
-            assert float(widening[intervals.LEVELS.index(level)]) * normal == pytest.approx(quantile, abs=2e-4)
+            assert float(quantiles[intervals.LEVELS.index(level)]) == pytest.approx(quantile, abs=2e-4)
+    error = draw("light", 20, torch.Generator().manual_seed(0))
+    held_out = make_held_out(error, torch.ones(20), torch.zeros(20, dtype=torch.long))
+    calibration = calibrate_intervals(held_out, 1, group=torch.arange(20) // 10)  # two groups count as ten errors
+    assert [calibration.width(level) for level in (0.8, 0.95)] == pytest.approx([1.372184, 2.228139], abs=2e-4)
 
 
 def test_the_effective_number_of_errors_is_found():
@@ -200,7 +203,27 @@ def test_groups_only_change_the_widths():
     truth, output = torch.randn(300).double(), torch.arange(300) % 3
     held_out = HeldOut(truth, torch.zeros_like(truth), torch.ones_like(truth), output, torch.zeros_like(output))
     plain = calibrate_intervals(held_out, 3)
-    grouped = calibrate_intervals(held_out, 3, group=torch.arange(300) // 60)
+    grouped = calibrate_intervals(held_out, 3, group=torch.arange(300) // 150)
     assert grouped.factor.equal(plain.factor)
-    assert bool((grouped.widths > plain.widths).all())
-    assert torch.allclose(calibrate_intervals(held_out, 3, group=torch.arange(300)).widths, plain.widths, rtol=0.02)
+    # ten errors and Student's t-distribution count the same
+    torch.testing.assert_close(grouped.widths, (plain.widths * intervals._student(10.0)).sqrt())
+    assert torch.allclose(calibrate_intervals(held_out, 3, group=torch.arange(300)).widths, plain.widths, rtol=0.05)
+
+
+def test_the_errors_of_one_gap_do_not_decide_the_shape_for_the_next_gaps():
+    """Gaps have errors of different sizes; the size of the next gap is known as well as few gaps tell."""
+    generator, inside = torch.Generator().manual_seed(0), {"groups": [], "none": []}
+    group, zeros = torch.arange(240) // 30, torch.zeros(240, dtype=torch.long)
+    for _ in range(200):
+        old, new = (
+            torch.exp(0.5 * torch.randn(8, generator=generator))[group] * torch.randn(240, generator=generator)
+            for _ in range(2)
+        )
+        held_out = make_held_out(old, torch.ones(240), zeros)
+        for name, known in (("groups", group), ("none", None)):
+            calibration = calibrate_intervals(held_out, 1, gap_length=30.0, group=known)
+            width = calibration.width(0.95) * calibration.factor
+            inside[name].append(float((new.abs() <= width).double().mean()))
+    coverage = {name: sum(shares) / len(shares) for name, shares in inside.items()}
+    assert coverage["groups"] == pytest.approx(0.95, abs=0.01)
+    assert coverage["none"] < coverage["groups"]

@@ -8,16 +8,16 @@ import torch
 from test_fused import KINDS, Q, make, some, times_of
 from torch.distributions import kl_divergence
 
-from pyro_vgpds import OpperArchambeau, TemporalGP
+from pyro_vgpds import OpperArchambeau, TemporalGP, compiled
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import natural_step
 from pyro_vgpds.kernels import Bias, Matern32, White, programs
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.temporal import known_path
+from pyro_vgpds.temporal import chains, passes
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
 
 pytestmark = pytest.mark.skipif(
-    programs._library() is None or known_path._library() is None, reason="the compiled code was not built"
+    programs._library() is None or not passes.is_available(), reason="the compiled code was not built"
 )
 
 
@@ -56,6 +56,25 @@ def test_is_that_of_autograd(kind, regular):
         close(one, other.detach())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_do_not_change_it(kind, monkeypatch):
+    """Threads have ranges of chains, which add to the gradients of parameters that all chains share."""
+    kernel, times, found = make(kind), times_of(True), []
+    for count in (1, 2):
+        monkeypatch.setattr(compiled, "LOOP_WORK", 1.0)
+        monkeypatch.setattr(chains, "LANES", 1)
+        with compiled.loop_threads(count):
+            path, _, _ = paths(kernel, times)
+        assert len(path._ranges) == count
+        path.add_gradients(torch.ones_like(path.mean), torch.ones_like(path.mean))
+        gradients = [p.grad for p in kernel.parameters()]
+        found.append([path.mean, path.variance, path.prior_variance, torch.tensor(path.divergence), *gradients])
+        kernel.zero_grad()
+        times.made.clear()
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+
+
 def test_fixed_parameters_get_no_gradient():
     kernel = Matern32(some(), 0.7).fix("lengthscale") + White(0.1)
     path, _, _ = paths(kernel, times_of(True))
@@ -88,14 +107,15 @@ def test_what_needs_autograd():
 def test_a_variance_below_zero_has_no_gradient():
     """Rounding may make it negative; then the function does not depend on it."""
     path, _, _ = paths(Matern32(some(), 0.7) + Bias(0.1), Times(torch.arange(5.0)))
-    path._s[:, 2] = -1e-12
+    path._memory[0][: Q * 5].view(Q, 5)[:, 2] = -1e-12  # the variances without white noise
     d_mean, d_variance = torch.zeros_like(path.mean), torch.zeros_like(path.mean)
-    direction, sites = torch.empty_like(path._own), torch.empty_like(path._own)
-    given = path.lam, path._white, path.mean, path._bar, path._s, d_mean
+    exponents = [x for x in path._exponents if x is not None]
 
     def found(d_variance):
-        path._call("before", 0.5, *given, d_variance, direction, sites)
-        return direction.clone()
+        for exponent in exponents:
+            exponent.grad = None
+        path.add_gradients(d_mean, d_variance)
+        return torch.cat([exponent.grad.flatten() for exponent in exponents])
 
     without = found(d_variance)
     d_variance[2] = 7.0

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the kernel of time of each model was read last, so that the next evaluation need not read it again."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+from torch import nn
+
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.temporal.covariance import TemporalCovariance
+from pyro_vgpds.temporal.path_reader import PathReader
+
+__all__ = ["keep_reader", "kept_reader"]
+
+
+class _Reading(NamedTuple):
+    reader: PathReader
+    data: weakref.ref[Sequences]
+    structure: object
+
+
+_readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictionary()
+
+
+def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) -> None:
+    """Keep a reader of the kernel of a model, if there is one.
+
+    :param model: whose attributes ``temporal`` and ``structure`` determine K_t on the data.
+    :param data: the sequences.
+    :param covariance: K_t.
+    """
+    kernel = getattr(model, "temporal", None)
+    reader = covariance.path_reader(kernel) if isinstance(kernel, nn.Module) else None
+    if reader is not None:
+        _readings[model] = _Reading(reader, weakref.ref(data), getattr(model, "structure", None))
+
+
+def kept_reader(model: object, data: Sequences) -> PathReader | None:
+    """The reader for a model on these data; None if more than the values of parameters has changed since it was kept.
+
+    :param model: as in :func:`keep_reader`.
+    :param data: the sequences.
+    """
+    reading = _readings.get(model)
+    if reading is None or reading.data() is not data or reading.structure != getattr(model, "structure", None):
+        return None
+    kernel = getattr(model, "temporal", None)
+    return reading.reader if isinstance(kernel, nn.Module) and reading.reader.is_current(kernel) else None

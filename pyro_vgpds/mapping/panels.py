@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Symmetric matrices as panels, half as many numbers, in which compiled sums and terms of many groups pass them on.
+
+For every four points m, a panel has all points j >= m by these four. M is rounded up to a multiple of four, with zeros
+as padding, so that S = M (M + 4) / 2 numbers are a matrix. ``_panels.h`` has the same in C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.compiled import open_library
+
+__all__ = ["available", "matrices_of", "panels_norm", "panels_of", "panels_size"]
+
+_ROWS = 4
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    types = [ctypes.c_long] * 2 + [ctypes.c_void_p] * 2
+    return open_library(f"{__package__}._midpoint", panels_of=types, panels_matrices=types)
+
+
+def available() -> bool:
+    """Whether the compiled functions were built and are not disabled."""
+    return _library() is not None
+
+
+def panels_size(points: int) -> int:
+    """S, the numbers of the panels of a matrix.
+
+    :param points: M.
+    """
+    rounded = -(-points // _ROWS) * _ROWS
+    return rounded * (rounded + _ROWS) // 2
+
+
+def panels_of(matrices: Tensor) -> Tensor:
+    """The panels (C, S) of the symmetric parts of matrices (C, M, M)."""
+    points = matrices.shape[-1]
+    return _converted("panels_of", matrices, points, (points, points), (panels_size(points),))
+
+
+def matrices_of(panels: Tensor, points: int) -> Tensor:
+    """The symmetric matrices (C, M, M) of panels (C, S).
+
+    :param panels: of M x M matrices.
+    :param points: M.
+    """
+    return _converted("panels_matrices", panels, points, (panels_size(points),), (points, points))
+
+
+def _converted(name: str, given: Tensor, points: int, shape: tuple[int, ...], new: tuple[int, ...]) -> Tensor:
+    given = given.contiguous()
+    if given.dtype is not torch.float64 or not given.is_cpu or given.shape[1:] != shape:
+        raise ValueError("panels are made of float64 CPU tensors (C, M, M), or (C, S)")
+    found = given.new_empty(len(given), *new)
+    getattr(_library(), name)(len(given), points, given.data_ptr(), found.data_ptr())
+    return found
+
+
+def panels_norm(matrix: Tensor, panels: Tensor) -> Tensor:
+    """The Frobenius norms (C,) of the elementwise products of a symmetric matrix (M, M) with those of panels (C, S)."""
+    squares = panels_of(matrix.unsqueeze(0)).squeeze(0).square_() * _copies(len(matrix))
+    return (panels.square() @ squares).sqrt()
+
+
+@functools.lru_cache(maxsize=4)
+def _copies(points: int) -> Tensor:
+    """How many elements of a matrix a number of its panels stands for, (S,): elements at the diagonal are all there."""
+    columns = [-(-points // _ROWS) * _ROWS - m for m in range(0, points, _ROWS)]
+    own = [torch.cat([torch.ones(_ROWS**2), torch.full((_ROWS * (count - _ROWS),), 2.0)]) for count in columns]
+    return torch.cat(own).double()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""q(X) at other values of a kernel's parameters, without reading the kernel again.
+
+To read a kernel, a tree of modules with a parameter or two each, takes longer than a pass over a hundred frames.
+Between steps of training only the values of its parameters change.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+
+import torch
+from torch import Tensor, nn
+
+from pyro_vgpds.parameters import modules_of
+from pyro_vgpds.temporal.fused import Frames
+from pyro_vgpds.temporal.known_path import KnownPath, known_path
+from pyro_vgpds.temporal.parameters import exponent_of
+
+__all__ = ["PathReader", "path_reader"]
+
+
+class PathReader:
+    """A kernel of time as it was read. :func:`path_reader` makes it.
+
+    :param parts: the modules of the kernel, and their tensors.
+    :param frames: of its program.
+    :param sources: for each value the tensor that it is the exponential of, or the value itself.
+    :param is_exponent: for each of them whether it is an exponent.
+    """
+
+    def __init__(self, parts: list[object], frames: Frames, sources: list[Tensor], is_exponent: list[bool]) -> None:
+        self._parts, self._frames, self._sources = parts, frames, sources
+        self._addresses = [x.data_ptr() for x in sources]
+        count = max(x.numel() for x in sources)
+        self._rows = [x.detach().reshape(-1).expand(count) for x in sources]  # which share the memory of the sources
+        self._is_exponent = torch.tensor(is_exponent).unsqueeze(-1)
+        self._exponents = [x if own else None for x, own in zip(sources, is_exponent, strict=True)]
+
+    def is_current(self, kernel: nn.Module) -> bool:
+        """Whether a kernel consists of the modules and tensors that were read.
+
+        :param kernel: a kernel of time.
+        """
+        parts = _parts(kernel)
+        same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
+        return same and [x.data_ptr() for x in self._sources] == self._addresses
+
+    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+        """q(X) at the current values; None if its gradients need autograd.
+
+        :param eta: η, (N, Q).
+        :param lam: λ, (N, Q).
+        """
+        given = torch.stack(self._rows)
+        return known_path(self._frames, eta, lam, torch.where(self._is_exponent, given.exp(), given), self._exponents)
+
+
+def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> PathReader | None:
+    """A reader; None if values are not the buffers and exponentials of the parameters of the library's own kernels.
+
+    :param kernel: of time.
+    :param frames: of its program.
+    :param tensors: the values that were read, each (1,) or (K,).
+    """
+    parts = _parts(kernel)
+    own = [part for part in parts if isinstance(part, nn.Module)]
+    if not all(type(module).__module__.startswith(("pyro_vgpds.kernels.", "pyro.nn.", "torch.nn.")) for module in own):
+        return None
+    addresses = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
+    exponents = [exponent_of(x) for x in tensors]
+    sources = [x if exponent is None else exponent for x, exponent in zip(tensors, exponents, strict=True)]
+    if any(x.data_ptr() not in addresses for x in sources):
+        return None
+    return PathReader(parts, frames, sources, [exponent is not None for exponent in exponents])
+
+
+def _parts(kernel: nn.Module) -> list[object]:
+    """The modules of a kernel, and their tensors."""
+    modules = modules_of(kernel)
+    found: list[object] = list(modules)
+    for module in modules:
+        own = vars(module)
+        found += own["_parameters"].values()
+        found += own["_buffers"].values()
+    return found
