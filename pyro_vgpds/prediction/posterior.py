@@ -197,7 +197,8 @@ class Posterior(FittedModel):
 
         A part of the data is hidden, q(X) and q(U) are found again without it, and the hidden numbers are predicted
         with several settings of the noise and of its correlation in time. The best of them is kept, and the widths of
-        intervals are set to what the errors need. The hyperparameters have seen the hidden numbers.
+        intervals are set to what the errors need. The hyperparameters have seen the hidden numbers, so that intervals
+        are often slightly too narrow; those of :func:`~pyro_vgpds.auto` have not seen them.
 
         :param task: what will be predicted: ``"impute"``, ``"reconstruct"`` or ``"forecast"``, see
             :func:`~pyro_vgpds.evaluation.hold_out`.

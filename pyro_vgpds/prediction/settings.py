@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
-from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
+from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
@@ -91,7 +92,8 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     settings, found = choose_settings(blind, split)  # type: ignore[type-var]
     member = apply_settings(posterior, settings)
     weights = torch.ones(1, posterior.num_outputs, dtype=torch.float64)
-    calibration = calibrate_intervals(found, posterior.num_outputs, gap_length=gap_length([split]))
+    entries = Entries.of([split], posterior.data)
+    calibration = calibrate_intervals(found, posterior.num_outputs, gap_length=entries.gap_length, group=entries.group)
     combination = Combination(weights, calibration)
     return Ensemble([member], {split.task: combination})
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_number, check_seed
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.kinds import check_flags, check_list, check_path, check_texts
@@ -22,7 +23,6 @@ from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.entries import Entries
 from pyro_vgpds.selection.jobs import workplace
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.prediction.ensemble import Combination
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.weights import combine, relative_errors, stack
-from pyro_vgpds.selection.entries import Entries
 from pyro_vgpds.selection.importance import entry_importance
 
 __all__ = ["LEVELS", "Choice", "choose"]

@@ -8,10 +8,10 @@ from statistics import NormalDist
 
 from torch import Tensor
 
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.selection.combining import Choice
-from pyro_vgpds.selection.entries import Entries
 
 __all__ = ["ENSEMBLE", "Comparison", "compare"]
 
