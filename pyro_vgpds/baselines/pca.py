@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["pairs", "pca", "ppca"]
+__all__ = ["choose_components", "pairs", "pca", "ppca"]
+
+_Fit: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]  # of y and which entries are used, (N, D) each
 
 _HELD_OUT = 0.1  # fraction of the observed entries that is held out to choose the number of components
 _COLUMNS = 500  # maximum number of columns used for this choice
@@ -77,7 +79,7 @@ def ppca(
 def _impute(
     gaps: Gaps,
     number: int | None,
-    fit: Callable[[Tensor, Tensor, int, int, float], Tensor],
+    fit: _Fit,
     num_iterations: int,
     tolerance: float,
 ) -> Tensor | list[Tensor]:
@@ -89,14 +91,18 @@ def _impute(
     if bool(gaps.seen.all()):
         return gaps.fill(gaps.y)
     if number is None:
-        limits = {"num_iterations": min(num_iterations, _ITERATIONS), "tolerance": max(tolerance, _TOLERANCE)}
-        number = _choose(gaps.y, gaps.seen, partial(fit, **limits))
+        number = _choose(gaps, fit, min(num_iterations, _ITERATIONS), max(tolerance, _TOLERANCE))
     return gaps.fill(fit(gaps.y, gaps.seen, number, num_iterations, tolerance))
 
 
-def _choose(y: Tensor, seen: Tensor, fit: Callable[[Tensor, Tensor, int], Tensor]) -> int:
+def choose_components(data: Sequences) -> int:
+    """The number of components that :func:`ppca` chooses for sequences."""
+    return _choose(Gaps(data), _em, _ITERATIONS, _TOLERANCE)
+
+
+def _choose(gaps: Gaps, fit: _Fit, num_iterations: int, tolerance: float) -> int:
     """The number of components that predicts held-out entries best; the search stops after two increases in a row."""
-    generator = torch.Generator().manual_seed(0)
+    generator, (y, seen) = torch.Generator().manual_seed(0), (gaps.y, gaps.seen)
     columns = torch.randperm(y.shape[1], generator=generator)[:_COLUMNS].sort().values
     y, seen = y[:, columns], seen[:, columns]
     hidden = seen & (torch.rand(y.shape, generator=generator, dtype=y.dtype) < _HELD_OUT)
@@ -106,7 +112,7 @@ def _choose(y: Tensor, seen: Tensor, fit: Callable[[Tensor, Tensor, int], Tensor
     best, least, worse = 1, float("inf"), 0
     number = 1
     while number <= min(_MOST, *y.shape) and worse < 2:
-        filled = fit(torch.where(hidden, torch.nan, y), seen & ~hidden, number)
+        filled = fit(torch.where(hidden, torch.nan, y), seen & ~hidden, number, num_iterations, tolerance)
         error = float((filled - y)[hidden].square().mean())
         best, least, worse = (number, error, 0) if error < least else (best, least, worse + 1)
         number = max(number + 1, round(1.3 * number))

@@ -16,7 +16,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_flags, check_list
 from pyro_vgpds.types import DataLike
 
-__all__ = ["check_lags", "ridge_regression"]
+__all__ = ["check_lags", "choose_penalty", "ridge_regression"]
 
 _LAGS: tuple[tuple[int, ...], ...] = ((-2, -1, 1, 2), (-1, 1), ())  # defaults: the first that is small enough
 _ENTRIES = 400  # entries of a window with the default lags
@@ -60,8 +60,7 @@ def ridge_regression(
     check_flags(return_variance=return_variance)
     gaps = Gaps(t, y)
     num_outputs = gaps.y.shape[1]
-    if lags is None:
-        lags = next((lags for lags in _LAGS if num_outputs * (1 + len(lags)) <= _ENTRIES), ())
+    lags = _default_lags(num_outputs) if lags is None else lags
     check_lags(lags)
     if num_outputs * (1 + len(lags)) > _MOST:
         raise ValueError(
@@ -70,14 +69,29 @@ def ridge_regression(
         )
     if penalty is not None:
         check_number("penalty", penalty, "positive", lambda value: value > 0.0)
-    spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
-    spread = torch.where(spread > 0, spread, 1.0)
-    scaled = (gaps.y - gaps.means) / spread
+    scaled, spread = _scaled(gaps)
     if penalty is None:
         penalty = _choose(gaps, scaled, lags)
     mean, variance = regress_windows(scaled, gaps.seen, gaps.t, gaps.rows, lags, penalty)
     filled = gaps.fill(mean * spread + gaps.means)
     return (filled, gaps.shape(variance * spread.square())) if return_variance else filled
+
+
+def choose_penalty(data: Sequences) -> float:
+    """The penalty that :func:`ridge_regression` chooses for sequences, with the default lags."""
+    gaps = Gaps(data)
+    return _choose(gaps, _scaled(gaps)[0], _default_lags(gaps.y.shape[1]))
+
+
+def _default_lags(num_outputs: int) -> Sequence[int]:
+    return next((lags for lags in _LAGS if num_outputs * (1 + len(lags)) <= _ENTRIES), ())
+
+
+def _scaled(gaps: Gaps) -> tuple[Tensor, Tensor]:
+    """The outputs with mean 0 and variance 1, and their standard deviations (D,), 1 if they are constant."""
+    spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
+    spread = torch.where(spread > 0, spread, 1.0)
+    return (gaps.y - gaps.means) / spread, spread
 
 
 def check_lags(lags: Sequence[int]) -> None:

@@ -27,6 +27,7 @@ from pyro_vgpds.selection.jobs import workplace
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models
+from pyro_vgpds.selection.race import Outcome, race
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS
 from pyro_vgpds.selection.trials import Candidate, Trial, name_of
@@ -55,7 +56,7 @@ def auto(
 
     1. A part of the data is hidden, of the kind that will be predicted (:func:`~pyro_vgpds.evaluation.hold_out`).
     2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps,
-       and earlier origins of a forecast.
+       and later origins of a forecast, unless its error on the first part is far above the smallest one.
     3. Weights that minimise the held-out error combine the best candidates, separately for each output, and for lost
        frames and lost columns if the data have both. For forecasts it is the mean logarithm of the error of each
        origin, so that a single origin with large errors does not decide.
@@ -69,7 +70,8 @@ def auto(
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
-    :param seconds: time budget: no further candidate is started after it. The training on all data is not counted.
+    :param seconds: time budget: no further candidate is started after it. If it ends before all candidates were tried
+        on the first held-out part, that part alone decides. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
     :param processes: number of processes that train candidates. Default: one for each core if the data are large,
         else 1.
@@ -115,30 +117,17 @@ def auto(
     problem = Problem(data, task, horizon, seed)
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
-    trials: list[Trial] = []
-    failures: dict[str, str] = {}
-    skipped: list[str] = []
     deadline = monotonic() + seconds
     todo: list[Candidate] = [*names, *models]
     with (
         watch_candidates(len(todo), progress) as watch,
         workplace(problem, None if folder is None else Path(folder), processes) as place,
     ):
-        for candidate, result in place.tries(todo, deadline, watch.start):
-            name = name_of(candidate)
-            if result is None:
-                skipped.append(name)
-                watch.skip(name)
-            elif isinstance(result, str):
-                failures[name] = result
-                watch.fail(name)
-            else:
-                trials.append(result)
-                watch.done(name, relative_error(result.found, scale), result.seconds)
+        outcome = race(place, todo, entries, scale, deadline, watch)
+        trials = outcome.complete
         if not trials:
-            raise ValueError(f"no candidate succeeded: {failures}.")
-        trials.sort(key=lambda trial: todo.index(trial.candidate))
-        choice = choose([trial.found for trial in trials], entries, scale)
+            raise ValueError(f"no candidate succeeded: {outcome.failures}.")
+        choice = choose([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
         if refit:
@@ -147,28 +136,27 @@ def auto(
     ensemble = Ensemble(
         cast("list[Member]", members), {task: choice.combination.take(used)}, [trial.name for trial in kept]
     )
-    ensemble.report = _report(task, trials, entries, choice, scale, failures, skipped)
+    ensemble.report = _report(task, [name_of(candidate) for candidate in todo], outcome, choice, scale)
     return ensemble
 
 
-def _report(
-    task: str,
-    trials: list[Trial],
-    entries: Entries,
-    choice: Choice,
-    scale: Tensor,
-    failures: dict[str, str],
-    skipped: list[str],
-) -> Report:
-    candidates = []
-    for trial, weight in zip(trials, choice.shares.tolist(), strict=True):
-        error, inside = relative_error(trial.found, scale), float(score(trial.found, scale)["in 95 %"] or 0.0)
-        candidates.append(Scored(trial.name, trial.is_baseline, error, inside, trial.seconds, weight))
+def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale: Tensor) -> Report:
+    """:param names: of all candidates, in their order."""
+    weights = zip(outcome.complete, choice.shares.tolist(), strict=True)
+    candidates = [_score(trial, relative_error(trial.found, scale), scale, weight) for trial, weight in weights]
+    candidates += [_score(trial, error, scale) for trial, error in outcome.stopped.values()]
+    total = sum(candidate.seconds for candidate in candidates)
+    candidates.sort(key=lambda candidate: names.index(candidate.name))
     candidates += [
-        Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in failures.items()
+        Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in outcome.failures.items()
     ]
-    comparison = compare(entries, {trial.name: trial.found for trial in trials}, choice)
-    total = sum(trial.seconds for trial in trials)
+    comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
     inside = comparison.coverage(ENSEMBLE, 0.95)
     ensemble = Scored("ensemble", False, relative_error(choice.found, scale), inside, total, 1.0)
-    return Report(task, candidates, ensemble, len(choice.found.truth), skipped, comparison)
+    stopped = list(outcome.stopped)
+    return Report(task, candidates, ensemble, len(choice.found.truth), outcome.skipped, stopped, comparison)
+
+
+def _score(trial: Trial, error: float, scale: Tensor, weight: float = 0.0) -> Scored:
+    inside = float(score(trial.found, scale)["in 95 %"] or 0.0)
+    return Scored(trial.name, trial.is_baseline, error, inside, trial.seconds, weight)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work of a comparison: in this process, in worker processes, and kept in a folder so that it can be continued.
 
-A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried or to be trained on all data.
+A problem is data, a task, a horizon and a seed; a job is one candidate of it, to be tried on the first held-out part
+("try"), on the others ("more"), or to be trained on all data ("final").
 The name of a job's file is a digest of everything that its result depends on. A worker is another Python process that
 reads the problem from the folder, takes jobs that no process has started, and writes their results there. A job counts
 as started only if a running process of the same call has started it: others in the same folder never wait for each
@@ -69,7 +70,8 @@ class Workplace:
     def tries(
         self, candidates: Sequence[Candidate], deadline: float, starting: Callable[[str], object]
     ) -> Iterator[tuple[Candidate, Trial | str | None]]:
-        """Each candidate with its trial, the reason of its failure, or None if there was no time for it.
+        """Each candidate with its trial on the first held-out part, the reason of its failure, or None if there was no
+        time for it.
 
         :param candidates: what to try.
         :param deadline: time of ``time.monotonic`` from which no further candidate is started, except for the first.
@@ -90,35 +92,59 @@ class Workplace:
         for candidate in waiting:
             yield candidate, self._wait(candidate, "try", self._known, self.run)
 
+    def complete(
+        self, trials: Sequence[Trial], starting: Callable[[str], object]
+    ) -> Iterator[tuple[Trial, Trial | str]]:
+        """Each trial of the first held-out part with that of all parts, or the reason of its failure.
+
+        :param starting: called with the name of each candidate that this process begins.
+        """
+
+        def run(trial: Trial) -> Trial | str:
+            starting(trial.name)
+            return self.go_on(trial)
+
+        self._hire("more", [trial.candidate for trial in trials], math.inf)
+        return self._each("more", trials, self._completed, run)
+
     def finals(self, trials: Sequence[Trial]) -> list[Predictor]:
         """The candidates of trials, trained on all data."""
         self._hire("final", [trial.candidate for trial in trials if not trial.is_baseline], math.inf)
-        own = {trial.name: trial for trial in trials}
-        found: dict[str, Predictor] = {}
-        waiting = []
-        for trial in trials:
-            known = self._finished(trial.candidate)
-            if known is None and not self._claim(trial.candidate, "final"):
-                waiting.append(trial.candidate)
-            else:
-                found[trial.name] = known if known is not None else self.finish(trial)
-        for candidate in waiting:
-            found[name_of(candidate)] = self._wait(
-                candidate, "final", self._finished, lambda candidate: self.finish(own[name_of(candidate)])
-            )
+        found = {trial.name: member for trial, member in self._each("final", trials, self._finished, self.finish)}
         return [found[trial.name] for trial in trials]
 
+    def _each(
+        self, kind: str, trials: Sequence[Trial], known: Callable[[Candidate], R | None], run: Callable[[Trial], R]
+    ) -> Iterator[tuple[Trial, R]]:
+        """The results of jobs of a kind, first those of this process."""
+        waiting = []
+        for trial in trials:
+            kept = known(trial.candidate)
+            if kept is None and not self._claim(trial.candidate, kind):
+                waiting.append(trial)
+            else:
+                yield trial, kept if kept is not None else run(trial)
+        for trial in waiting:
+            yield trial, self._wait(trial.candidate, kind, known, lambda _, trial=trial: run(trial))  # type: ignore[misc]
+
     def run(self, candidate: Candidate) -> Trial | str:
-        """Try a candidate and keep the result; a failure is its reason."""
+        """Try a candidate on the first held-out part and keep the result; a failure is its reason."""
+        return self._try("try", candidate, 1, None)
+
+    def go_on(self, trial: Trial) -> Trial | str:
+        """Continue the trial of the first held-out part with the others and keep the result."""
+        return self._try("more", trial.candidate, len(self.problem.splits), trial)
+
+    def _try(self, kind: str, candidate: Candidate, parts: int, known: Trial | None) -> Trial | str:
         try:
-            trial = try_out(candidate, self.problem.splits, self.problem.seed)
-            if (path := self._path(candidate, "try")) is not None:
+            trial = try_out(candidate, self.problem.splits[:parts], self.problem.seed, known)
+            if (path := self._path(candidate, kind)) is not None:
                 save_trial(path, trial)
             return trial
         except FAILURES as error:
             return str(error)
         finally:
-            self._release(candidate, "try")
+            self._release(candidate, kind)
 
     def finish(self, trial: Trial) -> Predictor:
         """Train the candidate of a trial on all data and keep the result."""
@@ -140,7 +166,7 @@ class Workplace:
             if kind == "try":
                 self.run(candidate)
             elif (trial := self._known(candidate)) is not None:
-                self.finish(trial)
+                (self.go_on if kind == "more" else self.finish)(trial)
 
     def close(self) -> None:
         """End the workers."""
@@ -163,6 +189,9 @@ class Workplace:
 
     def _known(self, candidate: Candidate) -> Trial | None:
         return _loaded(self._path(candidate, "try"), lambda path: load_trial(path, candidate))
+
+    def _completed(self, candidate: Candidate) -> Trial | None:
+        return _loaded(self._path(candidate, "more"), lambda path: load_trial(path, candidate))
 
     def _finished(self, candidate: Candidate) -> Predictor | None:
         return _loaded(self._path(candidate, "final"), load_member)

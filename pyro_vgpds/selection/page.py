@@ -96,7 +96,8 @@ def _table(report: Report, comparison: Comparison) -> ReportTable:
     rows = []
     for row in report.table():
         name = str(row["candidate"])
-        inside = [f"{comparison.coverage(name, level):.1f}" for level in LEVELS]
+        known = name in comparison.found  # on all held-out parts
+        inside = [f"{comparison.coverage(name, level):.1f}" if known else "" for level in LEVELS]
         weight = "" if name == ENSEMBLE else f"{100 * float(row['weight'] or 0.0):.0f} %"
         seconds = f"{float(row['CPU s'] or 0.0):.1f}"
         rows.append([name, str(row["kind"]), format_value(row["error"]), *inside, weight, seconds])

@@ -152,7 +152,8 @@ class Pictures:
 
 def _shown(report: Report) -> list[str]:
     """The ensemble and the three best candidates, among them the best model and the best baseline."""
-    ranked = sorted((c for c in report.candidates if c.failure is None), key=lambda c: c.error)
+    complete = (c for c in report.candidates if c.failure is None and c.name not in report.stopped)
+    ranked = sorted(complete, key=lambda c: c.error)
     firsts = [next((c for c in ranked if c.is_baseline is kind), None) for kind in (False, True)]
     kept = {c.name for c in firsts if c is not None}
     for candidate in ranked:

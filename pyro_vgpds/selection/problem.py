@@ -28,7 +28,7 @@ _LEAST = 3  # observed entries that each column needs before the origin of a for
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
 _ENTRIES = 400.0  # that all parts together should have, for missing entries
 # Of the way candidates are trained and tried. Increase it with each change after which kept results would be others.
-_PROCEDURE = 3
+_PROCEDURE = 4
 
 
 def _few_observed(split: Split) -> list[int]:

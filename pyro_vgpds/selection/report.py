@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from pyro_vgpds.evaluation.table import Table, Value
 from pyro_vgpds.selection.comparison import Comparison
@@ -62,6 +62,7 @@ class Report:
     ensemble: Scored  #: of all members together, with weights and intervals chosen on other held-out entries
     hidden: int  #: number of held-out entries
     skipped: list[str] = field(default_factory=list)  #: candidates that the time budget excluded
+    stopped: list[str] = field(default_factory=list)  #: those that ended after the first held-out part, far behind
     comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files
 
     def table(self) -> Table:
@@ -110,6 +111,8 @@ class Report:
                     "'periodic(period=24h fixed)*matern32(lengthscale=7d)+matern32(lengthscale=1d)+white'."
                 )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
+        if self.stopped:
+            lines.append(f"Stopped after the first held-out part, with estimated errors: {', '.join(self.stopped)}.")
         if self.skipped:
             lines.append(f"Not tried because of the time budget: {', '.join(self.skipped)}.")
         return lines
@@ -125,6 +128,7 @@ class Report:
             "ensemble": asdict(self.ensemble),
             "hidden": self.hidden,
             "skipped": list(self.skipped),
+            "stopped": list(self.stopped),
         }
 
     @classmethod
@@ -134,13 +138,16 @@ class Report:
         :param content: what :meth:`to_dict` returned.
         :raises ValueError: if it has other content.
         """
-        task, hidden, skipped = (content.get(name) for name in ("task", "hidden", "skipped"))
+        task, hidden = content.get("task"), content.get("hidden")
+        names = [content.get("skipped"), content.get("stopped", [])]  # earlier files have no stopped candidates
         candidates = content.get("candidates")
         if task not in _TASKS or not isinstance(hidden, int) or not isinstance(candidates, list) or not candidates:
             raise ValueError("a report must have a task, the number of hidden entries, and candidates.")
-        if not isinstance(skipped, list) or not all(isinstance(name, str) for name in skipped):
-            raise ValueError("skipped candidates of a report must be a list of names.")
-        return cls(task, [_scored(one) for one in candidates], _scored(content.get("ensemble")), hidden, skipped)
+        if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names):
+            raise ValueError("skipped and stopped candidates of a report must be lists of names.")
+        skipped, stopped = cast("list[list[str]]", names)
+        ensemble = _scored(content.get("ensemble"))
+        return cls(task, [_scored(one) for one in candidates], ensemble, hidden, skipped, stopped)
 
 
 _KINDS: dict[str, tuple[type, ...]] = {"name": (str,), "is_baseline": (bool,), "failure": (str, type(None))}

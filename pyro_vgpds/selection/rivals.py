@@ -13,11 +13,13 @@ from torch import Tensor
 
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
+from pyro_vgpds.baselines.pca import choose_components
+from pyro_vgpds.baselines.regression import choose_penalty
 from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
 
-__all__ = ["RIVALS", "Rival", "find_period", "make_rival"]
+__all__ = ["RIVALS", "Rival", "choose_setting", "find_period", "make_rival"]
 
 Filled = Tensor | list[Tensor]
 
@@ -29,11 +31,13 @@ class Rival:
     :param name: a name of ``RIVALS``.
     :param data: the training sequences.
     :param system: its trained parameters, if it has any.
+    :param setting: its setting, from :func:`choose_setting`. Default: it is chosen for each data set to fill.
     """
 
     name: str
     data: Sequences
     system: LinearDynamicalSystem | None = None
+    setting: float | None = None
 
     def __call__(self, data: Sequences) -> tuple[Tensor, Tensor | None]:
         if self.system is not None:
@@ -50,6 +54,7 @@ class _Kind:
     fill: Callable[[Rival, Sequences], tuple[Tensor, Tensor | None]]
     tasks: tuple[str, ...] = ("impute", "reconstruct", "forecast")
     allows: Callable[[Sequences], bool] = lambda data: True  #: whether the data are not too large for it
+    choose: Callable[[Sequences], float] | None = None  #: its setting for sequences with gaps, if that takes long
 
 
 def _join(filled: Filled) -> Tensor:
@@ -65,14 +70,19 @@ def _plain(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences
     return lambda rival, data: (_join(cast("Filled", imputer(data))), None)
 
 
-def _scaled(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
-    """A method whose result depends on the units of the outputs, in units of their standard deviations."""
+def _unit(data: Sequences) -> Sequences:
+    """The outputs in units of their standard deviations."""
+    return with_outputs(data, data.read() / data.output_scales)
 
-    def fill(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
-        scale = data.output_scales
-        return _join(cast("Filled", imputer(with_outputs(data, data.read() / scale)))) * scale, None
 
-    return fill
+def _components(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
+    """Probabilistic PCA, whose result depends on the units of the outputs."""
+    number = None if rival.setting is None else int(rival.setting)
+    return _join(baselines.ppca(_unit(data), num_components=number)) * data.output_scales, None
+
+
+def _ridge(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
+    return _pair(baselines.ridge_regression(data, penalty=rival.setting, return_variance=True))
 
 
 def _with_variance(
@@ -143,13 +153,14 @@ RIVALS: dict[str, _Kind] = {
     ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
-        _scaled(baselines.ppca), ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 2000
+        _components,
+        ("impute", "reconstruct"),
+        lambda data: data.num_base_outputs <= 2000,
+        lambda data: choose_components(_unit(data)),
     ),
     "one GP for each output": _Kind(_processes, allows=lambda data: max(data.lengths) <= 3000),
     "ridge regression": _Kind(
-        _with_variance(baselines.ridge_regression),
-        ("impute", "reconstruct"),
-        lambda data: data.num_base_outputs <= 400,
+        _ridge, ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 400, choose_penalty
     ),
     "kernel ridge": _Kind(_from_frames(_kernel_ridge), ("reconstruct",), _has_complete_sequences),
     "linear dynamical system": _Kind(
@@ -158,8 +169,18 @@ RIVALS: dict[str, _Kind] = {
 }
 
 
+def choose_setting(name: str, data: Sequences) -> float | None:
+    """The setting with which a baseline fills the gaps of sequences; None if it has none that takes long to choose."""
+    choose = RIVALS[name].choose
+    return None if choose is None or not data.num_missing else choose(without_lags(data))
+
+
 def make_rival(
-    name: str, data: Sequences, variance: Tensor | None = None, state: dict[str, Tensor] | None = None
+    name: str,
+    data: Sequences,
+    variance: Tensor | None = None,
+    state: dict[str, Tensor] | None = None,
+    setting: float | None = None,
 ) -> BaselinePosterior:
     """A baseline trained on sequences.
 
@@ -167,8 +188,9 @@ def make_rival(
     :param data: the sequences.
     :param variance: predictive variances (D,) of baselines that have none.
     :param state: trained parameters, from :meth:`Rival.state`. Default: train.
+    :param setting: from :func:`choose_setting`. Default: chosen for each data set to fill.
     """
     own, system = without_lags(data), None
     if name == "linear dynamical system":
         system = LinearDynamicalSystem(**state) if state else LinearDynamicalSystem.fit(own)
-    return BaselinePosterior(Rival(name, own, system), data, variance)
+    return BaselinePosterior(Rival(name, own, system, setting), data, variance)

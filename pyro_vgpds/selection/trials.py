@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.rivals import choose_setting, make_rival
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
@@ -50,13 +50,14 @@ _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was trained on the first split's training data, and predictions of all held-out entries."""
+    """A candidate that was trained on the first split's training data, and its predictions of held-out entries."""
 
     candidate: Candidate
     predictor: Predictor
     settings: Settings
     found: HeldOut
     seconds: float  #: CPU time
+    setting: float | None = None  #: of a baseline, which all parts share
 
     @property
     def name(self) -> str:
@@ -72,26 +73,44 @@ def name_of(candidate: Candidate) -> str:
     return candidate if isinstance(candidate, str) else candidate.name
 
 
-def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
+def try_out(candidate: Candidate, splits: Sequence[Split], seed: int, known: Trial | None = None) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
     :param splits: held-out parts. The candidate is trained again for each of them, also for later origins of a
         forecast: hyperparameters of fewer frames do not fit the new ones.
     :param seed: of the initial values.
+    :param known: its trial on the first split, which is not repeated.
     """
-    start = process_time()
-    train = splits[0].train
+    start = process_time() - (0.0 if known is None else known.seconds)
+    train, left = splits[0].train, splits if known is None else splits[1:]
+    before = [] if known is None else [known.found]
     if isinstance(candidate, str):
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
-            rival = make_rival(candidate, train)
-            others = [split.predict(make_rival(candidate, split.train, rival.variance)) for split in splits[1:]]
-            found = HeldOut.join([splits[0].predict(rival), *others])
-            found = _with_errors(found, rival, train.output_scales, gap_length(splits))
-        return Trial(candidate, rival, TRAINED, found, process_time() - start)
-    posterior = _fit(candidate, train, seed)
-    settings, first = choose_settings(posterior, splits[0])
-    others = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in splits[1:]]
-    return Trial(candidate, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
+            rival = make_rival(candidate, train) if known is None else cast("BaselinePosterior", known.predictor)
+            setting = _setting(candidate, splits[0]) if known is None else known.setting
+            rivals = [
+                rival if split.train is train and setting is None
+                else make_rival(candidate, split.train, rival.variance, setting=setting)
+                for split in left
+            ]  # fmt: skip
+            new = [split.predict(one) for split, one in zip(left, rivals, strict=True)]
+            found = HeldOut.join([*before, *new])
+            if all(torch.equal(part.variance, rival.variance.to(part.variance)[part.output]) for part in new):
+                found = _with_errors(found, train.output_scales[: rival.num_outputs], gap_length(splits))
+        return Trial(candidate, rival, TRAINED, found, process_time() - start, setting)
+    if known is None:
+        posterior = _fit(candidate, train, seed)
+        settings, first = choose_settings(posterior, splits[0])
+        before, left = [first], splits[1:]
+    else:
+        posterior, settings = cast("Posterior", known.predictor), known.settings
+    new = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in left]
+    return Trial(candidate, posterior, settings, HeldOut.join([*before, *new]), process_time() - start)
+
+
+def _setting(name: str, split: Split) -> float | None:
+    """A setting of a baseline that serves all parts, whose gaps are of one kind."""
+    return choose_setting(name, split.train) if split.task == "impute" else None
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -129,17 +148,19 @@ def _mean_squares(found: HeldOut, scale: Tensor, length: float) -> Tensor:
     return scale.square() * (total + pseudo * square.mean()) / (count + pseudo)
 
 
-def _with_errors(found: HeldOut, rival: BaselinePosterior, scale: Tensor, length: float) -> HeldOut:
+def _with_errors(found: HeldOut, scale: Tensor, length: float) -> HeldOut:
     """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
-    if not torch.equal(found.variance, rival.variance.to(found.variance)[found.output]):
-        return found
-    squares = _mean_squares(found, scale[: rival.num_outputs], length)
-    return replace(found, variance=squares[found.output].clamp_min(1e-300))
+    return replace(found, variance=_mean_squares(found, scale, length)[found.output].clamp_min(1e-300))
 
 
 def save_trial(path: Path, trial: Trial) -> None:
     """Write a trial to a file; the candidate itself is not written, since the reader asks for it."""
-    about = {"settings": asdict(trial.settings), "found": vars(trial.found), "seconds": trial.seconds}
+    about = {
+        "settings": asdict(trial.settings),
+        "found": vars(trial.found),
+        "seconds": trial.seconds,
+        "setting": trial.setting,
+    }
     save_member(path, trial.predictor, {"trial": about})
 
 
@@ -149,7 +170,8 @@ def load_trial(path: Path, candidate: Candidate) -> Trial:
     kept = about["settings"]
     residual = None if kept["residual"] is None else (kept["residual"][0], kept["residual"][1])
     settings = Settings(kept["noise"], residual, kept.get("smooth", False))
-    return Trial(candidate, load_member(path), settings, HeldOut(**about["found"]), about["seconds"])
+    found = HeldOut(**about["found"])
+    return Trial(candidate, load_member(path), settings, found, about["seconds"], about["setting"])
 
 
 def save_member(path: Path, member: Predictor, metadata: dict[str, object] | None = None) -> None:

@@ -21,7 +21,7 @@ def test_moments_of_groups_with_many_and_with_few_outputs(mapping, patterns):
     posterior = Posterior(model, AutoOpperArchambeau(model), data)
     inducing, q = posterior.inducing, posterior.q
     assert len(inducing.eigenvalues) == patterns
-    ((rows, frames),) = inducing.frames(q.mean, q.variance)
+    ((_, frames),) = inducing.frames(q.mean, q.variance)
     found = torch.empty(20, 12), torch.empty(20, 12)
     for index, _, mean, variance in inducing.moments(frames):
         found[0][:, index], found[1][:, index] = mean, variance

@@ -102,7 +102,11 @@ def test_a_perfect_baseline_wins_and_the_report_says_so():
     text = str(found.report)
     assert "A baseline wins: the error of last value is 0, that of the best model" in text
     assert "Chosen: 100 % last value." in text
-    assert text.endswith("No model is part of the result.")
+    stopped = "Stopped after the first held-out part, with estimated errors: column mean, small."
+    assert text.endswith(f"No model is part of the result.\n{stopped}")
+    assert found.report.stopped == ["column mean", "small"]
+    assert Report.from_dict(found.report.to_dict()).stopped == found.report.stopped
+    assert "column mean" not in found.report.comparison.found
     assert "nan" not in text
     assert "inf" not in text
     torch.testing.assert_close(found.forecast([40.0, 41.0]).mean, torch.from_numpy(y[-1]).expand(2, 3))

@@ -11,8 +11,8 @@ from pyro_vgpds import Sequences, auto
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.problem import Problem
-from pyro_vgpds.selection.rivals import make_rival
-from pyro_vgpds.selection.trials import finish, try_out
+from pyro_vgpds.selection.rivals import choose_setting, make_rival
+from pyro_vgpds.selection.trials import finish, load_trial, save_trial, try_out
 
 MODEL = Configuration("small", latent_dim=2, num_inducing=8, num_steps=8)
 
@@ -49,6 +49,35 @@ def test_a_baseline_is_trained_for_each_part(task):
     name, splits = "linear dynamical system", Problem(make_data(), task, None, 0).splits
     expected = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
+
+
+@pytest.mark.parametrize("name", ["ridge regression", "probabilistic PCA"])
+def test_all_parts_share_a_setting_that_takes_long_to_choose(name):
+    data = make_sequences(num_sequences=1, num_outputs=4, length=(40, 40), missing=0.15, seed=0).sequences()
+    splits = Problem(data, "impute", None, 0).splits
+    assert len(splits) == 4
+    setting = choose_setting(name, splits[0].train)
+    rivals = [make_rival(name, splits[0].train)]  # chooses for itself
+    rivals += [make_rival(name, split.train, setting=setting) for split in splits[1:]]
+    expected = torch.cat([split.predict(rival).mean for split, rival in zip(splits, rivals, strict=True)])
+    assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
+    own = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
+    assert not torch.equal(own, expected)  # other parts would have chosen others
+
+
+@pytest.mark.parametrize("candidate", ["column mean", "ridge regression", "linear dynamical system", MODEL])
+@pytest.mark.parametrize("task", ["forecast", "impute"])
+def test_a_trial_of_the_first_part_is_continued(candidate, task, tmp_path):
+    splits = Problem(make_walk(0), task, 4, 0).splits
+    first = try_out(candidate, splits[:1], seed=1)
+    assert len(first.found.mean) < sum(int(part.isfinite().sum()) for split in splits for part in split.truth)
+    save_trial(tmp_path / "first", first)
+    for known in (first, load_trial(tmp_path / "first", candidate)):
+        found, expected = try_out(candidate, splits, 1, known), try_out(candidate, splits, seed=1)
+        assert torch.equal(found.found.mean, expected.found.mean)
+        assert torch.equal(found.found.variance, expected.found.variance)
+        assert (found.settings, found.setting) == (expected.settings, expected.setting)
+        assert found.seconds > first.seconds
 
 
 @pytest.mark.parametrize(

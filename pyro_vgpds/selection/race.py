@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates on held-out parts: all of them on the first part, those that are not far behind on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.evaluation.scores import relative_error
+from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.selection.entries import Entries
+from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.progress import Watch
+from pyro_vgpds.selection.trials import Candidate, Trial, name_of
+
+__all__ = ["Outcome", "promising", "race"]
+
+_BEHIND = 1.35  # times the smallest error: the most with which a candidate on all parts can have a weight
+
+
+@dataclass
+class Outcome:
+    """What became of the candidates, in their order."""
+
+    entries: Entries  #: that were predicted: of all parts, or of the first if there was no time for the others
+    complete: list[Trial] = field(default_factory=list)  #: on all of these entries
+    stopped: dict[str, tuple[Trial, float]] = field(default_factory=dict)  #: on the first part; error of all estimated
+    failures: dict[str, str] = field(default_factory=dict)  #: the reasons
+    skipped: list[str] = field(default_factory=list)  #: not tried because of the time budget
+
+
+def race(
+    place: Workplace, candidates: Sequence[Candidate], entries: Entries, scale: Tensor, deadline: float, watch: Watch
+) -> Outcome:
+    """Try candidates on the first held-out part, and those that are not far behind on the others.
+
+    :param entries: of all parts.
+    :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    :param deadline: time of ``time.monotonic`` from which no further candidate and no second part is started.
+    """
+    found, tried = Outcome(entries), []
+    for candidate, result in place.tries(candidates, deadline, watch.start):
+        name = name_of(candidate)
+        if result is None:
+            found.skipped.append(name)
+            watch.skip(name)
+        elif isinstance(result, str):
+            found.failures[name] = result
+            watch.fail(name)
+        else:
+            tried.append(result)
+    tried.sort(key=lambda trial: candidates.index(trial.candidate))
+    first = entries.split == 0
+    if not tried or bool(first.all()) or monotonic() > deadline:
+        for trial in tried:
+            watch.done(trial.name, relative_error(trial.found, scale), trial.seconds)
+        found.entries, found.complete = entries.take(first), tried
+        return found
+    good = promising([trial.found for trial in tried], entries.lost[first], scale)
+    left = [trial for trial, go_on in zip(tried, good, strict=True) if go_on]
+    done: list[tuple[Trial, Trial]] = []
+    for trial, result in place.complete(left, watch.start):
+        if isinstance(result, str):
+            found.failures[trial.name] = result
+            watch.fail(trial.name)
+        else:
+            done.append((trial, result))
+            watch.done(trial.name, relative_error(result.found, scale), result.seconds)
+    done.sort(key=lambda pair: candidates.index(pair[0].candidate))
+    found.complete = [result for _, result in done]
+    for trial in (trial for trial in tried if all(trial is not other for other in left)):
+        error = _estimate(trial, done, scale)
+        found.stopped[trial.name] = trial, error
+        watch.done(trial.name, error, trial.seconds)
+    return found
+
+
+def promising(found: Sequence[HeldOut], lost: Tensor, scale: Tensor) -> list[bool]:
+    """Whether the error of each candidate is not far above the smallest one.
+
+    Lost frames and lost columns have weights of their own, so a candidate that is good for one kind continues.
+
+    :param found: predictions of the same entries, by candidate.
+    :param lost: (n,), whether nothing is observed in the frame of an entry.
+    :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    """
+    good = torch.zeros(len(found), dtype=torch.bool)
+    for kind in (lost, ~lost):
+        if bool(kind.any()):
+            errors = torch.tensor([relative_error(member.take(kind), scale) for member in found])
+            good |= errors <= _BEHIND * errors.min()
+    return [bool(one) for one in good]
+
+
+def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) -> float:
+    """The error on all parts of a candidate that predicted the first only: its error relative to that of the best there
+    is the same in all.
+
+    :param done: the trials of other candidates on the first part and on all parts.
+    """
+    own = relative_error(trial.found, scale)
+    pairs = [(relative_error(first.found, scale), relative_error(every.found, scale)) for first, every in done]
+    best, complete = min(pairs, default=(1.0, 1.0))
+    return own * complete / best if best > 0.0 else own

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates that are far behind on the first held-out part end there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Sequences, auto
+from pyro_vgpds.evaluation.scores import relative_error
+from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.selection import race as module
+from pyro_vgpds.selection import trials
+from pyro_vgpds.selection.problem import Problem
+from pyro_vgpds.selection.race import promising
+from pyro_vgpds.selection.trials import try_out
+
+NAMES = ["column mean", "last value", "damped trend"]
+
+
+def make_walk(drift=0.0) -> Sequences:
+    y = np.random.default_rng(2).normal(size=(80, 3)).cumsum(0) + drift * np.arange(80.0)[:, None]
+    return Sequences(np.arange(80.0), y)
+
+
+def predicted(*errors: float) -> HeldOut:
+    n = len(errors)
+    output, ahead = torch.zeros(n, dtype=torch.long), torch.zeros(n)
+    return HeldOut(torch.zeros(n), torch.tensor(errors), torch.ones(n), output, ahead)
+
+
+def test_candidates_far_behind_are_not_promising():
+    found = [predicted(2.0, 2.0), predicted(2.6, 2.6), predicted(2.8, 2.8)]
+    nowhere = torch.tensor([False, False])
+    assert promising(found, nowhere, torch.ones(1)) == [True, True, False]
+    assert promising(found, ~nowhere, torch.ones(1)) == [True, True, False]
+
+
+def test_a_candidate_that_is_good_for_lost_frames_or_for_lost_columns_continues():
+    found = [predicted(1.0, 9.0), predicted(9.0, 1.0), predicted(8.0, 2.0)]
+    lost = torch.tensor([False, True])
+    assert promising(found, lost, torch.ones(1)) == [True, True, False]
+
+
+def test_a_stopped_candidate_is_reported_with_an_estimated_error():
+    data = make_walk(drift=0.5)
+    splits = Problem(data, "forecast", 5, 0).splits
+    report = auto(data, "forecast", candidates=[], baselines=NAMES, horizon=5).report
+    assert report.stopped == ["column mean"]
+    errors = {c.name: c.error for c in report.candidates}
+    assert list(errors) == NAMES
+    first, every = (
+        {name: relative_error(try_out(name, parts, 0).found, data.output_scales) for name in NAMES}
+        for parts in (splits[:1], splits)
+    )
+    best = min(first, key=lambda name: first[name])
+    assert errors["column mean"] == pytest.approx(first["column mean"] / first[best] * every[best])
+    for name in NAMES[1:]:
+        assert errors[name] == pytest.approx(every[name])
+    assert report.hidden == 4 * 5 * 3
+    assert set(report.comparison.found) == {"ensemble", *NAMES[1:]}
+
+
+def test_a_failure_on_a_later_part_is_reported(monkeypatch):
+    original = trials.make_rival
+
+    def sometimes(name, data, *args, **kwargs):
+        if name == "last value" and data.num_frames > 70:
+            raise ValueError("no such luck")
+        return original(name, data, *args, **kwargs)
+
+    monkeypatch.setattr(trials, "make_rival", sometimes)
+    report = auto(make_walk(), "forecast", candidates=[], baselines=NAMES, horizon=5, refit=False).report
+    assert {c.name: c.failure for c in report.candidates if c.failure} == {"last value": "no such luck"}
+
+
+def test_the_first_part_decides_if_there_is_no_time_for_others(monkeypatch):
+    monkeypatch.setattr(module, "monotonic", lambda: math.inf)
+    events = []
+    report = auto(
+        make_walk(), "forecast", candidates=[], baselines=NAMES, horizon=5, seconds=1000.0, progress=events.append
+    ).report
+    assert report.hidden == 5 * 3
+    assert report.stopped == []
+    assert report.skipped == []
+    assert [event.name for event in events if event.kind == "done"] == NAMES
+
+
+def test_each_candidate_is_done_once():
+    events = []
+    auto(make_walk(drift=0.5), "forecast", candidates=[], baselines=NAMES, horizon=5, progress=events.append)
+    assert sorted(event.name for event in events if event.kind == "done") == sorted(NAMES)
+    assert [event.finished for event in events if event.kind == "done"] == [1, 2, 3]
+    assert [event.name for event in events if event.kind == "start"] == [*NAMES, *NAMES[1:]]
