@@ -24,7 +24,8 @@ __all__ = [
 
 #: multiply-adds of a compiled loop for each thread: tenths of a millisecond, several times what a thread takes to start
 LOOP_WORK = 4e6
-_SHARES = 4  # ranges for each of several threads that share them
+#: sizes of the ranges of each of several threads that share them: the last ones are small, so that all end together
+_SHARES = (8, 4, 2, 1, 1)
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -92,14 +93,17 @@ def chunks(count: int, unit: int, work: float, shared: bool = False) -> list[tup
     """Contiguous ranges of ``count`` items in whole units: one for each thread that pays off.
 
     :param work: multiply-adds of all items.
-    :param shared: several ranges for each of several threads, so that all threads end at the same time.
+    :param shared: several ranges for each of several threads, the first ones larger, so that all end at the same time.
     """
     threads = _count(work)
     if threads == 1:
         return [(0, count)]
     units = -(-count // unit)
-    parts = max(1, min(units, threads * (_SHARES if shared and threads > 1 else 1)))
-    return list(itertools.pairwise(min(count, unit * (units * i // parts)) for i in range(parts + 1)))
+    sizes = [size for size in (_SHARES if shared else (1,)) for _ in range(threads)]
+    if units < sum(sizes):
+        sizes = [1] * max(1, min(units, len(sizes)))
+    ends = [0, *itertools.accumulate(sizes)]
+    return list(itertools.pairwise(min(count, unit * (units * end // ends[-1])) for end in ends))
 
 
 def start(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], work: float) -> Callable[[], list[R]]:

@@ -170,8 +170,8 @@ def test_large_problems_use_several(monkeypatch):
     assert steps == [4, 4]
 
 
-@pytest.mark.parametrize(("work", "shared", "parts"), [(0.0, True, 1), (1.9, True, 1), (2.0, False, 2), (2.0, True, 8),
-                                                       (1e9, True, 16), (float("inf"), False, 4)])  # fmt: skip
+@pytest.mark.parametrize(("work", "shared", "parts"), [(0.0, True, 1), (1.9, True, 1), (2.0, False, 2), (2.0, True, 10),
+                                                       (1e9, True, 20), (float("inf"), False, 4)])  # fmt: skip
 def test_compiled_loops_are_divided_from_smaller_sizes_on(work, shared, parts):
     ranges = chunks(1000, 10, work * LOOP_WORK, shared=shared)
     assert len(ranges) == parts

@@ -32,6 +32,7 @@ from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.divergence import known_divergence
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 __all__ = [
@@ -79,7 +80,7 @@ class PlainGuide(Protocol):
         """q(X)."""
         ...
 
-    def known_path(self, prior: PathSource) -> KnownPath | None:
+    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
         """q(X) with its gradients, without autograd; None if there is no such form."""
         ...
 
@@ -179,7 +180,7 @@ def run_backward(known: Known, retain_graph: bool) -> None:
         engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def _path_loss(model: PlainModel, path: KnownPath, data: Sequences, retain_graph: bool) -> float:
+def _path_loss(model: PlainModel, path: KnownPath | KnownDiagonal, data: Sequences, retain_graph: bool) -> float:
     """:func:`_loss`, whose gradients are added to those of the parameters."""
     assert data.y is not None
     mean, variance = path.mean.requires_grad_(), path.variance.requires_grad_()

@@ -21,6 +21,7 @@ from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 _SITES = ("mean_bar_unconstrained", "lam_unconstrained")
@@ -113,9 +114,9 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
-    def known_path(self, prior: PathSource) -> KnownPath | None:
-        """q(X) on a prior with its gradients, without autograd: none, except with :class:`~pyro_vgpds.NaturalGradient`,
-        which swaps this method.
+    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
+        """q(X) on a prior with its gradients, without autograd; None if they need it.
+        :class:`~pyro_vgpds.NaturalGradient` swaps this method.
 
         :param prior: the covariance of the latent path at the current hyperparameters, or a reader of its kernel.
 
@@ -241,6 +242,9 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
     def read_parameters(self) -> list[Tensor]:
         """The parameters that :meth:`make_posterior` reads: none with :class:`~pyro_vgpds.NaturalGradient`."""
         return [] if "make_posterior" in vars(self) else [getattr(self, name) for name in _SITES]
+
+    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
+        return prior.known_diagonal(self.mean_bar_unconstrained, self.lam_unconstrained)
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.

@@ -98,6 +98,18 @@ static int run(const plan *P, const part *A, int task, const double *lam, const 
                          task == GRADIENT || task == QUADRATIC ? NULL : A->v, g_a, g_q);
 }
 
+// The log of a product of numbers of about 1 or more; each log alone would take longer than all else for a frame
+typedef struct {
+    double product, logs;
+} log_product;
+
+static void multiply(log_product *x, double factor) {
+    x->product *= factor;
+    if (x->product < 1e100) return;
+    x->logs += log(x->product);  // a NaN stays
+    x->product = 1.0;
+}
+
 static double shrink(double lam, double white) { return 1.0 / (1.0 + white * lam); }
 
 // Four numbers of a chain: twice its part of KL = 1/2 sum (log|B| + bar mu - lam s), the least and the largest of lam s, and
@@ -106,12 +118,13 @@ static void moments(const plan *P, const part *A, long c, double jitter, const d
                     double *numbers) {
     const long n = P->frames, q = P->chains;
     const double w = A->white[c], *mean = A->mean + c * n, *bar = A->bar + c * n, *s_f = A->s + c * n;
-    double smooth = 0.0, logdet = 0.0, squares = 0.0, shares = 0.0, size = 0.0, low = INFINITY, high = -INFINITY;
+    log_product det = {1.0, 0.0};
+    double squares = 0.0, shares = 0.0, size = 0.0, low = INFINITY, high = -INFINITY;
     for (long i = 0; i < n; i++) {
         const double l = lam[i * q], sigma = shrink(l, w), variance = sigma * (w + sigma * s_f[i]), share = l * variance;
         const double own = mean[i] + w * bar[i], square = bar[i] * own;
-        smooth += log1p(A->lam[c * n + i] * A->v[c * n + i]);
-        logdet += log1p(l * w);
+        multiply(&det, 1.0 + A->lam[c * n + i] * A->v[c * n + i]);
+        multiply(&det, 1.0 + l * w);
         squares += square;
         shares += share;
         size += fabs(square);
@@ -120,7 +133,7 @@ static void moments(const plan *P, const part *A, long c, double jitter, const d
         mu[i * q] = own;
         s[i * q] = variance < 0.0 ? 0.0 : variance;  // a NaN stays
     }
-    logdet += smooth;
+    const double logdet = det.logs + log(det.product);
     numbers[0] = logdet + (squares - shares);
     numbers[1] = low;
     numbers[2] = high;

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.known_path import KnownPath
 from pyro_vgpds.temporal.path_reader import PathReader
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -121,6 +122,10 @@ class TemporalCovariance(ABC):
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
         """The same with its gradients and without a graph; None if they need autograd."""
+        return None
+
+    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+        """The moments of q(X) with μ = K_t mean_bar in the same way, for parameters mean_bar and log λ."""
         return None
 
     def path_reader(self, kernel: nn.Module) -> PathReader | None:

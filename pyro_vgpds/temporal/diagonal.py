@@ -10,6 +10,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal, known_diagonal
 
 __all__ = ["DiagonalCovariance"]
 
@@ -55,6 +56,9 @@ class DiagonalCovariance(TemporalCovariance):
 
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
         return self._moments(mean_bar, lam, self._b(lam))
+
+    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+        return known_diagonal(self.k, mean_bar, log_lam)
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
         b = self._b(lam)

@@ -74,6 +74,9 @@ class Frames:
         self._indices: dict[tuple[int, int], Tensor] = {}
         self.passes: dict[tuple[int, int], object] = {}  #: compiled ones, by the numbers of kernels and chains
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "passes": {}}  # they have addresses of this process
+
     def index(self, kernels: int, chains: int) -> Tensor:
         """The kernel of each chain."""
         if (kernels, chains) not in self._indices:

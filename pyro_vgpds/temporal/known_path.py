@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal.fused import Frames
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.parameters import is_watched
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
@@ -28,7 +29,11 @@ class PathSource(Protocol):
     """What q(X) can be made of."""
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
-        """q(X) with its gradients; None if they need autograd."""
+        """q(X) from η and λ, with its gradients; None if they need autograd."""
+        ...
+
+    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+        """q(X) from mean_bar and the log of λ, which are parameters, with its gradients; None if they need autograd."""
         ...
 
 

@@ -55,6 +55,9 @@ class PathReader:
         given = torch.stack(self._rows)
         return known_path(self._frames, eta, lam, torch.where(self._is_exponent, given.exp(), given), self._exponents)
 
+    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> None:
+        """None: K_t is not diagonal."""
+
 
 def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> PathReader | None:
     """A reader; None if values are not the buffers and exponentials of the parameters of the library's own kernels.

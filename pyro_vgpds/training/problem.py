@@ -187,11 +187,12 @@ class Problem:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite; all are read at once, because most tensors are a handful of numbers.
+    """Whether all numbers are finite, and so is their sum; all are read at once, because most tensors are a handful of
+    numbers.
 
     :param tensors: of the same dtype.
     """
-    return not tensors or bool(torch.isfinite(torch.cat([x.flatten() for x in tensors])).all())
+    return not tensors or math.isfinite(torch.cat([x.flatten() for x in tensors]).sum(dtype=torch.float64))
 
 
 def noise_parameters(model: PyroModule) -> list[Tensor]:

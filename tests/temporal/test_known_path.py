@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from test_fused import KINDS, Q, make, some, times_of
@@ -130,3 +133,12 @@ def test_lost_digits(lam, message):
     covariance = TemporalGP((Matern32(1.0, 0.7) + White(0.1))(), times, Q, structure="markov").covariance
     with pytest.raises(NumericalError, match=message):
         covariance.known_path(torch.zeros(len(times), Q), torch.full((len(times), Q), lam))
+
+
+def test_frames_can_be_copied():
+    """Compiled passes have addresses of a process, which a copy or another process cannot use."""
+    kernel, times = Matern32(some(), 0.7) + White(0.1), times_of(True)
+    wanted, _, _ = paths(kernel, times)
+    for copied in (copy.deepcopy(times), pickle.loads(pickle.dumps(times))):
+        found, _, _ = paths(kernel, copied)
+        assert torch.equal(found.mean, wanted.mean)
