@@ -130,10 +130,10 @@ def weighted_gradients(
     :param of_weight: whether those in the weights are.
     :param kept: E, if it was kept.
     """
-    rows = tuple(torch.empty_like(x) for x in given[:3])
+    g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
     g_weight = torch.empty_like(weight) if of_weight else None
-    g_z = _run("backward", given, (weight, g, kept), lambda: (g_weight, *rows, torch.empty_like(given.z)))
-    return (*rows, g_z, g_weight)
+    g_z = _run("backward", given, (weight, g, kept), lambda: (g_weight, g_a, g_r, g_mu, torch.empty_like(given.z)))
+    return g_a, g_r, g_mu, g_z, g_weight
 
 
 def _run(
