@@ -60,12 +60,12 @@ for _ in range(int(sys.argv[1])):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is not None:
         upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
-        sums, tiles = weighted_sums(given, mask)
+        sums, kept = weighted_sums(given, mask)
         assert torch.allclose(sums, V.detach()[:, upper[0], upper[1]], rtol=1e-10)
         assert torch.allclose(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), V.detach(), rtol=1e-10)
         packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
         assert torch.allclose(pack(g, torch.ones(sums.shape[1]), sums).sums, packed)
-        for one, other in zip(weighted_gradients(given, mask, packed, True, tiles), wanted, strict=False):
+        for one, other in zip(weighted_gradients(given, mask, packed, True, kept), wanted, strict=False):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
         with native.single_sums(True):
@@ -270,6 +270,6 @@ def test_sizes_are_computed_in_64_bits():
         loops = re.findall(r"for \(int (\w+) = \d+; \1 (?:<|<=) ([^;]+);", code)
         assert {end for _, end in loops} <= {
             "LANES", "LANES / PARTS", "PARTS", "NAME(degree)",
-                "ROWS", "CHAINS", "DEGREE", "vectors", "width", "3", "3 * ROWS", "2", "4", "6", "g->lanes",
+                "ROWS", "HEIGHT", "CHAINS", "DEGREE", "vectors", "width", "3", "3 * ROWS", "2", "4", "6", "g->lanes",
         }, source  # fmt: skip
         assert not re.findall(r"\((?:int|unsigned|int32_t)\)", code)

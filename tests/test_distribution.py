@@ -74,7 +74,7 @@ def test_source_distribution(sdist):
     wanted = {name for name in wanted if "__pycache__" not in name}
     wanted |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyro_vgpds").rglob("*.py")}
     wanted |= {f"pyro_vgpds/{name}.c" for name in COMPILED} | {
-        f"pyro_vgpds/mapping/{name}.h" for name in ("_exp2", "_groups", "_psi1", "_vectors")
+        f"pyro_vgpds/mapping/{name}.h" for name in ("_groups", "_panels", "_psi1", "_vectors")
     }
     wanted |= {"LICENSE", "README.md", "Makefile", "constraints.txt", "pyproject.toml", "setup.py"}
     wanted |= {"pyro_vgpds/py.typed", "docs/usage.md", "tutorials/video.py", "benchmarks/table.py"}

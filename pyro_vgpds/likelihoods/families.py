@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import as_numbers, undefined
-from pyro_vgpds.likelihoods.factors import Values, spread
+from pyro_vgpds.likelihoods.factors import Sites, Values, observed, spread
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
-from pyro_vgpds.likelihoods.tangent import Curve, TangentLikelihood, Terms
+from pyro_vgpds.likelihoods.student import student_sites
+from pyro_vgpds.likelihoods.tangent import LEAST, Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["Bernoulli", "Binomial", "Gaussian", "NegativeBinomial", "StudentT"]
@@ -21,6 +22,7 @@ __all__ = ["Bernoulli", "Binomial", "Gaussian", "NegativeBinomial", "StudentT"]
 
 _SCALE = 0.1  # first scale of the noise, in standard deviations of an output
 _DISPERSION = 5.0
+_MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
 
 
 class _WithScale(TangentLikelihood):
@@ -94,8 +96,16 @@ class StudentT(_WithScale):
         return Terms(y.new_zeros(()), y, constant)
 
     def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
-        width, power = p.df * p.scale.square(), -0.5 * (p.df + 1.0)
+        width, power = _shape(p)
         return Curve(power * torch.log1p(r / width), power / (width + r))
+
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        return student_sites(y, state, *_shape(p), self.terms(y, p).constant)  # as above, in fewer operations
+
+
+def _shape(p: Values) -> tuple[Tensor, Tensor]:
+    """νσ² and −(ν + 1)/2."""
+    return p.df * p.scale.square(), -0.5 * (p.df + 1.0)
 
 
 class _Logistic(TangentLikelihood):
@@ -104,13 +114,27 @@ class _Logistic(TangentLikelihood):
     is_discrete = True
 
     def size(self, y: Tensor, p: Values) -> Tensor:
-        """b, (N, D)."""
+        """b, (N, D) or broadcast to that."""
         raise undefined(self, "size(y, p)")
 
     def curve(self, y: Tensor, r: Tensor, p: Values) -> Curve:
         c, b = r.sqrt(), self.size(y, p)
         half = 0.5 * c
         return Curve(-b * (half + torch.log1p((-c).exp())), -0.25 * b * half.tanh() / c)
+
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        """As above, in fewer operations: weight and constant are multiples of b, and the tangents have no gradient."""
+        seen, y = observed(y)
+        slope, _, constant = self.terms(y, p)
+        with torch.no_grad():
+            r = state[1].clamp_min(LEAST)
+            c = r.sqrt()
+            below = torch.expm1(-c)
+            above = below + 2.0  # 1 + exp(−c)
+            weight = below.div_(above).div_(c).mul_(seen).mul_(-0.5)  # tanh(c/2) / 2c
+            value = above.log_().add_(c, alpha=0.5).mul_(seen).neg_().addcmul_(weight, r, value=0.5)
+        b = self.size(y, p)
+        return Sites(b * weight, seen * slope, torch.addcmul(seen * constant, b, value))
 
 
 class Bernoulli(_Logistic):
@@ -141,7 +165,7 @@ class Bernoulli(_Logistic):
         return "yes/no"
 
     def size(self, y: Tensor, p: Values) -> Tensor:
-        return torch.ones_like(y)
+        return y.new_ones(())
 
     def terms(self, y: Tensor, p: Values) -> Terms:
         zero = y.new_zeros(())
@@ -243,5 +267,11 @@ class NegativeBinomial(_Logistic):
 
     def terms(self, y: Tensor, p: Values) -> Terms:
         r = p.dispersion
-        ways = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1.0)
+        most, frames = int(y.max()) if y.numel() else 0, y.shape[0]
+        # few different counts: the logs of all that there are, of which each entry takes one
+        few = y.dim() == 2 and _MANY * most < frames
+        k = torch.arange(most + 1, dtype=y.dtype, device=y.device).unsqueeze(-1) if few else y
+        ways = torch.lgamma(k + r) - torch.lgamma(r) - torch.lgamma(k + 1.0)
+        if few:
+            ways = ways.expand(-1, y.shape[-1]).gather(0, y.long())
         return Terms(0.5 * (y - r), y.new_zeros(()), ways)

@@ -25,7 +25,7 @@ from pyro_vgpds.likelihoods.factors import Moments, Sites, Values
 
 __all__ = ["Curve", "TangentLikelihood", "Terms"]
 
-_LEAST = 1e-12  # of r: the derivative of φ may be infinite at 0
+LEAST = 1e-12  # of r: the derivative of φ may be infinite at 0
 _SPREAD = 0.1  # first variance of a function value
 
 
@@ -89,7 +89,7 @@ class TangentLikelihood(Likelihood):
     def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         seen, y = torch.isfinite(y), torch.nan_to_num(y, nan=0.0)
         slope, centre, constant = self.terms(y, p)
-        r = (state[1] - 2.0 * centre * state[0] + centre.square()).clamp_min(_LEAST)
+        r = (state[1] - 2.0 * centre * state[0] + centre.square()).clamp_min(LEAST)
         value, derivative = self.curve(y, r, p)
         weight = -2.0 * derivative
         constant = constant + value + 0.5 * weight * (r - centre.square())

@@ -180,7 +180,7 @@ class SiteLimits(NamedTuple):
 @torch.no_grad()
 def site_limits(weight: Tensor, linear: Tensor) -> SiteLimits:
     """The limits of factors exp(linear f − ½ weight f²), (N, D) each."""
-    most = torch.where(weight > 0, 0.5 * linear.square() / weight.clamp_min(1e-300), 0.0).sum()
+    most = 0.5 * linear.square().div_(weight.clamp_min(1e-300)).sum()
     return SiteLimits((weight > 0).sum(0), weight.numel(), most)
 
 

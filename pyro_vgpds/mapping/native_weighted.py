@@ -1,33 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled loops for the terms of Ψ2 of the squared exponential kernel, if each row has many weights.
+"""Compiled sums over rows that have many weights each, for Ψ2 of the squared exponential kernel, and their gradients.
 
-For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` the terms are
+For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` the sums are
 
-    E[n, p] = exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2),   p = the pair m <= m'
+    V[c, p] = sum_n weight[c, n] exp(a_n - sum_q r_nq (mu_nq - (z_mq + z_m'q) / 2)^2),   p = the pair m <= m'
 
-in tiles of rows that stay in cache. Sums over rows with weights (C, N), and their gradients, are products of matrices
-with these tiles, which torch does best.
+``_weighted.c`` has the products of matrices that they are made of.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
 
-__all__ = ["Packed", "Rows", "Tiles", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
+__all__ = ["Packed", "Rows", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
 
-_TILE = 1 << 18  # numbers in a tile
-_KEPT = 1 << 22  # terms that are kept for the gradients, at most
-
-#: rows, and their terms (n, P)
-Tiles: TypeAlias = Iterable[tuple[slice, Tensor]]
+_KEPT = 1 << 22  # exponentials that are kept for the gradients, at most
+_UNIT = 96  # rows that are processed at once, a multiple of 8
 
 
 class Rows(NamedTuple):
@@ -38,30 +34,25 @@ class Rows(NamedTuple):
     mu: Tensor  #: (N, Q)
     z: Tensor  #: (M, Q)
 
-    def tiles(self, are_kept: bool = False) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and their terms, tile by tile.
+    @property
+    def pairs(self) -> int:
+        """The number of pairs m <= m'."""
+        return len(self.z) * (len(self.z) + 1) // 2
 
-        :param are_kept: whether each tile is a new array; if not, the next one overwrites it.
-        """
-        count, points = len(self.a), len(self.z)
-        pairs = points * (points + 1) // 2
-        step = max(1, _TILE // pairs)
-        terms = self.a.new_empty(min(step, count), pairs)
-        for start in range(0, count, step):
-            rows = slice(start, min(start + step, count))
-            terms = self.a.new_empty(rows.stop - start, pairs) if are_kept else terms[: rows.stop - start]
-            _call("exponentials", *self.z.shape, *self, rows.start, rows.stop, terms)
-            yield rows, terms
+    def kept(self) -> Tensor | None:
+        """Memory for the exponentials; None if they are too many to keep. Rows have an odd number of units of 24."""
+        if len(self.a) * self.pairs > _KEPT:
+            return None
+        return self.a.new_empty(-(-len(self.a) // 8) * 8, (-(-self.pairs // 24) | 1) * 24)
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     number, pointer = ctypes.c_long, ctypes.c_void_p
-    given = [number] * 2 + [pointer] * 4 + [number] * 2
     return open_library(
         f"{__package__}._weighted",
-        weighted_exponentials=given + [pointer],
-        weighted_gradients=given + [pointer] * 6,
+        weighted_forward=[number] * 4 + [pointer] * 5 + [number] * 2 + [pointer] * 2,
+        weighted_backward=[number] * 4 + [pointer] * 7 + [number] * 2 + [pointer] * 5,
         weighted_unpack=[number] * 2 + [pointer] * 4,
         weighted_pack=[number] * 2 + [pointer] * 6,
     )
@@ -72,10 +63,13 @@ def available() -> bool:
     return _library() is not None
 
 
-def _call(name: str, *arguments: int | Tensor) -> None:
-    tensors = [x for x in arguments if isinstance(x, Tensor)]
-    if any(x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous() for x in tensors):
+def _check(*tensors: Tensor | None) -> None:
+    if any(x is not None and (x.dtype is not torch.float64 or not x.is_cpu or not x.is_contiguous()) for x in tensors):
         raise ValueError("the compiled loops take contiguous float64 CPU tensors")
+
+
+def _call(name: str, *arguments: int | Tensor) -> None:
+    _check(*(x for x in arguments if isinstance(x, Tensor)))
     function = getattr(_library(), f"weighted_{name}")
     if function(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)):
         raise MemoryError("a compiled loop ran out of memory")
@@ -115,23 +109,18 @@ def pack(g: Tensor, factor: Tensor, sums: Tensor) -> Packed:
     return found
 
 
-def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tiles | None]:
-    """Σ_n weight_cn E_np, (C, P), and the tiles with E unless they are too large to keep.
+def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Σ_n weight_cn E_np, (C, P), and E for the gradients, unless it is too large to keep.
 
     :param given: the rows and points.
     :param weight: (C, N).
     """
-    pairs = len(given.z) * (len(given.z) + 1) // 2
-    total, are_kept = weight.new_zeros(len(weight), pairs), len(given.a) * pairs <= _KEPT
-    kept = []
-    for rows, terms in given.tiles(are_kept):
-        total.addmm_(weight[:, rows], terms)
-        kept.append((rows, terms))
-    return total, kept if are_kept else None
+    kept = given.kept()
+    return _run("forward", given, (weight,), lambda: (kept, weight.new_empty(len(weight), given.pairs))), kept
 
 
 def weighted_gradients(
-    given: Rows, weight: Tensor, g: Tensor, of_weight: bool, tiles: Tiles | None = None
+    given: Rows, weight: Tensor, g: Tensor, of_weight: bool, kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if they are wanted, in the weights.
 
@@ -139,16 +128,30 @@ def weighted_gradients(
     :param weight: (C, N).
     :param g: (C, P).
     :param of_weight: whether those in the weights are.
-    :param tiles: with E, if they were kept.
+    :param kept: E, if it was kept.
     """
     g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
-    g_z = torch.zeros_like(given.z)
     g_weight = torch.empty_like(weight) if of_weight else None
-    own: Tensor | None = None
-    for rows, terms in given.tiles() if tiles is None else tiles:
-        if g_weight is not None:
-            torch.mm(g, terms.mT, out=g_weight[:, rows])
-        own = torch.empty_like(terms) if own is None else own[: len(terms)]
-        torch.mm(weight[:, rows].mT, g, out=own)
-        _call("gradients", *given.z.shape, *given, rows.start, rows.stop, terms, own, g_a, g_r, g_mu, g_z)
+    g_z = _run("backward", given, (weight, g, kept), lambda: (g_weight, g_a, g_r, g_mu, torch.empty_like(given.z)))
     return g_a, g_r, g_mu, g_z, g_weight
+
+
+def _run(
+    direction: str,
+    given: Rows,
+    more: tuple[Tensor | None, ...],
+    make_outputs: Callable[[], tuple[Tensor | None, ...]],
+) -> Tensor:
+    """The C function for ranges of rows, each with its own last output: the sum of these."""
+    inputs = (*given, *more)
+    _check(*inputs, *make_outputs())
+    weight = more[0]
+    assert weight is not None
+    (rows, dims), points, count = given.r.shape, len(given.z), len(weight)
+    function = getattr(_library(), f"weighted_{direction}")
+
+    def call(range_: tuple[int, int], outputs: tuple[Tensor | None, ...]) -> int:
+        return function(rows, points, dims, count, *map(pointer, inputs), *range_, *map(pointer, outputs))
+
+    loop = Loop(call, make_outputs, added, 2.0 * rows * given.pairs * count)
+    return run_loops(rows, _UNIT, [loop])[0]

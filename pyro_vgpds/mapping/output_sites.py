@@ -7,6 +7,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -205,9 +206,14 @@ def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
     if not shares:
         return Moments(*known)
     # the gradients are those of minus the bound, of which each evaluation has a share
-    mean = -torch.stack([e.sites.linear.grad / e.share for e in shares]).sum(0)  # type: ignore[misc, operator]
-    square = 2.0 * torch.stack([e.sites.weight.grad / e.share for e in shares]).sum(0)  # type: ignore[misc, operator]
+    mean = _total([(e.sites.linear.grad, -1.0 / e.share) for e in shares])
+    square = _total([(e.sites.weight.grad, 2.0 / e.share) for e in shares])
     return joined_moments(mean, square, Moments(*known) if known else None)
+
+
+def _total(parts: Sequence[tuple[Tensor | None, float]]) -> Tensor:
+    """The sum of tensors times numbers."""
+    return reduce(torch.add, [x * factor for x, factor in parts if x is not None])
 
 
 def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Moments:

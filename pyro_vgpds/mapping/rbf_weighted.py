@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
-from pyro_vgpds.mapping.native_weighted import Rows, Tiles, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.types import Context
 
 __all__ = ["rbf_weighted"]
@@ -62,7 +62,7 @@ def _upper(points: int) -> Tensor:
 
 
 class _Context(Context, Protocol):
-    tiles: Tiles | None  #: the terms of Ψ2, if they were kept
+    kept: Tensor | None  #: the exponentials of Ψ2, if they were kept
 
 
 class _Weighted(torch.autograd.Function):
@@ -80,10 +80,10 @@ class _Weighted(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         points, b, centre = len(z), float(constant), z.sum(0).div_(len(z))
         mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
-        variance = variance.contiguous()
+        variance, weight = variance.contiguous(), weight.contiguous()
         a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
         factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
-        sums, ctx.tiles = weighted_sums(Rows(a, rho, mu, z), weight)
+        sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
         total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
         row = weight @ psi1.mT if b else weight.new_zeros(len(weight), points)
         psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
@@ -97,7 +97,7 @@ class _Weighted(torch.autograd.Function):
         b, points, wanted = float(constant), len(z), ctx.needs_input_grad
         packed, total = pack(g2, factor, sums), weight.sum(1)
         g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
-            Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.tiles
+            Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.kept
         )
         g_psi1, g_y, g_constant = g1 @ y.mT, None, None
         if wanted[7]:

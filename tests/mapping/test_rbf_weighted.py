@@ -4,12 +4,14 @@
 import pytest
 import torch
 
+from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, White
 from pyro_vgpds.mapping import native_weighted, rbf_weighted
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.psi import expect
 
 pytestmark = pytest.mark.skipif(not native_weighted.available(), reason="the compiled kernels were not built")
+ONE = torch.ones(1, 1).double()
 KERNELS = {
     "rbf": lambda: ARDRBF(1.7, [0.5, 0.8, 0.3]),
     "one weight": lambda: ARDRBF(1.7, 0.6),
@@ -33,10 +35,10 @@ def _evaluate(kernel: Kernel, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("tile", "kept"), [(1, 1 << 22), (1 << 18, 1 << 22), (200, 0)])
-def test_values_and_gradients_equal_those_of_the_separate_operations(name, tile, kept, monkeypatch):
-    kernel, inputs = KERNELS[name]().double(), _inputs()
-    monkeypatch.setattr(native_weighted, "_TILE", tile)
+@pytest.mark.parametrize("size", [(23, 9, 4), (1, 1, 1), (8, 2, 27), (113, 7, 12), (97, 17, 33)])
+@pytest.mark.parametrize("kept", [1 << 22, 0])
+def test_values_and_gradients_equal_those_of_the_separate_operations(name, size, kept, monkeypatch):
+    kernel, inputs = KERNELS[name]().double(), _inputs(*size)
     monkeypatch.setattr(native_weighted, "_KEPT", kept)
     found = _evaluate(kernel, inputs)
     monkeypatch.setattr(native_weighted, "available", lambda: False)
@@ -75,7 +77,7 @@ def test_exponents_beyond_the_range_of_doubles():
     z = torch.tensor([[0.0], [1.0], [-40.0]])
     given = Rows(*(x.double() for x in (a, r, mu, z)))
     given.a[2] = 2000.0
-    terms = next(given.tiles())[1]
+    terms = torch.stack([weighted_sums(Rows(*(x[n : n + 1] for x in given[:3]), given.z), ONE)[0][0] for n in range(3)])
     first, second = torch.triu_indices(3, 3)
     middle = (z[first] + z[second]).squeeze(-1).double() / 2
     wanted = (given.a[:, None] - (given.mu - middle).square()).exp()
@@ -100,6 +102,19 @@ def test_triangles_and_their_gradients_against_autograd(points):
     gradients = torch.autograd.grad((g * wanted).sum(), leaves)
     for one, other in zip(pack(g, log_factor.exp(), scaled), gradients, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_several_threads_give_the_same(monkeypatch):
+    given = Rows(*(torch.rand(shape).double() for shape in ((500,), (500, 2), (500, 2), (5, 2))))
+    weight, g = torch.rand(3, 500).double(), torch.rand(3, 15).double()
+    results = []
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
+    for threads in (1, 3):
+        with loop_threads(threads):
+            sums, kept = weighted_sums(given, weight)
+            results.append([sums, *weighted_gradients(given, weight, g, True, kept)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
 
 
 def test_no_gradient_in_the_weights_unless_it_is_wanted():
