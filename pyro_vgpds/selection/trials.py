@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines import BaselinePosterior
+from pyro_vgpds.baselines import BaselinePosterior, CountBaseline
+from pyro_vgpds.baselines.counts import COUNT_BASELINES, CountPrediction, fit_dispersion
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
@@ -25,6 +26,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.pooling import predict_distribution
 from pyro_vgpds.selection.rivals import make_rival
 from pyro_vgpds.threads import threads_for
 
@@ -81,6 +83,8 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
     """
     start = process_time()
     train = splits[0].train
+    if isinstance(candidate, str) and candidate in COUNT_BASELINES:
+        return _try_counts(candidate, splits)
     if isinstance(candidate, str):
         with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
             rival = make_rival(candidate, train)
@@ -89,9 +93,32 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
             found = _with_errors(found, rival, train.output_scales, gap_length(splits))
         return Trial(candidate, rival, TRAINED, found, process_time() - start)
     posterior = _fit(candidate, train, seed)
+    if posterior.likelihood is not None:
+        others = [predict_distribution(split, _fit(candidate, split.train, seed)) for split in splits[1:]]
+        found = HeldOut.join([predict_distribution(splits[0], posterior), *others])
+        return Trial(candidate, posterior, TRAINED, found, process_time() - start)
     settings, first = choose_settings(posterior, splits[0])
     others = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in splits[1:]]
     return Trial(candidate, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
+
+
+def _try_counts(name: str, splits: Sequence[Split]) -> Trial:
+    """As :func:`try_out`, for a baseline of counts: its dispersion is that of all held-out counts."""
+    start = process_time()
+    means = [_held_out_means(split, CountBaseline(name, split.train)) for split in splits]
+    components = max(len(part) for part in means)
+    every = torch.cat([part.repeat(-(-components // len(part)), 1)[:components] for part in means], 1)
+    truth = torch.cat([torch.cat(split.truth) for split in splits])
+    dispersion = fit_dispersion(truth[truth.isfinite()], every)
+    rivals = [CountBaseline(name, split.train, dispersion) for split in splits]
+    found = HeldOut.join([predict_distribution(split, rival) for split, rival in zip(splits, rivals, strict=True)])
+    return Trial(name, rivals[0], TRAINED, found, process_time() - start)
+
+
+def _held_out_means(split: Split, rival: CountBaseline) -> Tensor:
+    """Means of the components at the held-out entries, (K, n)."""
+    found = [cast("CountPrediction", part) for part in split.outputs(rival)]
+    return torch.cat([part.means for part in found], 1)[:, torch.cat(split.truth).isfinite()]
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -99,6 +126,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
 
     :param split: the one that the trial was trained on.
     """
+    if isinstance(trial.predictor, CountBaseline):
+        return trial.predictor.condition(data)
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]
         return make_rival(trial.candidate, data, _mean_squares(trial.found, scale, gap_length([split])))
