@@ -36,6 +36,7 @@ from pyro_vgpds import (
     prediction,
     selection,
 )  # fmt: skip
+from pyro_vgpds.data.parts import with_outputs
 from pyro_vgpds.kernels import ARDRBF, RBF, Matern32, White
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.threads import bound_work, threads_for
@@ -125,6 +126,8 @@ class Things:
         self.mixture = vg.PosteriorMixture([self.post, self.post])
         self.ensemble = self.post.calibrate("forecast", horizon=2)
         self.baseline = baselines.BaselinePosterior(impute, self.data)
+        self.counts = with_outputs(self.data, self.data.read().abs().round())
+        self.cases = baselines.CountBaseline("common level", self.counts)
         self.skeleton = datasets.stick_figure()
         self.motion = datasets.make_gait(1, (8, 9))
         self.amortized = vg.AmortizedOpperArchambeau(self.model, num_hidden=3)
@@ -385,7 +388,8 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "Sequences.read": lambda k: (k.data.read, {"start": 0, "stop": 3}),
     "Solver": lambda k: (vg.Solver, {"num_starts": 1, "num_steps": 2, "natural_rate": 0.5, "tolerance": 0.1}),
     "auto": lambda k: (vg.auto, {
-        "data": k.data, "task": "forecast", "candidates": [], "baselines": ["column mean", "last value"], "horizon": 2,
+        "data": k.data, "task": "forecast", "likelihood": None, "candidates": [],
+        "baselines": ["column mean", "last value"], "horizon": 2,
         "seconds": 100.0, "seed": 0, "processes": 1, "folder": None, "refit": False, "progress": False}),
     "join": lambda k: (lambda timeout: distributed.join(timeout).__enter__(), {"timeout": 1.0}),
     "shard": lambda k: (distributed.shard, {"data": k.data, "group": None, "columns": True}),
@@ -496,6 +500,11 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "BaselinePosterior.impute": lambda k: (k.baseline.impute, {"fill": True}),
     "BaselinePosterior.reconstruct": lambda k: (k.baseline.reconstruct, {
         **_NEW, "sequence": None, "progress": False}),
+    "CountBaseline": lambda k: (baselines.CountBaseline, {"name": "mean count", "data": k.counts, "dispersion": 2.0}),
+    "CountBaseline.condition": lambda k: (k.cases.condition, {"data": k.counts, "sequences": [0, 1]}),
+    "CountBaseline.impute": lambda k: (k.cases.impute, {"fill": True}),
+    "CountBaseline.reconstruct": lambda k: (k.cases.reconstruct, {
+        "t": k.t, "y": [[1.0] * 5] * 2, "sequence": None, "fill": True, "progress": False}),
     "LinearDynamicalSystem.fill": lambda k: (k.lds.fill, {**_NEW, "return_variance": True}),
     "LinearDynamicalSystem.fit": lambda k: (baselines.LinearDynamicalSystem.fit, {
         **_BASE, "num_states": 1, "num_steps": 2, "tolerance": 0.1}),
@@ -525,7 +534,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         "posterior": k.post, "data": k.data, "sequences": [0, 1], "num_steps": 2}),
     "Configuration": lambda k: (selection.Configuration, {
         "name": "a", "mapping": "rbf", "temporal": "rbf", "latent_dim": 1, "num_inducing": 3, "static_dim": 0,
-        "noise_per_output": True, "scale_outputs": True, "lags": (), "num_steps": 2}),
+        "noise_per_output": True, "scale_outputs": True, "lags": (), "num_steps": 2, "likelihood": "poisson"}),
     "Configuration.check": lambda k: (selection.Configuration("a").check, {"data": k.data}),
     "Configuration.fit": lambda k: (selection.Configuration("a", num_steps=1).fit, {"data": k.data, "seed": 0}),
     "animate_frames": lambda k: (plotting.animate_frames, {"films": {"a": k.frames}, "labels": ["a"] * 3, "fps": 12.0}),

@@ -6,11 +6,13 @@ Imputers are functions ``f(t, y)`` of times t (N,) and outputs y (N, D), of list
 unchanged. A forecast is an imputation of rows that are all NaN.
 :func:`nearest_neighbour` and :func:`kernel_ridge` do not use times: they are ``f(train, test)`` and return ``test``
 without NaN. :class:`LinearDynamicalSystem` keeps what it learnt and can fill other sequences.
-:class:`GPFA`, :class:`GLM` and :class:`NegativeBinomialFactors` are for counts and yes/no outputs.
+:class:`GPFA`, :class:`GLM` and :class:`NegativeBinomialFactors` are for counts and yes/no outputs, and so is
+:class:`CountBaseline`, which has simple rules and the methods of a posterior.
 :class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
 from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
+from pyro_vgpds.baselines.counts import CountBaseline
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
 from pyro_vgpds.baselines.glm import GLM
 from pyro_vgpds.baselines.gp import gp_interpolation
@@ -30,6 +32,7 @@ __all__ = [
     "GLM",
     "GPFA",
     "BaselinePosterior",
+    "CountBaseline",
     "LinearDynamicalSystem",
     "MapGPLVM",
     "NegativeBinomialFactors",

@@ -7,12 +7,15 @@ import argparse
 import math
 from collections.abc import Sequence
 
+from pyro_vgpds.baselines.counts import COUNT_BASELINES
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.progress import watching
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
+from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
+from pyro_vgpds.selection.outputs import are_counts
 from pyro_vgpds.selection.proposals import propose_models
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.selection.rivals import RIVALS
@@ -22,13 +25,14 @@ __all__ = ["check_choice", "choose", "report_of"]
 _NONE = "none"  # instead of names
 
 
-def check_choice(args: argparse.Namespace) -> None:
+def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> None:
     """Check what can be checked before the data are read.
 
+    :param likelihood: the name of that of the outputs. Default: Gaussian outputs.
     :raises UsageError: that names the argument.
     """
     if args.baselines is not None:
-        _named(args.baselines, list(RIVALS), "--baselines")
+        _named(args.baselines, _known(likelihood), "--baselines")
         if args.baselines.strip() == _NONE and (args.candidates or "").strip() == _NONE:
             raise UsageError("--candidates and --baselines cannot both be none.")
     if args.horizon is not None and args.task not in (None, "forecast"):
@@ -37,9 +41,10 @@ def check_choice(args: argparse.Namespace) -> None:
         raise UsageError(f"--folder must be a folder, but {args.folder} is a file.")
 
 
-def choose(args: argparse.Namespace, data: Sequences, refit: bool = True) -> Ensemble:
+def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likelihood: str | None = None) -> Ensemble:
     """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``.
 
+    :param likelihood: as in :func:`check_choice`.
     :raises CommandError: if there is too little to hold out.
     """
     task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
@@ -49,13 +54,14 @@ def choose(args: argparse.Namespace, data: Sequences, refit: bool = True) -> Ens
         raise CommandError(f"{error} Without a comparison, `pyro-vgpds fit --quick` trains one model.") from None
     candidates = None
     if args.candidates is not None:
-        known = {one.name: one for one in propose_models(data, task)}
+        known = {one.name: one for one in propose_models(data, task, likelihood)}
         candidates = [known[name] for name in _named(args.candidates, list(known), "--candidates")]
-    baselines = None if args.baselines is None else _named(args.baselines, list(RIVALS), "--baselines")
+    baselines = None if args.baselines is None else _named(args.baselines, _known(likelihood), "--baselines")
     with watching(args) as progress:
         return auto(
             data,
             task,
+            likelihood=likelihood,
             candidates=candidates,
             baselines=baselines,
             horizon=args.horizon,
@@ -66,6 +72,13 @@ def choose(args: argparse.Namespace, data: Sequences, refit: bool = True) -> Ens
             refit=refit,
             progress=progress,
         )
+
+
+def _known(likelihood: str | None) -> list[str]:
+    """The names of baselines."""
+    if likelihood is None:
+        return list(RIVALS)
+    return list(COUNT_BASELINES) if are_counts(parse_likelihood(likelihood)) else []
 
 
 def report_of(ensemble: Ensemble) -> Report:

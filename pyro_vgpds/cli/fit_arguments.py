@@ -19,16 +19,16 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy, bvh or video")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="MODEL", help="model file, .safetensors")
     add_layout(parser, "--sequence")
-    _add_choice(parser, page=True)
-    model = parser.add_argument_group("a single model instead", "Each of these arguments implies --quick.")
-    model.add_argument("--quick", action="store_true", help="train one model, without a comparison on held-out data")
-    model.add_argument(
+    parser.add_argument(
         "--likelihood",
         metavar="NAME",
         help=f"distribution of the outputs: {', '.join(TEXTS)}. Counts: negative-binomial or poisson; "
         "0 and 1: bernoulli; successes of TOTAL trials: binomial:TOTAL; numbers with outliers: student-t. "
-        "The comparison is of Gaussian models only. Default: gaussian",
+        "Default: gaussian",
     )
+    _add_choice(parser, page=True)
+    model = parser.add_argument_group("a single model instead", "Each of these arguments implies --quick.")
+    model.add_argument("--quick", action="store_true", help="train one model, without a comparison on held-out data")
     model.add_argument(
         "--latent-dim",
         type=count,

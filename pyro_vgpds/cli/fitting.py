@@ -52,8 +52,6 @@ def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, inputs=(args.file,))
     likelihood = read_likelihood(args)
     single, choice = _given(args, _SINGLE), _given(args, _CHOICE)
-    if likelihood is not None:
-        single.insert(0, "--likelihood")
     if args.calibrate == "forecast" and "--horizon" in choice:  # of the calibration
         choice.remove("--horizon")
     if choice and (args.quick or single):
@@ -64,10 +62,11 @@ def run_fit(args: argparse.Namespace) -> int:
     if args.quick or single:
         if not args.quick:
             words = "belongs" if len(single) == 1 else "belong"
-            also = "" if likelihood is None else "; the comparison is of Gaussian models only"
-            say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick{also}")
+            say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick")
         return _fit_one(args, likelihood)
-    return _fit_best(args)
+    if likelihood is not None and args.report is not None:
+        raise UsageError(f"--report needs Gaussian outputs, but got --likelihood {args.likelihood}.")
+    return _fit_best(args, None if likelihood is None else args.likelihood)
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
@@ -79,13 +78,13 @@ def _about(args: argparse.Namespace, table: InputTable) -> Metadata:
     return Metadata(args.file.name, table.names, table.shape, table.fps, args.shrink, seed=args.seed)
 
 
-def _fit_best(args: argparse.Namespace) -> int:
+def _fit_best(args: argparse.Namespace, likelihood: str | None) -> int:
     check_output(args.report, args.force, lazy.PAGES, "--report", inputs=(args.file, args.output))
-    check_choice(args)
+    check_choice(args, likelihood)
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
     introduce(args, table, data)
-    ensemble = choose(args, data)
+    ensemble = choose(args, data, likelihood=likelihood)
     save_posterior(args.output, ensemble, _about(args, table).pack())
     report = report_of(ensemble)
     if args.report is not None:

@@ -22,6 +22,7 @@ from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.square_roots import ahead_of_square_roots, gaussian_square_roots
 from pyro_vgpds.likelihoods import NegativeBinomial
+from pyro_vgpds.selection.api import auto
 
 __all__ = ["AHEAD", "IMPUTERS", "forecast_cases", "predict_hidden", "run"]
 
@@ -120,6 +121,22 @@ def negative_binomial_factors(exposure: np.ndarray, num_factors: int = 5, persis
     return predict
 
 
+def automatic(exposure: np.ndarray) -> Predictor:
+    """The weeks ahead by :func:`~pyro_vgpds.auto`: a pool of models and baselines."""
+
+    def predict(training: Sequences, test: Sequences) -> Answer:
+        known = training.num_frames
+        data = Sequences(training.times.t, frames(training), columns=training.columns, exposure=exposure)
+        found = auto(data, "forecast", likelihood="negative-binomial", horizon=test.num_frames - known, processes=1)
+        ahead, before = found.forecast(test.times.t[known:], sequence=0), np.full((known, len(exposure)), np.nan)
+        return Answer(
+            np.concatenate([before, ahead.mean.numpy()]),
+            lambda truth: np.concatenate([before, ahead.log_probs(torch.from_numpy(truth[known:])).numpy()]),
+        )
+
+    return predict
+
+
 #: makes the predictor of a name from the exposure (D,), for hidden entries. Add your own here
 IMPUTERS: dict[str, Maker] = {
     "district mean": lambda exposure: district_mean,
@@ -141,6 +158,7 @@ AHEAD: dict[str, Maker] = {
     "negative-binomial factors, AR(1)": negative_binomial_factors,
     "Gaussian VGPDS of square roots": lambda exposure: ahead_of_square_roots(RECIPE),
     "negative-binomial VGPDS": lambda exposure: CountModel(NegativeBinomial, exposure=exposure).forecast,
+    "auto: pool with VGPDS": automatic,
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from pyro_vgpds.kinds import check_flags, check_list, check_mapping, check_parts
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -191,12 +192,10 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
-        for member in self.members:
-            if (likelihood := getattr(member, "likelihood", None)) is not None:
-                raise ValueError(
-                    f"an Ensemble combines Gaussian outputs, but a member has {likelihood.likelihood}. Combine such "
-                    "models with PosteriorMixture."
-                )
+        kinds = {getattr(member, "likelihood", None) is None for member in self.members}
+        if len(kinds) > 1:
+            raise ValueError("the members of an Ensemble must all have Gaussian outputs, or none of them.")
+        self.is_gaussian = kinds.pop()  #: whether members are combined by their moments, and not by distributions
         self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():
@@ -233,7 +232,7 @@ class Ensemble:
         check_task(task)
         return self.combinations.get(task, next(iter(self.combinations.values())))
 
-    def impute(self, *, fill: bool = True) -> EnsemblePrediction:
+    def impute(self, *, fill: bool = True) -> EnsemblePrediction | MixturePrediction:
         """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
         check_flags(fill=fill)
         seen = base_outputs(self.data)
@@ -241,14 +240,17 @@ class Ensemble:
 
     def forecast(
         self, t: ArrayLike, sequence: OneSequence | Default = ONLY, *, given: ArrayLike | None = None
-    ) -> EnsemblePrediction:
+    ) -> EnsemblePrediction | MixturePrediction:
         """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
         members = self._used("forecast")
         if given is None:
             return self._combine("forecast", [member.forecast(t, sequence) for member in members])
+        options = self._options(True)
         which = resolve_sequence(sequence, self.data)
         seen = base_outputs(read_new_data(t, given, self.data, "given"))
-        return self._combine("forecast", [member.reconstruct(t, given, which) for member in members], seen, True)
+        return self._combine(
+            "forecast", [member.reconstruct(t, given, which, **options) for member in members], seen, True
+        )
 
     def reconstruct(
         self,
@@ -258,14 +260,14 @@ class Ensemble:
         *,
         fill: bool = False,
         progress: CountLike = False,
-    ) -> EnsemblePrediction:
+    ) -> EnsemblePrediction | MixturePrediction:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         check_flags(fill=fill)
         check_progress(progress)
         seen = base_outputs(read_new_data(t, y, self.data))
         used = self._used("reconstruct")
         found = [
-            member.reconstruct(t, y, sequence, progress=part_of(progress, i, len(used)))
+            member.reconstruct(t, y, sequence, progress=part_of(progress, i, len(used)), **self._options(fill))
             for i, member in enumerate(used)
         ]
         return self._combine("reconstruct", found, seen, fill)
@@ -283,6 +285,10 @@ class Ensemble:
         """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; weights and calibration stay."""
         return Ensemble([m.extended(t, y, sequence) for m in self.members], self.combinations, self.names)
 
+    def _options(self, fill: bool) -> dict[str, Any]:
+        """Distributions are filled by the members, moments afterwards."""
+        return {} if self.is_gaussian else {"fill": fill}
+
     def _used(self, task: str) -> list[Member]:
         """Members with a weight: the others need not predict."""
         used = self.combination(task).used.tolist()
@@ -290,11 +296,13 @@ class Ensemble:
 
     def _combine(
         self, task: str, found: list[Outputs], seen: Tensor | None = None, fill: bool = False
-    ) -> EnsemblePrediction:
+    ) -> EnsemblePrediction | MixturePrediction:
         """
         :param seen: the observed numbers of the frames (T, D), NaN elsewhere. Default: none.
         :param fill: return them unchanged.
         """
         combination = self.combination(task)
+        if not self.is_gaussian:
+            return MixturePrediction(found, combination.weights[combination.used].mean(1).to(found[0].t))
         lost = None if seen is None else ~seen.isfinite().any(1)
         return EnsemblePrediction(found, combination.take(combination.used), seen if fill else None, lost)

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_number, check_seed
+from pyro_vgpds.checks import check_count, check_horizon, check_number, check_seed
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
-from pyro_vgpds.evaluation.splits import check_task
+from pyro_vgpds.evaluation.splits import HeldOut, check_task
 from pyro_vgpds.kinds import check_flags, check_list, check_path, check_texts
 from pyro_vgpds.prediction.ensemble import Ensemble, Member
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -24,9 +25,11 @@ from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.jobs import workplace
+from pyro_vgpds.selection.outputs import LikelihoodLike, meet_likelihood
+from pyro_vgpds.selection.pooling import choose_pool, covered
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
-from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models
+from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
 from pyro_vgpds.selection.race import Outcome, race
 from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.rivals import RIVALS
@@ -42,6 +45,7 @@ def auto(
     data: Sequences,
     task: str | None = None,
     *,
+    likelihood: LikelihoodLike = None,
     candidates: Sequence[Configuration] | None = None,
     baselines: Sequence[str] | None = None,
     horizon: int | None = None,
@@ -63,10 +67,16 @@ def auto(
     4. The widths of intervals are set to what held-out errors need, with weights that were chosen on other entries.
     5. The candidates with a weight are trained on all data.
 
+    With a ``likelihood``, such as ``"negative-binomial"`` for counts, predictions are mixtures of the candidates'
+    distributions, with weights that have the highest held-out log-probability. The baselines of counts have negative
+    binomial distributions; for other outputs only models are compared.
+
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
         columns of new or partly observed frames) or ``"forecast"``. Default: ``"impute"`` if something is missing, else
         ``"forecast"``.
+    :param likelihood: of the outputs, if they are not Gaussian: a name, or a dictionary from names to columns, as in
+        :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`.
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
@@ -109,12 +119,19 @@ def auto(
         check_number("seconds", seconds, "positive", lambda value: value > 0.0)
     if processes is not None:
         check_count("processes", processes)
-    names = propose_baselines(data, task) if baselines is None else list(baselines)
-    models = propose_models(data, task) if candidates is None else list(candidates)
-    check_candidates(names, models)
+    outputs = meet_likelihood(likelihood, data)
+    names = propose_baselines(data, task, outputs) if baselines is None else list(baselines)
+    models = (
+        propose_models(data, task, None if outputs is None else likelihood) if candidates is None else list(candidates)
+    )
+    check_candidates(names, models, outputs)
     for model in models:
         model.check(data)
+    if horizon is not None:
+        check_horizon(horizon)
     problem = Problem(data, task, horizon, seed)
+    if outputs is not None:
+        problem = replace(problem, origins=propose_origins(data, horizon))
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
     deadline = monotonic() + seconds
@@ -127,7 +144,8 @@ def auto(
         trials = outcome.complete
         if not trials:
             raise ValueError(f"no candidate succeeded: {outcome.failures}.")
-        choice = choose([trial.found for trial in trials], outcome.entries, scale)
+        combine = choose if outputs is None else choose_pool
+        choice = combine([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
         if refit:
@@ -150,13 +168,24 @@ def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale
     candidates += [
         Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in outcome.failures.items()
     ]
-    comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
-    inside = comparison.coverage(ENSEMBLE, 0.95)
-    ensemble = Scored("ensemble", False, relative_error(choice.found, scale), inside, total, 1.0)
+    inside, log_score = _quality(choice.found, scale)
+    comparison = None
+    if log_score is None:
+        comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
+        inside = comparison.coverage(ENSEMBLE, 0.95)
+    error = relative_error(choice.found, scale)
+    ensemble = Scored(ENSEMBLE, False, error, inside, total, 1.0, log_score=log_score)
     stopped = list(outcome.stopped)
     return Report(task, candidates, ensemble, len(choice.found.truth), outcome.skipped, stopped, comparison)
 
 
 def _score(trial: Trial, error: float, scale: Tensor, weight: float = 0.0) -> Scored:
-    inside = float(score(trial.found, scale)["in 95 %"] or 0.0)
-    return Scored(trial.name, trial.is_baseline, error, inside, trial.seconds, weight)
+    inside, log_score = _quality(trial.found, scale)
+    return Scored(trial.name, trial.is_baseline, error, inside, trial.seconds, weight, log_score=log_score)
+
+
+def _quality(found: HeldOut, scale: Tensor) -> tuple[float, float | None]:
+    """The percentage in 95 % intervals, and the log score of outputs that are not Gaussian."""
+    if found.log_density is None or found.cdf is None:
+        return float(score(found, scale)["in 95 %"] or 0.0), None
+    return 100.0 * float(covered(found, 0.95).double().mean()), float(found.log_density.mean())

@@ -16,7 +16,7 @@ from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.weights import combine, relative_errors, stack
 from pyro_vgpds.selection.importance import entry_importance
 
-__all__ = ["LEVELS", "Choice", "choose"]
+__all__ = ["LEVELS", "Choice", "choose", "folds_of"]
 
 LEVELS = (0.5, 0.8, 0.95)  # probabilities of the intervals whose coverage is reported
 _FOLDS = 4
@@ -63,7 +63,7 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
-    num_outputs, limit, fold, length = len(scale), _limit(entries), _folds(entries), entries.gap_length
+    num_outputs, limit, fold, length = len(scale), _limit(entries), folds_of(entries), entries.gap_length
     ahead = bool(found[0].ahead.any())
     group = entries.group
     errors = relative_errors(found, scale)
@@ -99,7 +99,7 @@ def _importance(errors: Tensor, entries: Entries, ahead: bool) -> Tensor | None:
     return entry_importance(errors, origin, len(entries.sequence.unique()))
 
 
-def _folds(entries: Entries) -> Tensor:
+def folds_of(entries: Entries) -> Tensor:
     """The fold (n,) of each entry: the origins of forecasts, or consecutive parts, because neighbours are alike."""
     if len(entries.split.unique()) > 1:
         return entries.split

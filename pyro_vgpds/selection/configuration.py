@@ -13,11 +13,12 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.inference.meeting import meet
-from pyro_vgpds.kernels import ARDRBF, ARDLinear, Kernel, parse_kernel
+from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, parse_kernel
 from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
+from pyro_vgpds.selection.outputs import LikelihoodLike, check_likelihood
 from pyro_vgpds.training.api import fit
 
 __all__ = ["Configuration"]
@@ -45,6 +46,7 @@ class Configuration:
     scale_outputs: bool = True  #: as in ``VGPDS.from_data``
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
     num_steps: int = 60  #: of training
+    likelihood: LikelihoodLike = None  #: by name, as in ``VGPDS.from_data``. Default: Gaussian outputs
 
     def __post_init__(self) -> None:
         check_kind("name", self.name, str, "a string")
@@ -58,6 +60,7 @@ class Configuration:
         check_flags(noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs)
         check_lags(self.lags)
         check_count("num_steps", self.num_steps)
+        check_likelihood(self.likelihood)
 
     def check(self, data: Sequences) -> None:
         """Compare the temporal kernel with the times of data, before anything is trained.
@@ -92,7 +95,7 @@ class Configuration:
             temporal = None if self.temporal is None else parse_kernel(self.temporal)
             model = VGPDS.from_data(
                 data, self.latent_dim, self.num_inducing, temporal, self.kernel(), static_dim=self.static_dim,
-                noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs,
+                noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs, likelihood=self.likelihood,
             )  # fmt: skip
             if temporal is not None:
                 temporal.per_dimension(model.latent_dim)
@@ -104,7 +107,7 @@ class Configuration:
     def kernel(self) -> Kernel | None:
         """The mapping kernel; None for the default."""
         if self.mapping == "linear":
-            return ARDLinear()
+            return ARDLinear() if self.likelihood is None else ARDLinear() + Bias(0.1)
         return ARDRBF() + ARDLinear() if self.mapping == "sum" else None
 
     def settings(self) -> dict[str, object]:

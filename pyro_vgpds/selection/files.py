@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_vgpds.baselines import BaselinePosterior
+from pyro_vgpds.baselines import BaselinePosterior, CountBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.prediction.ensemble_files import register
 from pyro_vgpds.selection.report import Report
@@ -18,6 +18,7 @@ __all__ = ["register_files"]
 
 def register_files() -> None:
     """Let :func:`~pyro_vgpds.save_posterior` write the ensembles of :func:`~pyro_vgpds.auto`."""
+    register("baseline of counts", CountBaseline, _describe_counts, _build_counts, is_member=True)
     register("baseline", BaselinePosterior, _describe_baseline, _build_baseline, is_member=True)
     register("report", Report, Report.to_dict, Report.from_dict, is_member=False)
 
@@ -36,6 +37,16 @@ def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:
         "data": member.data,
         "trained_on": rival.data,
     }
+
+
+def _describe_counts(member: CountBaseline) -> dict[str, object]:
+    return {"name": member.name, "dispersion": member.dispersion, "data": member.data}
+
+
+def _build_counts(content: dict[str, Any]) -> CountBaseline:
+    if content.keys() != {"name", "dispersion", "data"}:
+        raise ValueError("a baseline of counts must have its name, dispersion and data.")
+    return CountBaseline(content["name"], content["data"], content["dispersion"])
 
 
 def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:

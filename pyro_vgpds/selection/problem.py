@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyro_vgpds.checks import check_horizon, check_seed
+from pyro_vgpds.checks import check_count, check_horizon, check_seed
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_task, count_gaps, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
@@ -44,13 +44,14 @@ class Problem:
     task: str
     horizon: int | None
     seed: int
+    origins: int = _ORIGINS  #: of forecasts, at the most
 
     @cached_property
     def splits(self) -> list[Split]:
         """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast.
 
-        Forecasts have four origins, whose frames overlap if the data are too short for others: a single one may be a
-        quiet or a stormy time. Columns that begin late limit them.
+        Forecasts have four origins, or as many as cover a cycle of counts. Their frames overlap if the data are too
+        short for others: a single origin may be a quiet or a stormy time. Columns that begin late limit them.
         """
         self._check_observed()
         first = self._part(0)
@@ -58,9 +59,11 @@ class Problem:
             return self._parts(first)
         self._check_columns(first)
         width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
-        for apart in range(max(2, min(_ORIGINS, int(_SHARE * length / width))), 1, -1):  # that have no frame in common
+        for apart in range(
+            max(2, min(self.origins, int(_SHARE * length / width))), 1, -1
+        ):  # that have no frame in common
             earliest = width * (apart - 1)
-            skips = {round(earliest * k / (_ORIGINS - 1)) for k in range(1, _ORIGINS)} - {0}
+            skips = {round(earliest * k / (self.origins - 1)) for k in range(1, self.origins)} - {0}
             try:
                 earlier = [hold_out(self.data, self.task, horizon=width, skip=skip) for skip in sorted(skips)[::-1]]
             except ValueError:  # too short for an earlier origin
@@ -116,7 +119,7 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data, the settings and the procedure."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _PROCEDURE, _ORIGINS, _PARTS, _ENTRIES]
+        about = [header, self.task, self.horizon, self.seed, __version__, _PROCEDURE, self.origins, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -125,7 +128,7 @@ class Problem:
     def write(self, path: Path) -> None:
         """Write the problem for workers."""
         header, tensors = describe_data(self.data)
-        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed}
+        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed, "origins": self.origins}
         write_file(path, "comparison", {**header, "comparison": about}, tensors)
 
     @classmethod
@@ -136,11 +139,14 @@ class Problem:
         """
         header, tensors = read_file(path, "comparison")
         try:
-            task, horizon, seed = (header["comparison"][name] for name in ("task", "horizon", "seed"))
+            task, horizon, seed, origins = (
+                header["comparison"][name] for name in ("task", "horizon", "seed", "origins")
+            )
             check_task(task)
             if horizon is not None:
                 check_horizon(horizon)
             check_seed(seed)
-            return cls(build_data(header, tensors), task, horizon, seed)
+            check_count("origins", origins)
+            return cls(build_data(header, tensors), task, horizon, seed, origins)
         except BAD_CONTENT as error:
             raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None

@@ -3,26 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
+from pyro_vgpds.baselines.counts import COUNT_BASELINES, common_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.outputs import LikelihoodLike, are_counts
 from pyro_vgpds.selection.rivals import RIVALS, find_period
 
-__all__ = ["check_candidates", "propose_baselines", "propose_models"]
+__all__ = ["check_candidates", "propose_baselines", "propose_models", "propose_origins"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
+_ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts of counts
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
-def propose_models(data: Sequences, task: str) -> list[Configuration]:
+def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None) -> list[Configuration]:
     """Configurations of models, the cheapest first.
 
     :param data: the training sequences.
     :param task: what will be predicted.
+    :param likelihood: of the outputs. Default: Gaussian outputs.
     """
+    if likelihood is not None:
+        return [
+            Configuration("linear mapping", "linear", likelihood=likelihood),
+            Configuration("nonlinear mapping", likelihood=likelihood),
+        ]
     n, d = data.num_frames, data.num_base_outputs
     if d > _WIDE:
         return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False)]
@@ -59,19 +70,49 @@ def _cycle(period: float) -> str:
     )
 
 
-def propose_baselines(data: Sequences, task: str) -> list[str]:
-    """Names of the baselines that suit the task and the size of the data, the cheapest first."""
+def propose_origins(data: Sequences, horizon: int | None) -> int:
+    """Number of origins of forecasts of counts: consecutive ones that cover a cycle, since seasons differ."""
+    period = common_period(data)
+    if period is None:
+        return _ORIGINS
+    frames = period * (data.num_frames - 1) / float(data.times.t[-1] - data.times.t[0])
+    needed = math.ceil(frames / (horizon or max(1, data.num_frames // 8)) - 0.1)  # the period is an estimate
+    return min(_MOST_ORIGINS, max(_ORIGINS, needed))
+
+
+def propose_baselines(data: Sequences, task: str, likelihood: Likelihood | None = None) -> list[str]:
+    """Names of the baselines that suit the task and the size of the data, the cheapest first.
+
+    :param likelihood: of the outputs. Default: Gaussian outputs. If not all outputs are counts, there is none.
+    """
+    if likelihood is not None and not are_counts(likelihood):
+        return []
+    if likelihood is not None:
+        has_cycle = common_period(data) is not None
+        return [name for name in COUNT_BASELINES if has_cycle or name != "common cycle"]
     return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]
 
 
-def check_candidates(names: Sequence[str], models: Sequence[Configuration]) -> None:
+def check_candidates(
+    names: Sequence[str], models: Sequence[Configuration], likelihood: Likelihood | None = None
+) -> None:
     """Raise an error if there is nothing to try, or a baseline or model is unknown, before any of them is trained."""
+    known: Collection[str] = RIVALS
+    if likelihood is not None:
+        known = COUNT_BASELINES if are_counts(likelihood) else ()
+        if names and not known:
+            raise ValueError(f"baselines must be [] for outputs that are not all counts, but got {list(names)!r:.80}.")
     for name in names:
-        if name not in RIVALS:
-            raise ValueError(f"baselines must be some of {', '.join(map(repr, RIVALS))}, but got {name!r}.")
+        if name not in known:
+            raise ValueError(f"baselines must be some of {', '.join(map(repr, known))}, but got {name!r}.")
     for model in models:
         if not isinstance(model, Configuration):
             raise TypeError(f"candidates must be of the class Configuration, but got {type(model).__name__}.")
+        if (model.likelihood is None) != (likelihood is None):
+            raise ValueError(
+                f"the candidate {model.name!r} must have a likelihood if auto has one, and only then, but it has "
+                f"{model.likelihood!r:.80}."
+            )
     each = [*names, *(model.name for model in models)]
     if not each:
         raise ValueError("candidates and baselines are both empty: there is nothing to choose from.")

@@ -10,10 +10,11 @@ from time import monotonic
 import torch
 from torch import Tensor
 
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.selection.entries import Entries
 from pyro_vgpds.selection.jobs import Workplace
+from pyro_vgpds.selection.pooling import LARGE
 from pyro_vgpds.selection.progress import Watch
 from pyro_vgpds.selection.trials import Candidate, Trial, name_of
 
@@ -88,11 +89,12 @@ def promising(found: Sequence[HeldOut], lost: Tensor, scale: Tensor) -> list[boo
     :param lost: (n,), whether nothing is observed in the frame of an entry.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     """
+    limit = _BEHIND if found[0].log_density is None else LARGE
     good = torch.zeros(len(found), dtype=torch.bool)
     for kind in (lost, ~lost):
         if bool(kind.any()):
             errors = torch.tensor([relative_error(member.take(kind), scale) for member in found])
-            good |= errors <= _BEHIND * errors.min()
+            good |= errors <= limit * errors.min()
     return [bool(one) for one in good]
 
 

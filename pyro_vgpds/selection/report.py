@@ -35,6 +35,12 @@ class Scored:
     seconds: float  #: CPU seconds of training and prediction
     weight: float = 0.0  #: mean weight in the ensemble
     failure: str | None = None  #: why it has no score
+    log_score: float | None = None  #: mean log-probability of a held-out entry; None for Gaussian outputs
+
+    @property
+    def loss(self) -> float:
+        """What candidates are ranked by, the smallest first: minus the log score, or the error of Gaussian outputs."""
+        return self.error if self.log_score is None else -self.log_score
 
 
 @dataclass(frozen=True)
@@ -67,21 +73,21 @@ class Report:
 
     def table(self) -> Table:
         """One row for each candidate, the best first; the ensemble is the first row."""
-        ranked = sorted((c for c in self.candidates if c.failure is None), key=lambda c: c.error)
+        ranked = sorted((c for c in self.candidates if c.failure is None), key=lambda c: c.loss)
         return Table(
             [_row(self.ensemble, "ensemble"), *(_row(c, "baseline" if c.is_baseline else "model") for c in ranked)]
         )
 
     @property
     def best(self) -> Scored:
-        """The candidate with the smallest held-out error."""
-        return min((c for c in self.candidates if c.failure is None), key=lambda c: c.error)
+        """The candidate with the smallest held-out error, or with the highest log score if outputs are not Gaussian."""
+        return min((c for c in self.candidates if c.failure is None), key=lambda c: c.loss)
 
     @property
     def best_model(self) -> Scored | None:
         """The best candidate that is not a baseline."""
         return min(
-            (c for c in self.candidates if c.failure is None and not c.is_baseline), key=lambda c: c.error, default=None
+            (c for c in self.candidates if c.failure is None and not c.is_baseline), key=lambda c: c.loss, default=None
         )
 
     def conclusions(self) -> list[str]:
@@ -91,13 +97,15 @@ class Report:
         parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
         lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
         alone = [c.name for c in parts] == [best.name]
-        if not alone:
+        if self.ensemble.log_score is not None:
+            lines += self._about_scores(best, alone)
+        elif not alone:
             gain = _percent(best.error, self.ensemble.error)
             lines.append(
                 f"The ensemble's held-out error is {abs(gain):.1f} % {'below' if gain <= 0 else 'above'} that of the "
                 f"best single candidate, {best.name}."
             )
-        if best.is_baseline and model is not None:
+        if best.is_baseline and model is not None and best.log_score is None:
             worse = f" ({_percent(best.error, model.error):.0f} % more)" if best.error > 0.0 else ""
             has = "The ensemble contains it. " if best.weight > 0 else ""
             advice = "No model is part of the result." if alone else f"{has}Consider using that baseline alone."
@@ -115,6 +123,23 @@ class Report:
             lines.append(f"Stopped after the first held-out part, with estimated errors: {', '.join(self.stopped)}.")
         if self.skipped:
             lines.append(f"Not tried because of the time budget: {', '.join(self.skipped)}.")
+        return lines
+
+    def _about_scores(self, best: Scored, alone: bool) -> list[str]:
+        """Sentences about log scores."""
+        lines = []
+        gain = (self.ensemble.log_score or 0.0) - (best.log_score or 0.0)
+        if not alone:
+            lines.append(
+                f"The ensemble's held-out log score is {abs(gain):.3f} {'above' if gain >= 0 else 'below'} that of the "
+                f"best single candidate, {best.name}."
+            )
+        model = self.best_model
+        if best.is_baseline and model is not None:
+            lines.append(
+                f"A baseline wins: the log score of {best.name} is {best.log_score:.4g}, that of the best model "
+                f"{model.log_score:.4g}."
+            )
         return lines
 
     def __str__(self) -> str:
@@ -150,11 +175,18 @@ class Report:
         return cls(task, [_scored(one) for one in candidates], ensemble, hidden, skipped, stopped)
 
 
-_KINDS: dict[str, tuple[type, ...]] = {"name": (str,), "is_baseline": (bool,), "failure": (str, type(None))}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "is_baseline": (bool,),
+    "failure": (str, type(None)),
+    "log_score": (float, int, type(None)),
+}
 
 
 def _scored(content: object) -> Scored:
     names = [field.name for field in fields(Scored)]
+    if isinstance(content, dict):
+        content = {"log_score": None, **content}  # files of earlier versions do not have it
     if not isinstance(content, dict) or content.keys() != set(names):
         raise ValueError(f"a candidate of a report must have {', '.join(names)}.")
     for name in names:
@@ -174,6 +206,7 @@ def _row(candidate: Scored, kind: str) -> dict[str, Value]:
     return {
         "candidate": candidate.name,
         "kind": kind,
+        **({} if candidate.log_score is None else {"log score": candidate.log_score}),
         "error": candidate.error,
         "in 95 %": candidate.inside,
         "weight": candidate.weight,

@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines import BaselinePosterior
+from pyro_vgpds.baselines import BaselinePosterior, CountBaseline
+from pyro_vgpds.baselines.counts import COUNT_BASELINES, CountPrediction, fit_dispersion
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
@@ -25,6 +26,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.pooling import predict_distribution
 from pyro_vgpds.selection.rivals import choose_setting, make_rival
 from pyro_vgpds.threads import threads_for
 
@@ -81,6 +83,8 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int, known: Tri
     :param seed: of the initial values.
     :param known: its trial on the first split, which is not repeated.
     """
+    if isinstance(candidate, str) and candidate in COUNT_BASELINES:
+        return _try_counts(candidate, splits)
     start = process_time() - (0.0 if known is None else known.seconds)
     train, left = splits[0].train, splits if known is None else splits[1:]
     before = [] if known is None else [known.found]
@@ -100,12 +104,23 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int, known: Tri
         return Trial(candidate, rival, TRAINED, found, process_time() - start, setting)
     if known is None:
         posterior = _fit(candidate, train, seed)
-        settings, first = choose_settings(posterior, splits[0])
+        settings, first = _first_part(posterior, splits[0])
         before, left = [first], splits[1:]
     else:
         posterior, settings = cast("Posterior", known.predictor), known.settings
-    new = [split.predict(apply_settings(_fit(candidate, split.train, seed), settings)) for split in left]
+    new = [_predict(split, apply_settings(_fit(candidate, split.train, seed), settings)) for split in left]
     return Trial(candidate, posterior, settings, HeldOut.join([*before, *new]), process_time() - start)
+
+
+def _first_part(posterior: Posterior, split: Split) -> tuple[Settings, HeldOut]:
+    """The settings of a model's predictions, chosen on the first held-out part, and these predictions."""
+    if posterior.likelihood is None:
+        return choose_settings(posterior, split)
+    return TRAINED, _predict(split, posterior)
+
+
+def _predict(split: Split, posterior: Posterior) -> HeldOut:
+    return split.predict(posterior) if posterior.likelihood is None else predict_distribution(split, posterior)
 
 
 def _setting(name: str, split: Split) -> float | None:
@@ -113,11 +128,32 @@ def _setting(name: str, split: Split) -> float | None:
     return choose_setting(name, split.train) if split.task == "impute" else None
 
 
+def _try_counts(name: str, splits: Sequence[Split]) -> Trial:
+    """As :func:`try_out`, for a baseline of counts: its dispersion is that of all held-out counts."""
+    start = process_time()
+    means = [_held_out_means(split, CountBaseline(name, split.train)) for split in splits]
+    components = max(len(part) for part in means)
+    every = torch.cat([part.repeat(-(-components // len(part)), 1)[:components] for part in means], 1)
+    truth = torch.cat([torch.cat(split.truth) for split in splits])
+    dispersion = fit_dispersion(truth[truth.isfinite()], every)
+    rivals = [CountBaseline(name, split.train, dispersion) for split in splits]
+    found = HeldOut.join([predict_distribution(split, rival) for split, rival in zip(splits, rivals, strict=True)])
+    return Trial(name, rivals[0], TRAINED, found, process_time() - start)
+
+
+def _held_out_means(split: Split, rival: CountBaseline) -> Tensor:
+    """Means of the components at the held-out entries, (K, n)."""
+    found = [cast("CountPrediction", part) for part in split.outputs(rival)]
+    return torch.cat([part.means for part in found], 1)[:, torch.cat(split.truth).isfinite()]
+
+
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     """The candidate of a trial, trained on all data.
 
     :param split: the one that the trial was trained on.
     """
+    if isinstance(trial.predictor, CountBaseline):
+        return trial.predictor.condition(data)
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]
         return make_rival(trial.candidate, data, _mean_squares(trial.found, scale, gap_length([split])))

@@ -12,7 +12,7 @@ import pyro
 import pytest
 import torch
 
-from pyro_vgpds import VGPDS, Posterior, PosteriorMixture, Sequences, load_posterior, save_posterior
+from pyro_vgpds import VGPDS, Ensemble, Posterior, PosteriorMixture, Sequences, load_posterior, save_posterior
 from pyro_vgpds.cli import main
 from pyro_vgpds.cli.likelihoods import likelihood_facts, likelihood_text
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
@@ -78,18 +78,33 @@ def test_fit_is_that_of_python(files):
 def test_fit_says_what_it_does(files, tmp_path, capsys, name, shown):
     assert run("fit", files.counts, "--likelihood", name, "-o", tmp_path / "m.safetensors", *SIZE) == 0
     said = capsys.readouterr().err
-    assert (
-        "--likelihood, --latent-dim, --num-inducing, --steps belong to a single model, so one is trained, as with "
-        "--quick; the comparison is of Gaussian models only" in said
-    )
+    assert "--latent-dim, --num-inducing, --steps belong to a single model, so one is trained, as with --quick" in said
     assert f"latent dimensions are active; {shown}" in said
 
 
-def test_a_likelihood_alone_trains_one_model(files, tmp_path, capsys):
-    assert run("fit", files.yes, "--likelihood", "bernoulli", "-o", tmp_path / "m.safetensors") == 0
-    said = capsys.readouterr().err
-    assert "--likelihood belongs to a single model, so one is trained, as with --quick; the comparison is of" in said
+def test_quick_trains_one_model(files, tmp_path):
+    assert run("fit", files.yes, "--likelihood", "bernoulli", "--quick", "-o", tmp_path / "m.safetensors") == 0
     assert isinstance(load_posterior(tmp_path / "m.safetensors"), Posterior)
+
+
+@pytest.mark.parametrize(("name", "source"), [("poisson", "counts"), ("bernoulli", "yes")])
+def test_a_likelihood_alone_compares_models(files, tmp_path, capsys, name, source):
+    model, ahead = tmp_path / "m.safetensors", tmp_path / "ahead.csv"
+    file, only = getattr(files, source), ["--candidates", "linear mapping"]
+    assert run("fit", file, "--likelihood", name, "--horizon", 2, *only, "-o", model) == 0
+    said = capsys.readouterr().out
+    assert "log score" in said
+    assert ("common level" in said) is (name == "poisson")
+    found = load_posterior(model)
+    assert isinstance(found, Ensemble)
+    assert run("info", model) == 0
+    assert "linear mapping" in capsys.readouterr().out
+    assert run("forecast", model, "--steps", 2, "-o", ahead) == 0
+    header, rows = read(ahead)
+    lower = rows[:, [i for i, column in enumerate(header) if column.endswith("lower")]]
+    assert (lower == lower.round()).all()
+    upper = found.forecast(found.data.times.t[-1:] + 0.5).interval()[1]
+    assert (rows[0, [i for i, column in enumerate(header) if column.endswith("upper")]] == upper[0].numpy()).all()
 
 
 def test_gaussian_is_the_default(files, tmp_path, capsys):
@@ -122,8 +137,16 @@ def test_training_goes_on_from_a_checkpoint(files, tmp_path):
         (["--likelihood", "bernoulli", "--noise-factor", "2"], "--noise-factor needs Gaussian outputs, but got --like"),
         (["--likelihood", "bernoulli", "--residual", "white"], "--residual needs Gaussian outputs, but got --likeliho"),
         (
-            ["--likelihood", "bernoulli", "--task", "forecast"],
-            "--task cannot be combined with --likelihood, which trains a single model without a comparison.",
+            ["--likelihood", "bernoulli", "--task", "forecast", "--latent-dim", "2"],
+            "--task cannot be combined with --latent-dim, which trains a single model without a comparison.",
+        ),
+        (
+            ["--likelihood", "poisson", "--report", "page.html"],
+            "--report needs Gaussian outputs, but got --likelihood poisson.",
+        ),
+        (
+            ["--likelihood", "poisson", "--baselines", "last value"],
+            "--baselines: 'last value' is unknown; known: mean count; common level; common cycle; or none.",
         ),
     ],
 )

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The automatic choice for outputs that are not Gaussian: pools, their weights, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_vgpds import Ensemble, Sequences, auto, load_posterior, save_posterior
+from pyro_vgpds.baselines import CountBaseline
+from pyro_vgpds.evaluation import hold_out
+from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.likelihoods import NegativeBinomial
+from pyro_vgpds.prediction.pool import MixturePrediction
+from pyro_vgpds.selection import Configuration, Report
+from pyro_vgpds.selection.pooling import covered, pool, pool_weights, predict_distribution
+from pyro_vgpds.selection.problem import Problem
+from pyro_vgpds.selection.proposals import propose_baselines, propose_origins
+
+SMALL = Configuration("small", latent_dim=2, num_inducing=8, num_steps=15, likelihood="negative-binomial")
+
+
+def make_data(frames=64, missing=False, seed=0):
+    rng = np.random.default_rng(seed)
+    t = np.arange(float(frames))
+    y = rng.poisson(np.exp(1.0 + np.sin(2.0 * np.pi * t[:, None] / 16.0)) * np.array([1.0, 2.0, 3.0])).astype(float)
+    if missing:
+        y[rng.random(y.shape) < 0.15] = np.nan
+        y[20:22] = np.nan
+    return Sequences(t, y)
+
+
+def held_out(density, mean=None):
+    density = torch.as_tensor(density).double()
+    n = len(density)
+    truth = torch.zeros(n).double()
+    mean = truth + 0.1 if mean is None else mean
+    ones = torch.ones(n).double()
+    return HeldOut(truth, mean, ones, torch.zeros(n).long(), ones.long(), density, torch.stack([ones, ones], -1) / 2)
+
+
+def test_weights_are_halfway_from_the_best_to_equal_ones():
+    rng = np.random.default_rng(0)
+    density = np.log(rng.random((3, 500)))
+    density[2] -= 4.0  # far worse
+    weights = pool_weights([held_out(part) for part in density], torch.ones(1))
+    assert weights[2] == 0.0
+    grid = np.linspace(0.001, 0.999, 999)
+    scores = [np.log(w * np.exp(density[0]) + (1 - w) * np.exp(density[1])).sum() for w in grid]
+    best = grid[int(np.argmax(scores))]
+    np.testing.assert_allclose(weights[0], 0.5 * best + 0.25, atol=0.02)
+    assert float(weights.sum()) == pytest.approx(1.0)
+
+
+def test_members_with_enormous_means_have_no_weight():
+    good, other = held_out([-1.0] * 9), held_out([-0.5] * 9, torch.full((9,), 1e4).double())
+    assert pool_weights([good, other], torch.ones(1)).tolist() == [1.0, 0.0]
+    assert pool_weights([good, held_out([-0.5] * 9)], torch.ones(1)).tolist() != [1.0, 0.0]
+
+
+def test_impossible_entries_do_not_break_weights():
+    weights = pool_weights([held_out([-1.0, -np.inf]), held_out([-np.inf, -1.0])], torch.ones(1))
+    torch.testing.assert_close(weights, torch.tensor([0.5, 0.5]).double())
+
+
+def test_held_out_pool_is_that_of_the_predictions():
+    """Means, variances, log-probabilities and intervals of the pooled entries are those of the mixture itself."""
+    data = make_data()
+    split = hold_out(data, "forecast", horizon=6)
+    members = [CountBaseline("common cycle", split.train, 3.0), CountBaseline("mean count", split.train, 1.0)]
+    weights = torch.tensor([0.7, 0.3]).double()
+    found = pool([predict_distribution(split, member) for member in members], weights)
+    mixed = MixturePrediction([member.forecast(split.t[0], 0) for member in members], weights)
+    truth = split.truth[0]
+    torch.testing.assert_close(found.mean, mixed.mean.flatten())
+    torch.testing.assert_close(found.variance, mixed.variance.flatten())
+    torch.testing.assert_close(found.log_density, mixed.log_probs(truth).flatten())
+    for level in (0.2, 0.5, 0.95):
+        lower, upper = mixed.interval(level)
+        assert torch.equal(covered(found, level), ((lower <= truth) & (truth <= upper)).flatten())
+    assert not covered(found, 0.2).all()
+    with pytest.raises(ValueError, match="a CountPrediction, one of the components, always includes noise"):
+        mixed.with_noise(False)
+
+
+@pytest.mark.parametrize("task", ["forecast", "impute", "reconstruct"])
+def test_each_task(task, tmp_path):
+    data = make_data(missing=task == "impute")
+    found = auto(
+        data, task, likelihood="negative-binomial", candidates=[SMALL], horizon=4 if task == "forecast" else None
+    )
+    assert isinstance(found, Ensemble)
+    assert not found.is_gaussian
+    weights = found.combination(task).weights
+    torch.testing.assert_close(weights.sum(0), torch.ones(3).double())
+    report = found.report
+    assert isinstance(report, Report)
+    assert {c.name for c in report.candidates} == {"small", "mean count", "common level", "common cycle"}
+    scores = {c.name: c.log_score for c in report.candidates}
+    assert report.best.log_score == max(scores.values())
+    assert report.ensemble.log_score > min(scores.values())
+    assert "log score" in report.table().columns
+    assert "log score" in str(report)
+    assert Report.from_dict(report.to_dict()).to_dict() == report.to_dict()
+    y = torch.tensor([[3.0, torch.nan, 4.0]]).double()
+    for ask in (
+        lambda one: one.forecast([64.0, 65.0]),
+        lambda one: one.impute(),
+        lambda one: one.impute(fill=False),
+        lambda one: one.reconstruct([64.0], y, 0, fill=True),
+        lambda one: one.forecast([64.0], given=y),
+        lambda one: one.extended([64.0], [[1.0, 2.0, 3.0]]).forecast([65.0]),
+    ):
+        prediction = ask(found)
+        assert isinstance(prediction, MixturePrediction)
+        lower, upper = prediction.interval(0.9)
+        assert (lower == lower.round()).all()
+        assert (lower <= upper).all()
+        assert prediction.mean.isfinite().all()
+    assert found.reconstruct([64.0], y, 0, fill=True).mean[0, 0] == 3.0
+    assert found.forecast([64.0], given=y).mean[0, 2] == 4.0
+    known = data.read().isfinite()
+    assert torch.equal(found.impute().mean[known], data.read()[known])
+    assert found.generate([64.0, 65.0], 3).shape == (3, 2, 3)
+    save_posterior(tmp_path / "a.safetensors", found)
+    again = load_posterior(tmp_path / "a.safetensors")
+    torch.testing.assert_close(again.forecast([64.0]).mean, found.forecast([64.0]).mean)
+    assert again.report.to_dict() == report.to_dict()
+
+
+@pytest.mark.long
+def test_intervals_hold_for_new_counts():
+    inside, size = [], []
+    for seed in range(4):
+        whole = make_data(frames=88, seed=seed)
+        data = Sequences(whole.times.t[:80], whole.read()[:80])
+        found = auto(data, "forecast", likelihood="negative-binomial", candidates=[SMALL], horizon=8)
+        lower, upper = found.forecast(whole.times.t[80:]).interval(0.8)
+        truth = whole.read()[80:]
+        inside.append(((lower <= truth) & (truth <= upper)).double().mean())
+        size.append((upper - lower).mean())
+    assert 0.75 < torch.stack(inside).mean() < 0.95  # whole numbers hold at least 80 %
+    assert torch.stack(size).mean() < 10.0
+
+
+def test_mixed_outputs_have_models_only():
+    data = make_data(40)
+    y = torch.cat([data.read(), torch.sin(data.times.t / 3.0).unsqueeze(-1)], 1)
+    mixed = Sequences(data.times.t, y)
+    likelihood = {"poisson": [0, 1, 2], "student-t": [3]}
+    linear, nonlinear = (
+        Configuration(name, mapping, latent_dim=2, num_inducing=8, num_steps=10, likelihood=likelihood)
+        for name, mapping in (("one", "linear"), ("two", "rbf"))
+    )
+    found = auto(mixed, "forecast", likelihood=likelihood, candidates=[linear, nonlinear], horizon=3)
+    assert {c.name for c in found.report.candidates} == {"one", "two"}
+    lower, _ = found.forecast([40.0]).interval()
+    assert (lower[0, :3] == lower[0, :3].round()).all()
+    assert lower[0, 3] != lower[0, 3].round()
+
+
+def test_origins_cover_a_cycle():
+    data = make_data()
+    assert propose_origins(data, 4) == 4
+    assert propose_origins(data, 2) == 8
+    assert propose_origins(Sequences(data.times.t[:10], data.read()[:10]), 2) == 4
+    starts = [split.train.num_frames for split in Problem(data, "forecast", 2, 0, propose_origins(data, 2)).splits]
+    assert starts == list(range(48, 63, 2))
+
+
+def test_a_name_or_a_likelihood_gaussian_is_the_default():
+    data = make_data(30)
+    found = auto(data, "forecast", likelihood="gaussian", candidates=[], baselines=["column mean"])
+    assert found.is_gaussian
+    assert propose_baselines(data, "forecast", None)[0] == "column mean"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"likelihood": "cauchy"}, ValueError, "there is no likelihood 'cauchy'"),
+        ({"likelihood": NegativeBinomial()}, TypeError, "a comparison needs the likelihood by name"),
+        ({"likelihood": "bernoulli"}, ValueError, "data.*0 or 1"),
+        ({"likelihood": "poisson", "baselines": ["last value"]}, ValueError, "baselines must be some of 'mean count'"),
+        ({"likelihood": "student-t", "baselines": ["mean count"]}, ValueError, r"baselines must be \[\] for outputs"),
+        ({"candidates": [SMALL]}, ValueError, "the candidate 'small' must have a likelihood if auto has one"),
+        (
+            {"likelihood": "poisson", "candidates": [Configuration("plain")]},
+            ValueError,
+            "the candidate 'plain' must have a likelihood if auto has one",
+        ),
+    ],
+)
+def test_errors(options, error, message):
+    with pytest.raises(error, match=message):
+        auto(make_data(30), "forecast", **options)
+
+
+def test_an_exposure_for_each_entry_is_refused():
+    data = make_data(30)
+    exposed = Sequences(data.times.t, data.read(), exposure=np.ones((30, 3)))
+    with pytest.raises(ValueError, match=r"auto needs one exposure for each output, \(D,\)"):
+        auto(exposed, "forecast", likelihood="poisson")
+    same = Sequences(data.times.t, data.read(), exposure=[1.0, 2.0, 3.0])
+    found = auto(same, "forecast", likelihood="poisson", candidates=[], horizon=3)
+    assert found.forecast([30.0]).mean.shape == (1, 3)
+
+
+def test_members_of_one_kind():
+    data = make_data(30)
+    counts = CountBaseline("mean count", data)
+    gaussian = auto(data, "forecast", candidates=[], baselines=["column mean"])
+    with pytest.raises(ValueError, match="must all have Gaussian outputs, or none of them"):
+        Ensemble([counts, gaussian.members[0]], gaussian.combinations)
