@@ -93,10 +93,10 @@ class Problem:
 
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps and entries; those of whole sequences differ in these sequences."""
-        wanted = _GAPS / count_gaps(first)
-        if self.task == "impute":
-            wanted = max(wanted, _ENTRIES / sum(int(part.isfinite().sum()) for part in first.truth))
-        count, found = min(_PARTS, math.ceil(wanted)), [first]
+        count, found = math.ceil(_GAPS / count_gaps(first)), [first]
+        if self.task == "impute":  # a further part costs more than a few entries less than wanted
+            count = max(count, int(_ENTRIES / sum(int(part.isfinite().sum()) for part in first.truth)))
+        count = min(_PARTS, count)
         for number in range(1, 10 * _PARTS):
             part = self._part(number) if len(found) < count else first
             whole = len(part.kept) < self.data.num_sequences

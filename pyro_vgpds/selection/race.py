@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -21,6 +22,7 @@ from pyro_vgpds.selection.trials import Candidate, Trial, name_of
 __all__ = ["Outcome", "promising", "race"]
 
 _BEHIND = 1.35  # times the smallest error: the most with which a candidate on all parts can have a weight
+_BEHIND_MODEL = 1.15  # times the smallest error of a model: models have similar errors and take most of the time
 
 
 @dataclass
@@ -61,7 +63,9 @@ def race(
             watch.done(trial.name, relative_error(trial.found, scale), trial.seconds)
         found.entries, found.complete = entries.take(first), tried
         return found
-    good = promising([trial.found for trial in tried], entries.lost[first], scale)
+    good = promising(
+        [trial.found for trial in tried], [trial.is_baseline for trial in tried], entries.lost[first], scale
+    )
     left = [trial for trial, go_on in zip(tried, good, strict=True) if go_on]
     done: list[tuple[Trial, Trial]] = []
     for trial, result in place.complete(left, watch.start):
@@ -80,31 +84,36 @@ def race(
     return found
 
 
-def promising(found: Sequence[HeldOut], lost: Tensor, scale: Tensor) -> list[bool]:
-    """Whether the error of each candidate is not far above the smallest one.
+def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tensor, scale: Tensor) -> list[bool]:
+    """Whether the error of each candidate is not far above the smallest one, and that of a model also not far above the
+    smallest one of a model.
 
     Lost frames and lost columns have weights of their own, so a candidate that is good for one kind continues.
 
     :param found: predictions of the same entries, by candidate.
+    :param is_baseline: whether each is a baseline, not a model.
     :param lost: (n,), whether nothing is observed in the frame of an entry.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     """
     limit = _BEHIND if found[0].log_density is None else LARGE
-    good = torch.zeros(len(found), dtype=torch.bool)
+    good, model = torch.zeros(len(found), dtype=torch.bool), ~torch.tensor(is_baseline)
     for kind in (lost, ~lost):
         if bool(kind.any()):
             errors = torch.tensor([relative_error(member.take(kind), scale) for member in found])
-            good |= errors <= limit * errors.min()
+            near = errors <= limit * errors.min()
+            if bool(model.any()):
+                near &= ~model | (errors <= _BEHIND_MODEL * errors[model].min())
+            good |= near
     return [bool(one) for one in good]
 
 
 def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) -> float:
-    """The error on all parts of a candidate that predicted the first only: its error relative to that of the best there
-    is the same in all.
+    """The error on all parts of a candidate that predicted the first only: the mean of its squared errors exceeds that of
+    the best by as much as there.
 
     :param done: the trials of other candidates on the first part and on all parts.
     """
     own = relative_error(trial.found, scale)
     pairs = [(relative_error(first.found, scale), relative_error(every.found, scale)) for first, every in done]
-    best, complete = min(pairs, default=(1.0, 1.0))
-    return own * complete / best if best > 0.0 else own
+    best, complete = min(pairs, default=(0.0, 0.0))
+    return math.sqrt(own**2 - best**2 + complete**2)

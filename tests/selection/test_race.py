@@ -35,14 +35,21 @@ def predicted(*errors: float) -> HeldOut:
 def test_candidates_far_behind_are_not_promising():
     found = [predicted(2.0, 2.0), predicted(2.6, 2.6), predicted(2.8, 2.8)]
     nowhere = torch.tensor([False, False])
-    assert promising(found, nowhere, torch.ones(1)) == [True, True, False]
-    assert promising(found, ~nowhere, torch.ones(1)) == [True, True, False]
+    for lost in (nowhere, ~nowhere):
+        assert promising(found, [True, True, True], lost, torch.ones(1)) == [True, True, False]
+
+
+def test_models_compete_with_each_other():
+    found = [predicted(2.0), predicted(2.2), predicted(2.5), predicted(2.6), predicted(2.8)]
+    lost, baseline = torch.tensor([False]), [True, False, False, False, False]
+    assert promising(found, baseline, lost, torch.ones(1)) == [True, True, True, False, False]
+    assert promising(found[3:], [True, False], lost, torch.ones(1)) == [True, True]
 
 
 def test_a_candidate_that_is_good_for_lost_frames_or_for_lost_columns_continues():
     found = [predicted(1.0, 9.0), predicted(9.0, 1.0), predicted(8.0, 2.0)]
     lost = torch.tensor([False, True])
-    assert promising(found, lost, torch.ones(1)) == [True, True, False]
+    assert promising(found, [True, True, True], lost, torch.ones(1)) == [True, True, False]
 
 
 def test_a_stopped_candidate_is_reported_with_an_estimated_error():
@@ -57,7 +64,9 @@ def test_a_stopped_candidate_is_reported_with_an_estimated_error():
         for parts in (splits[:1], splits)
     )
     best = min(first, key=lambda name: first[name])
-    assert errors["column mean"] == pytest.approx(first["column mean"] / first[best] * every[best])
+    assert errors["column mean"] == pytest.approx(
+        math.sqrt(first["column mean"] ** 2 - first[best] ** 2 + every[best] ** 2)
+    )
     for name in NAMES[1:]:
         assert errors[name] == pytest.approx(every[name])
     assert report.hidden == 4 * 5 * 3
