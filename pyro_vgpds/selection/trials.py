@@ -93,7 +93,7 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int) -> Trial:
             found = _with_errors(found, rival, train.output_scales, gap_length(splits))
         return Trial(candidate, rival, TRAINED, found, process_time() - start)
     posterior = _fit(candidate, train, seed)
-    if posterior.likelihood is not None:
+    if candidate.likelihood is not None:
         others = [predict_distribution(split, _fit(candidate, split.train, seed)) for split in splits[1:]]
         found = HeldOut.join([predict_distribution(splits[0], posterior), *others])
         return Trial(candidate, posterior, TRAINED, found, process_time() - start)
