@@ -169,6 +169,8 @@ class Ensemble:
     :param combinations: how they are combined for each task: ``"impute"``, ``"reconstruct"`` and ``"forecast"``. A
         task without a combination uses the first one.
     :param names: of the members. Default: their numbers.
+    :ivar is_gaussian: whether all members have Gaussian outputs and are combined by their moments. If not, predictions
+        are :class:`~pyro_vgpds.prediction.MixturePrediction`, without calibration.
     :ivar report: how :func:`~pyro_vgpds.auto` chose the members; None for other ensembles.
     :raises ValueError: if a task is unknown, there is no combination, or the weights do not fit.
 
@@ -192,10 +194,7 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
-        kinds = {getattr(member, "likelihood", None) is None for member in self.members}
-        if len(kinds) > 1:
-            raise ValueError("the members of an Ensemble must all have Gaussian outputs, or none of them.")
-        self.is_gaussian = kinds.pop()  #: whether members are combined by their moments, and not by distributions
+        self.is_gaussian = all(getattr(member, "likelihood", None) is None for member in self.members)
         self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():

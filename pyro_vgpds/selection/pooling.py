@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut, Predictor, Split
 from pyro_vgpds.prediction.ensemble import Combination
 from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.selection.combining import Choice, folds_of
 
 __all__ = ["LARGE", "choose_pool", "covered", "pool", "pool_weights", "predict_distribution"]
@@ -26,13 +28,15 @@ _EQUAL = 0.5  # part of the weight that members share equally: few origins tell 
 
 def predict_distribution(split: Split, predictor: Predictor) -> HeldOut:
     """The hidden numbers, their predictions, and the probabilities of what is below them."""
-    found = split.outputs(predictor)
+    found = cast("list[Outputs]", split.outputs(predictor))
     truth = torch.cat(split.truth)
-    ends = []
+    density, ends = [], []
     for part, y in zip(found, truth.split([len(part.mean) for part in found]), strict=True):
-        step = part.is_whole.to(y)  # type: ignore[attr-defined]
-        ends.append(torch.stack([part.cdf(y - step), part.cdf(y)], -1))  # type: ignore[attr-defined]
-    return replace(split.held_out(found), cdf=torch.cat(ends)[truth.isfinite()])
+        density.append(part.log_probs(y))
+        ends.append(torch.stack([part.cdf(y - part.is_whole.to(y)), part.cdf(y)], -1))
+    held_out = split.select(*(torch.cat([getattr(part, name) for part in found]) for name in ("mean", "variance")))
+    hidden = truth.isfinite()
+    return replace(held_out, log_density=torch.cat(density)[hidden], cdf=torch.cat(ends)[hidden])
 
 
 def covered(found: HeldOut, level: float) -> Tensor:

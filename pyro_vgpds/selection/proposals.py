@@ -10,6 +10,8 @@ from pyro_vgpds.baselines.counts import COUNT_BASELINES, common_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.likelihoods.families import StudentT
+from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.outputs import LikelihoodLike, are_counts
 from pyro_vgpds.selection.rivals import RIVALS, find_period
@@ -30,10 +32,14 @@ def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None
     :param likelihood: of the outputs. Default: Gaussian outputs.
     """
     if likelihood is not None:
-        return [
+        found = [
             Configuration("linear mapping", "linear", likelihood=likelihood),
             Configuration("nonlinear mapping", likelihood=likelihood),
         ]
+        if isinstance(parse_likelihood(likelihood), StudentT):
+            # heavy tails take real movement of a few frames for outliers; together with Gaussian outputs they do less
+            found.append(Configuration("nonlinear mapping, Gaussian outputs", likelihood="gaussian"))
+        return found
     n, d = data.num_frames, data.num_base_outputs
     if d > _WIDE:
         return [Configuration("nonlinear mapping, one noise variance", noise_per_output=False)]

@@ -85,8 +85,8 @@ def race(
 
 
 def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tensor, scale: Tensor) -> list[bool]:
-    """Whether the error of each candidate is not far above the smallest one, and that of a model also not far above the
-    smallest one of a model.
+    """Whether the error of each candidate is not far above the smallest one, and that of a model with Gaussian outputs
+    also not far above the smallest one of a model.
 
     Lost frames and lost columns have weights of their own, so a candidate that is good for one kind continues.
 
@@ -95,21 +95,22 @@ def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tenso
     :param lost: (n,), whether nothing is observed in the frame of an entry.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     """
-    limit = _BEHIND if found[0].log_density is None else LARGE
+    is_gaussian = found[0].log_density is None
+    limit = _BEHIND if is_gaussian else LARGE
     good, model = torch.zeros(len(found), dtype=torch.bool), ~torch.tensor(is_baseline)
     for kind in (lost, ~lost):
         if bool(kind.any()):
             errors = torch.tensor([relative_error(member.take(kind), scale) for member in found])
             near = errors <= limit * errors.min()
-            if bool(model.any()):
+            if is_gaussian and bool(model.any()):
                 near &= ~model | (errors <= _BEHIND_MODEL * errors[model].min())
             good |= near
     return [bool(one) for one in good]
 
 
 def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) -> float:
-    """The error on all parts of a candidate that predicted the first only: the mean of its squared errors exceeds that of
-    the best by as much as there.
+    """The error on all parts of a candidate that predicted the first only, if its mean squared error exceeds that of the
+    best by as much as there.
 
     :param done: the trials of other candidates on the first part and on all parts.
     """

@@ -83,44 +83,47 @@ def try_out(candidate: Candidate, splits: Sequence[Split], seed: int, known: Tri
     :param seed: of the initial values.
     :param known: its trial on the first split, which is not repeated.
     """
-    if isinstance(candidate, str) and candidate in COUNT_BASELINES:
+    if isinstance(candidate, Configuration):
+        return _try_model(candidate, splits, seed, known)
+    if candidate in COUNT_BASELINES:
         return _try_counts(candidate, splits)
+    return _try_baseline(candidate, splits, known)
+
+
+def _try_model(model: Configuration, splits: Sequence[Split], seed: int, known: Trial | None) -> Trial:
+    """As :func:`try_out`. Predictions of outputs that are not Gaussian have no settings, but a distribution."""
+    start = process_time()
+    predict = Split.predict if model.likelihood is None else predict_distribution
+    if known is None:
+        posterior = _fit(model, splits[0].train, seed)
+        if model.likelihood is None:
+            settings, first = choose_settings(posterior, splits[0])
+        else:
+            settings, first = TRAINED, predict(splits[0], posterior)
+    else:
+        start -= known.seconds
+        posterior, settings, first = cast("Posterior", known.predictor), known.settings, known.found
+    others = [predict(split, apply_settings(_fit(model, split.train, seed), settings)) for split in splits[1:]]
+    return Trial(model, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
+
+
+def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None) -> Trial:
+    """As :func:`try_out`. All parts share the variances, or the setting, of the first."""
     start = process_time() - (0.0 if known is None else known.seconds)
     train, left = splits[0].train, splits if known is None else splits[1:]
-    before = [] if known is None else [known.found]
-    if isinstance(candidate, str):
-        with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
-            rival = make_rival(candidate, train) if known is None else cast("BaselinePosterior", known.predictor)
-            setting = _setting(candidate, splits[0]) if known is None else known.setting
-            rivals = [
-                rival if split.train is train and setting is None
-                else make_rival(candidate, split.train, rival.variance, setting=setting)
-                for split in left
-            ]  # fmt: skip
-            new = [split.predict(one) for split, one in zip(left, rivals, strict=True)]
-            found = HeldOut.join([*before, *new])
-            if all(torch.equal(part.variance, rival.variance.to(part.variance)[part.output]) for part in new):
-                found = _with_errors(found, train.output_scales[: rival.num_outputs], gap_length(splits))
-        return Trial(candidate, rival, TRAINED, found, process_time() - start, setting)
-    if known is None:
-        posterior = _fit(candidate, train, seed)
-        settings, first = _first_part(posterior, splits[0])
-        before, left = [first], splits[1:]
-    else:
-        posterior, settings = cast("Posterior", known.predictor), known.settings
-    new = [_predict(split, apply_settings(_fit(candidate, split.train, seed), settings)) for split in left]
-    return Trial(candidate, posterior, settings, HeldOut.join([*before, *new]), process_time() - start)
-
-
-def _first_part(posterior: Posterior, split: Split) -> tuple[Settings, HeldOut]:
-    """The settings of a model's predictions, chosen on the first held-out part, and these predictions."""
-    if posterior.likelihood is None:
-        return choose_settings(posterior, split)
-    return TRAINED, _predict(split, posterior)
-
-
-def _predict(split: Split, posterior: Posterior) -> HeldOut:
-    return split.predict(posterior) if posterior.likelihood is None else predict_distribution(split, posterior)
+    with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
+        rival = make_rival(name, train) if known is None else cast("BaselinePosterior", known.predictor)
+        setting = _setting(name, splits[0]) if known is None else known.setting
+        rivals = [
+            rival if split.train is train and setting is None
+            else make_rival(name, split.train, rival.variance, setting=setting)
+            for split in left
+        ]  # fmt: skip
+        new = [split.predict(one) for split, one in zip(left, rivals, strict=True)]
+        found = HeldOut.join(new if known is None else [known.found, *new])
+        if all(torch.equal(part.variance, rival.variance.to(part.variance)[part.output]) for part in new):
+            found = _with_errors(found, train.output_scales[: rival.num_outputs], gap_length(splits))
+    return Trial(name, rival, TRAINED, found, process_time() - start, setting)
 
 
 def _setting(name: str, split: Split) -> float | None:

@@ -12,11 +12,12 @@ from pyro_vgpds.baselines import CountBaseline
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.likelihoods import NegativeBinomial
+from pyro_vgpds.prediction import Calibration, Combination
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.selection import Configuration, Report
 from pyro_vgpds.selection.pooling import covered, pool, pool_weights, predict_distribution
 from pyro_vgpds.selection.problem import Problem
-from pyro_vgpds.selection.proposals import propose_baselines, propose_origins
+from pyro_vgpds.selection.proposals import propose_baselines, propose_models, propose_origins
 
 SMALL = Configuration("small", latent_dim=2, num_inducing=8, num_steps=15, likelihood="negative-binomial")
 
@@ -207,9 +208,29 @@ def test_an_exposure_for_each_entry_is_refused():
     assert found.forecast([30.0]).mean.shape == (1, 3)
 
 
-def test_members_of_one_kind():
-    data = make_data(30)
-    counts = CountBaseline("mean count", data)
-    gaussian = auto(data, "forecast", candidates=[], baselines=["column mean"])
-    with pytest.raises(ValueError, match="must all have Gaussian outputs, or none of them"):
-        Ensemble([counts, gaussian.members[0]], gaussian.combinations)
+def test_heavy_tails_are_pooled_with_gaussian_outputs():
+    """A pool of both kinds: predictions are the mixture, with its densities."""
+    rng = np.random.default_rng(0)
+    t = np.arange(40.0)
+    y = np.sin(t[:, None] / 4.0 + np.arange(3)) + 0.05 * rng.standard_t(2.0, (40, 3))
+    y[rng.random(y.shape) < 0.1] = np.nan
+    data = Sequences(t, y)
+    names = [model.name for model in propose_models(data, "impute", "student-t")]
+    assert names == ["linear mapping", "nonlinear mapping", "nonlinear mapping, Gaussian outputs"]
+    small = {"latent_dim": 2, "num_inducing": 8, "num_steps": 15}
+    both = [Configuration(name, likelihood=name, **small) for name in ("student-t", "gaussian")]
+    chosen = auto(data, "impute", likelihood="student-t", candidates=both)
+    assert all(candidate.log_score is not None for candidate in chosen.report.candidates)
+    weights = torch.tensor([0.6, 0.4]).double()
+    combination = Combination(weights.unsqueeze(-1).expand(-1, 3), Calibration.none(3))
+    found = Ensemble([model.fit(data) for model in both], {"impute": combination})
+    assert [member.likelihood is None for member in found.members] == [False, True]
+    assert not found.is_gaussian
+    prediction = found.impute(fill=False)
+    members = [member.impute(fill=False) for member in found.members]
+    expected = sum(w * member.log_probs(np.zeros((40, 3))).exp() for w, member in zip(weights, members, strict=True))
+    torch.testing.assert_close(prediction.log_probs(np.zeros((40, 3))).exp(), expected)
+    hidden = data.read().isnan()
+    lower, upper = found.reconstruct(t, y, 0, fill=True).interval(0.9)
+    assert (upper > lower)[hidden].all()
+    assert torch.equal(lower[~hidden], data.read()[~hidden])
