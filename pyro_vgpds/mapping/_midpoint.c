@@ -418,7 +418,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 // A loop over a block, of which the compiler must unroll all for the block to be in registers
 #define each _Pragma("GCC unroll 16") for
 
-enum { ROWS = 4, DEPTH = 8, WIDTH = 32, CHUNK = 64 };
+enum { ROWS = 4, DEPTH = 8, WIDTH = 32 };
 
 // The polynomial for float (relative error 2e-8), that for |f| <= 1/16 in units of 4 (3e-18), and that of float for
 // |f| <= 1/32 (3e-9)
