@@ -13,7 +13,9 @@ With s the variances of the latent points, r = w / (1 + ws) and ρ = w / (1 + 2w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,16 +71,18 @@ def rbf_statistics(
 
 
 def known_statistics(
-    *arguments: Tensor | None,
-) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]]:
+    *arguments: Tensor | None, decay: Tensor
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor, bool], tuple[Tensor, ...]]]:
     """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the
-    inducing inputs, the weights and the scale.
+    inducing inputs, the weights and log σ². Its last argument tells whether the second one is the gradient in the sums
+    of Ψ2, without the factor ``decay``, whose own gradients are then not computed.
 
     :param arguments: those of :func:`rbf_statistics`.
+    :param decay: what multiplies the sums of Ψ2, (M, M).
     """
     kept = _Kept()
-    first, second = _Statistics.forward(kept, *arguments)  # type: ignore[arg-type]
-    return first, second, lambda g_first, g_second: _Statistics.backward(kept, g_first, g_second)[:5]
+    first, second = _forward(kept, decay, *arguments)  # type: ignore[arg-type]
+    return first, second, functools.partial(_gradients, kept)
 
 
 class _Kept(Kept):
@@ -114,60 +118,73 @@ class _Covariance(torch.autograd.Function):
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: native.SumContext,
-        mean: Tensor,
-        variance: Tensor,
-        z: Tensor,
-        weight: Tensor,
-        scale: Tensor,
-        mask: Tensor | None,
-        y: Tensor,
-        used: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        centre = z.sum(0).div_(z.shape[0])
-        mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
-        variance = variance.contiguous()
-        factor = _decay(z, w, scale)
-        if y.shape[1] > _NARROW:
-            a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
-            loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
-            (psi2,) = native.run_with(loops, len(mu), mask)
-        else:
-            y, psi1 = y.contiguous(), None
-            loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
-            loops = [loop, native.forward_loop(a, rho, mu, z, mask, factor)]
-            first, psi2 = native.run_with(loops, len(mu), mask)
-        ctx.single = native.is_single()
-        ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2)
-        return first, psi2
+    def forward(ctx: native.SumContext, *arguments: Any) -> tuple[Tensor, Tensor]:
+        return _forward(ctx, None, *arguments)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
-        with native.single_sums(ctx.single):
-            loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, factor, psi2)
-        assert W is not None
-        if y.shape[1] > _NARROW:
-            (g_mid,) = native.run_with([loop], len(mu), mask)
-            parts = []
-            for block in _blocks(len(mu), len(z)):
-                part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
-                g_psi1, (g_a, g_rho, g_mu) = g_first @ y[block].mT, own
-                sums = g_a[block], g_rho[block], g_mu[block]
-                parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, sums))
-            found = parts[0] if len(parts) == 1 else rows.joined(parts)
-        else:
-            second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
-            g_mid, found = native.run_with([loop, second], len(mu), mask)
-        g_mean, g_s, g_z, g_w, g_log = found
-        # of what multiplies the sums of Ψ2
+        g_mean, g_s, g_z, g_w, g_log = _gradients(ctx, g_first, g_second, False)
+        weight, scale = ctx.saved_tensors[4:6]
+        g_scale = (g_log / scale).reshape(scale.shape)
+        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale, None, None, None
+
+
+def _forward(
+    ctx: native.SumContext,
+    factor: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    mask: Tensor | None,
+    y: Tensor,
+    used: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    centre = z.sum(0).div_(z.shape[0])
+    mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
+    variance = variance.contiguous()
+    factor = _decay(z, w, scale) if factor is None else factor
+    if y.shape[1] > _NARROW:
+        a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
+        loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
+        (psi2,) = native.run_with(loops, len(mu), mask)
+    else:
+        y, psi1 = y.contiguous(), None
+        loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
+        loops = [loop, native.forward_loop(a, rho, mu, z, mask, factor)]
+        first, psi2 = native.run_with(loops, len(mu), mask)
+    ctx.single = native.is_single()
+    ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2)
+    return first, psi2
+
+
+def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
+    mu, s, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
+    with native.single_sums(ctx.single):
+        matrices = (None, None) if of_sums else (factor, psi2)
+        loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
+    if y.shape[1] > _NARROW:
+        (g_mid,) = native.run_with([loop], len(mu), mask)
+        parts = []
+        for block in _blocks(len(mu), len(z)):
+            part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
+            g_psi1, (g_a, g_rho, g_mu) = g_first @ y[block].mT, own
+            sums = g_a[block], g_rho[block], g_mu[block]
+            parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, sums))
+        found = parts[0] if len(parts) == 1 else rows.joined(parts)
+    else:
+        second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
+        g_mid, found = native.run_with([loop, second], len(mu), mask)
+    g_mean, g_s, g_z, g_w, g_log = found
+    g_z += g_mid
+    if W is not None:  # of what multiplies the sums of Ψ2
         more_z, more_w, more_log = _decay_gradients(z, w, W)
+        g_z += more_z
         g_w += more_w
-        g_z += g_mid + more_z
-        g_scale = (g_log + more_log) / scale
-        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape), None, None, None
+        g_log += more_log
+    return g_mean, g_s, g_z, g_w, g_log
 
 
 def _blocks(count: int, points: int) -> list[slice]:
