@@ -17,8 +17,8 @@ from torch import Tensor
 from pyro_vgpds.compiled import open_library
 
 __all__ = [
-    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "joint_gradients", "rbf_covariance", "rbf_gradients",
-    "spectrum_terms", "whitened",
+    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "joint_gradients", "rbf_covariance",
+    "rbf_gradients", "spectrum_terms", "whitened",
 ]  # fmt: skip
 
 _MOST = 256  # inducing variables up to which the matrices fit the cache
@@ -91,12 +91,9 @@ def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> tuple[C
     :param jitter: added to the diagonal.
     """
     m, q = z.shape
-    *found, factor = z.new_empty(4, m, m).unbind()
-    return (
-        None
-        if _call("inducing_covariance", m, q, z, w, scale, jitter, *found, factor)
-        else (Covariance(*found), factor)
-    )
+    *found, power = z.new_empty(4, m, m).unbind()
+    failed = _call("inducing_covariance", m, q, z, w, scale, jitter, *found, power)
+    return None if failed else (Covariance(*found), power)
 
 
 def rbf_gradients(
@@ -113,8 +110,8 @@ def rbf_gradients(
 def joint_gradients(
     z: Tensor, w: Tensor, jitter: float, K: Tensor, g_K: Tensor, decay: Tensor, psi2: Tensor, g_psi2: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
-    """:func:`rbf_gradients` and :func:`decay_gradients` together: the gradient in the sums of Ψ2 = decay * sums, (M, M),
-    and those in z, in w, in log σ² and in the jitter.
+    """:func:`rbf_gradients` and :func:`decay_gradients` together: the gradient in the sums of Ψ2 = decay * sums,
+    (M, M), and those in z, in w, in log σ² and in the jitter.
 
     :param psi2: (M, M), contiguous.
     :param g_psi2: the gradient in it, (M, M), contiguous. Others as in :func:`rbf_gradients`.

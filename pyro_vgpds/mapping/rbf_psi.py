@@ -161,7 +161,7 @@ def _forward(
 
 
 def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
-    mu, s, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
+    mu, s, z, w, _, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
     with native.single_sums(ctx.single):
         matrices = (None, None) if of_sums else (factor, psi2)
         loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
