@@ -139,7 +139,7 @@ for _ in range(int(sys.argv[1])):
     wide, v = torch.randn(C, M, M), torch.randn(C, M, W)
     psi2 = wide @ wide.mT / M
     z, w = torch.randn(M, 3), torch.rand(3) + 0.5
-    K, _, factor = rbf_covariance(z, w, 1.5, 0.1)
+    (K, _, factor), _ = rbf_covariance(z, w, 1.5, 0.1)
     assert torch.allclose(factor @ factor.mT, K, rtol=1e-10)
     rbf_gradients(z, w, 0.1, K, torch.randn(M, M))
     A = whitened(factor, psi2)

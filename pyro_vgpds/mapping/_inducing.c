@@ -263,16 +263,17 @@ static void unpad(double *target, const double *source, long M, long ld) {
     for (long m = 0; m < M; m++) memcpy(target + m * M, source + m * ld, M * sizeof(double));
 }
 
-// z (M,Q), w (Q,). Writes K, its inverse and its lower Cholesky factor L, (M,M) each. Returns 1 if memory ran out, 2 if
-// K is not positive definite.
+// z (M,Q), w (Q,). Writes K, its inverse and its lower Cholesky factor L, and decay, scale^2 exp(-1/4 ...) with half the
+// exponent of K, (M,M) each. Returns 1 if memory ran out, 2 if K is not positive definite.
 int inducing_covariance(long M, long Q, const double *z, const double *w, double scale, double jitter, double *K,
-                        double *inverse, double *L) {
+                        double *inverse, double *L, double *decay) {
     const long ld = rounded(M, PAD), square = M * ld;
     double *work = zeros(3 * square);
     if (!work) return 1;
     for (long i = 0; i < M; i++)
         for (long j = 0; j <= i; j++) {
-            const double own = scale * exp(-0.5 * apart(Q, z + i * Q, z + j * Q, w)) + (i == j ? jitter : 0);
+            const double power = exp(-0.5 * apart(Q, z + i * Q, z + j * Q, w)), own = scale * power + (i == j ? jitter : 0);
+            decay[i * M + j] = decay[j * M + i] = scale * scale * sqrt(power);
             K[i * M + j] = K[j * M + i] = work[i * ld + j] = work[j * ld + i] = own;
         }
     const int failed = DISPATCH(covariance, M, ld, work, work + square, work + 2 * square);
@@ -309,6 +310,36 @@ int inducing_gradients(long M, long Q, const double *z, const double *w, double 
             work[i * ld + j] = -rate * own;
         }
         trace += g[i * M + i];
+    }
+    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
+    for (long i = 0; i < M; i++)
+        for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
+    numbers[0] = total;
+    numbers[1] = trace;
+    free(work);
+    return 0;
+}
+
+// Both gradients at once, of K and of Psi2 = decay * sums: g_K is that in K, as above, and g (M,M) that in Psi2. Writes
+// g_sums = g * decay, g_z, g_w, and numbers (2,): the gradients in log scale, and in jitter. Returns 1 if memory ran out.
+int inducing_joint_gradients(long M, long Q, const double *z, const double *w, double jitter, const double *K,
+                             const double *g_K, const double *decay, const double *psi2, const double *g, double *g_sums,
+                             double *g_z, double *g_w, double *numbers) {
+    const long ld = rounded(M, PAD);
+    double *work = zeros((M + Q) * ld), *zT = work + M * ld;
+    if (!work) return 1;
+    double total = 0, trace = 0;
+    for (long i = 0; i < M; i++) {
+        for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
+        for (long j = 0; j < M; j++) {
+            const long at = i * M + j, turned = j * M + i;
+            const double of_K = g_K[at] * (K[at] - (i == j ? jitter : 0));
+            const double of_decay = 0.5 * (g[at] * psi2[at] + g[turned] * psi2[turned]);
+            g_sums[at] = g[at] * decay[at];
+            total += of_K + 2 * of_decay;
+            work[i * ld + j] = -0.5 * of_K - 0.25 * of_decay;
+        }
+        trace += g_K[i * M + i];
     }
     DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
     for (long i = 0; i < M; i++)

@@ -418,7 +418,7 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 // A loop over a block, of which the compiler must unroll all for the block to be in registers
 #define each _Pragma("GCC unroll 16") for
 
-enum { ROWS = 4, DEPTH = 8, WIDTH = 32, CHUNK = 64 };
+enum { ROWS = 4, DEPTH = 8, WIDTH = 32 };
 #include "_panels.h"
 
 

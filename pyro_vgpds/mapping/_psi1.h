@@ -33,18 +33,31 @@ INLINE void NAME(store)(double *x, vec value, long count) {
     memcpy(x, &value, sizeof(double) * (count < LANES ? (count < 0 ? 0 : count) : LANES));
 }
 
-// C += A B for A (rows, depth), B (depth, COLUMNS) and C (rows, COLUMNS), with columns of vectors. Rows of A are a_step
-// numbers apart, those of B and C b_step and c_step vectors. `rows` is a multiple of ROWS.
-NOINLINE void NAME(add_product)(long rows, long depth, const double *A, long a_step, const vec *B, long b_step, vec *C,
-                                long c_step) {
+// C += A B for A (rows, depth), B (depth, columns) and C (rows, columns), with columns of vectors. Rows of A are a_step
+// numbers apart, those of B and C b_step and c_step vectors. `rows` is a multiple of ROWS, `columns` at most COLUMNS.
+INLINE void NAME(add_columns)(int columns, long rows, long depth, const double *A, long a_step, const vec *B, long b_step,
+                              vec *C, long c_step) {
     for (long i = 0; i < rows; i += ROWS) {
         vec total[ROWS * COLUMNS];
-        each (int e = 0; e < ROWS * COLUMNS; e++) total[e] = C[(i + e / COLUMNS) * c_step + e % COLUMNS];
+        each (int e = 0; e < ROWS * columns; e++) total[e] = C[(i + e / columns) * c_step + e % columns];
         for (long k = 0; k < depth; k++)
-            each (int e = 0; e < ROWS * COLUMNS; e++)
-                total[e] += A[(i + e / COLUMNS) * a_step + k] * B[k * b_step + e % COLUMNS];
-        each (int e = 0; e < ROWS * COLUMNS; e++) C[(i + e / COLUMNS) * c_step + e % COLUMNS] = total[e];
+            each (int e = 0; e < ROWS * columns; e++)
+                total[e] += A[(i + e / columns) * a_step + k] * B[k * b_step + e % columns];
+        each (int e = 0; e < ROWS * columns; e++) C[(i + e / columns) * c_step + e % columns] = total[e];
     }
+}
+NOINLINE void NAME(add_product)(long rows, long depth, const double *A, long a_step, const vec *B, long b_step, vec *C,
+                                long c_step) {
+    NAME(add_columns)(COLUMNS, rows, depth, A, a_step, B, b_step, C, c_step);
+}
+// The same for fewer columns than COLUMNS
+NOINLINE void NAME(add_rest)(long columns, long rows, long depth, const double *A, long a_step, const vec *B, long b_step,
+                             vec *C, long c_step) {
+    if (columns == 1) NAME(add_columns)(1, rows, depth, A, a_step, B, b_step, C, c_step);
+#if COLUMNS > 2
+    if (columns == 2) NAME(add_columns)(2, rows, depth, A, a_step, B, b_step, C, c_step);
+    if (columns == 3) NAME(add_columns)(3, rows, depth, A, a_step, B, b_step, C, c_step);
+#endif
 }
 
 // to[q][i] = from[i][q] for the rows of a block, and back; rows that are not there are zero
@@ -152,15 +165,23 @@ TARGET static int NAME(rows_backward)(const points *P, const double *y, const do
                                       const double *da, const double *drho, const double *dmu, long n0, long n1,
                                       double *grad_mean, double *grad_s, double *sums) {
     const long M = P->M, Q = P->Q, R = P->R, Mpad = rounded(M, ROWS), block = NAME(block), part = ROWS * Q;
-    vec *work = allocate(sizeof(vec) * (7 * part + ROWS * (2 * Mpad + CHUNK) + (M + 1) * Q) + sizeof(double) * Mpad * R);
+    const long wide = R ? rounded(M, LANES) / LANES : 0;  // vectors of points
+    const long vectors = 7 * part + 2 * ROWS * Mpad + (M + 1) * Q + (block + R) * wide;
+    vec *work = allocate(sizeof(vec) * vectors + sizeof(double) * block * R);
     if (!work) return 1;
     vec *mu = work, *s = mu + part, *r = s + part, *u = r + part, *t = u + part, *g_rho = t + part, *g_mu = g_rho + part;
-    vec *psi = g_mu + part, *H = psi + ROWS * Mpad, *right = H + ROWS * Mpad, *dz = right + ROWS * CHUNK, *dw = dz + M * Q;
-    double *left = (double *)(dw + Q);
+    vec *psi = g_mu + part, *H = psi + ROWS * Mpad, *dz = H + ROWS * Mpad, *dw = dz + M * Q;
+    vec *right = dw + Q, *turned = right + R * wide;  // grad, with lanes of points, in panels of COLUMNS vectors; H like that
+    double *last = (double *)(turned + block * wide);  // rows of y, with zeros after the last one
     vec dlog = splat(0);
     for (long e = 0; e < (M + 1) * Q; e++) dz[e] = splat(0);
-    memset(left, 0, sizeof(double) * Mpad * R);
-    if (R) memcpy(left, grad, sizeof(double) * M * R);
+    memset(right, 0, sizeof(vec) * R * wide);
+    for (long v = 0; v < wide; v++)
+        for (long lane = 0; lane < min(LANES, M - v * LANES); lane++) {
+            const long panel = v - v % COLUMNS, step = min(COLUMNS, wide - panel);
+            double *to = (double *)(right + panel * R + v % COLUMNS) + lane;
+            for (long c = 0; c < R; c++) to[c * step * LANES] = grad[(v * LANES + lane) * R + c];
+        }
     for (long n = n0; n < n1; n += block) {
         const long count = min(block, n1 - n);
         NAME(to_lanes)(P->mu + n * Q, Q, count, Q, mu);
@@ -170,14 +191,22 @@ TARGET static int NAME(rows_backward)(const points *P, const double *y, const do
         if (R) {
             const long used = used_columns(P, n, count);
             NAME(psi1_block)(P, n, count, mu, s, r, psi, NULL);
-            memset(H, 0, sizeof(vec) * ROWS * Mpad);
-            for (long c = 0; c < used; c += CHUNK) {
-                const long depth = min(CHUNK, used - c);
-                NAME(to_lanes)(y + n * R + c, R, count, depth, right);
-                for (long v = 0; v < ROWS; v += COLUMNS)
-                    NAME(add_product)(Mpad, depth, left + c, R, right + v, ROWS, H + v, ROWS);
+            const double *from = y + n * R;
+            if (count < block) {
+                memset(last, 0, sizeof(double) * block * R);
+                from = memcpy(last, from, sizeof(double) * count * R);
             }
-            for (long e = 0; e < M * ROWS; e++) H[e] *= psi[e];
+            memset(turned, 0, sizeof(vec) * block * wide);
+            for (long v = 0; v < wide; v += COLUMNS) {
+                const long columns = min(COLUMNS, wide - v);
+                if (columns == COLUMNS)
+                    NAME(add_product)(block, used, from, R, right + v * R, COLUMNS, turned + v, wide);
+                else
+                    NAME(add_rest)(columns, block, used, from, R, right + v * R, columns, turned + v, wide);
+            }
+            for (long m = 0; m < M; m++)
+                for (long i = 0; i < block; i++)
+                    ((double *)H)[m * block + i] = ((double *)turned)[i * wide * LANES + m] * ((double *)psi)[m * block + i];
         } else
             for (long e = 0; e < M * ROWS; e++) {
                 const long lane = e % ROWS * LANES, from = e / ROWS * P->N + n + lane, left_over = count - lane;

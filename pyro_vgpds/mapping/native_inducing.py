@@ -17,8 +17,8 @@ from torch import Tensor
 from pyro_vgpds.compiled import open_library
 
 __all__ = [
-    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "rbf_covariance", "rbf_gradients",
-    "spectrum_terms", "whitened",
+    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "joint_gradients", "rbf_covariance",
+    "rbf_gradients", "spectrum_terms", "whitened",
 ]  # fmt: skip
 
 _MOST = 256  # inducing variables up to which the matrices fit the cache
@@ -53,9 +53,10 @@ def _library() -> ctypes.CDLL | None:
     number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
     return open_library(
         f"{__package__}._inducing",
-        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 3,
+        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 4,
         inducing_decay=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer],
         inducing_gradients=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 5,
+        inducing_joint_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 9,
         inducing_whiten=[number] * 2 + [pointer] * 3,
         inducing_spectrum=[number] * 4 + [pointer] * 13,
     )
@@ -81,8 +82,8 @@ def _call(name: str, *arguments: object) -> int:
     return status
 
 
-def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> Covariance | None:
-    """The covariance of the squared exponential kernel; None if it is not positive definite.
+def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> tuple[Covariance, Tensor] | None:
+    """The covariance of the squared exponential kernel, and :func:`decay`; None if it is not positive definite.
 
     :param z: inducing inputs, (M, Q), contiguous.
     :param w: weights, (Q,), contiguous.
@@ -90,8 +91,9 @@ def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> Covaria
     :param jitter: added to the diagonal.
     """
     m, q = z.shape
-    found = Covariance(*(z.new_empty(m, m) for _ in range(3)))
-    return None if _call("inducing_covariance", m, q, z, w, scale, jitter, *found) else found
+    *found, power = z.new_empty(4, m, m).unbind()
+    failed = _call("inducing_covariance", m, q, z, w, scale, jitter, *found, power)
+    return None if failed else (Covariance(*found), power)
 
 
 def rbf_gradients(
@@ -103,6 +105,22 @@ def rbf_gradients(
     :param g_K: the gradient in it, contiguous. Others as in :func:`rbf_covariance`.
     """
     return _gradients(z, w, 0.5, jitter, K, g_K)
+
+
+def joint_gradients(
+    z: Tensor, w: Tensor, jitter: float, K: Tensor, g_K: Tensor, decay: Tensor, psi2: Tensor, g_psi2: Tensor
+) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
+    """:func:`rbf_gradients` and :func:`decay_gradients` together: the gradient in the sums of Ψ2 = decay * sums,
+    (M, M), and those in z, in w, in log σ² and in the jitter.
+
+    :param psi2: (M, M), contiguous.
+    :param g_psi2: the gradient in it, (M, M), contiguous. Others as in :func:`rbf_gradients`.
+    """
+    g_sums, g_z, g_w, numbers = torch.empty_like(K), torch.empty_like(z), torch.empty_like(w), z.new_empty(2)
+    given = K, g_K, decay, psi2, g_psi2
+    _call("inducing_joint_gradients", *z.shape, z, w, jitter, *given, g_sums, g_z, g_w, numbers)
+    log_scale, shift = numbers.tolist()
+    return g_sums, g_z, g_w, (log_scale, shift)
 
 
 def decay(z: Tensor, w: Tensor, scale: float) -> Tensor:

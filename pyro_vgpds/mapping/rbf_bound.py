@@ -15,7 +15,7 @@ from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.group_terms import Known, need_gradients
 from pyro_vgpds.mapping.joint import total_parts
-from pyro_vgpds.mapping.native_inducing import is_compiled, rbf_covariance, rbf_gradients
+from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
 from pyro_vgpds.team import ALONE, Team
@@ -64,11 +64,12 @@ def _evaluate(
     z, w, variance_of_f = z.contiguous(), weight.expand(z.shape[1]).contiguous(), float(scale)
     relative = default_jitter(z.dtype) if jitter is None else 0.0
     added = relative * variance_of_f if jitter is None else jitter
-    covariance = rbf_covariance(z, w, variance_of_f, added)
-    if covariance is None:
+    matrices = rbf_covariance(z, w, variance_of_f, added)
+    if matrices is None:
         return None
+    covariance, decay = matrices
     data = groups.mask, groups.factor, groups.used
-    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data)
+    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data, decay=decay)
     share = 1.0 / team.size
     if team.size > 1:
         _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, team)
@@ -76,10 +77,16 @@ def _evaluate(
     value, g_psi0, g_psi1_y, g_psi2, g_K, g_noise = bound_terms(psi, covariance, noise, groups, wanted)
     if g_psi0 is None or g_psi1_y is None or g_psi2 is None or g_K is None or g_noise is None:
         return value * share, ()
-    g_mean, g_variance, g_z, g_weight, g_scale = backward(g_psi1_y, g_psi2)
-    more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(z, w, added, covariance.K, g_K.mul_(0.5 * share))
-    g_scale = g_scale + (g_log_scale / variance_of_f + relative * g_jitter + share * (g_psi0 @ groups.rows))
-    g_weight = g_weight + more_w.sum_to_size(weight.shape)
+    of_K = z, w, added, covariance.K, g_K.mul_(0.5 * share)
+    joint = groups.mask is None and team.size == 1  # then Ψ2 is one matrix, and that of this process
+    if joint:
+        g_sums, more_z, more_w, (g_log_scale, g_jitter) = joint_gradients(*of_K, decay, psi2[0], g_psi2[0].contiguous())
+        g_psi2 = g_sums.unsqueeze(0)
+    else:
+        more_z, more_w, (g_log_scale, g_jitter) = rbf_gradients(*of_K)
+    g_mean, g_variance, g_z, g_w, g_log = backward(g_psi1_y, g_psi2, joint)
+    g_scale = (g_log + g_log_scale) / variance_of_f + (relative * g_jitter + share * (g_psi0 @ groups.rows))
+    g_weight, g_scale = g_w.add_(more_w).sum_to_size(weight.shape), g_scale.reshape(scale.shape)
     if team.size == 1:
         return value, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise)
     return value * share, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise * share)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,17 +73,19 @@ def rbf_statistics(
 
 
 def known_statistics(
-    *arguments: Tensor | None,
-) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]:
+    *arguments: Tensor | None, decay: Tensor
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor, bool], tuple[Tensor, ...]]]:
     """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the
-    inducing inputs, the weights and the scale. With a mask, Ψ2 and the gradients in it are panels (C, S)
-    (:mod:`~pyro_vgpds.mapping.panels`).
+    inducing inputs, the weights and log σ². Its last argument tells whether the second one is the gradient in the sums
+    of Ψ2, without the factor ``decay``, whose own gradients are then not computed. With a mask, Ψ2 and the gradients in
+    it are panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
 
     :param arguments: those of :func:`rbf_statistics`.
+    :param decay: what multiplies the sums of Ψ2, (M, M).
     """
     kept = _Kept()
-    first, second = _forward(kept, *arguments)  # type: ignore[arg-type]
-    return first, second, functools.partial(_backward, kept)
+    first, second = _forward(kept, decay, *arguments)  # type: ignore[arg-type]
+    return first, second, functools.partial(_gradients, kept)
 
 
 class _Kept(Kept):
@@ -118,19 +121,24 @@ class _Covariance(torch.autograd.Function):
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
-        first, psi2 = _forward(ctx, *arguments)  # type: ignore[arg-type]
+    def forward(ctx: native.SumContext, *arguments: Any) -> tuple[Tensor, Tensor]:
+        first, psi2 = _forward(ctx, None, *arguments)
         return first, psi2 if psi2.dim() > 2 else matrices_of(psi2, len(first))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         has_groups = ctx.saved_tensors[_MASK] is not None
-        return (*_backward(ctx, g_first, panels_of(g_second) if has_groups else g_second), None, None, None)
+        g_second = panels_of(g_second) if has_groups else g_second
+        g_mean, g_s, g_z, g_w, g_log = _gradients(ctx, g_first, g_second, False)
+        weight, scale = ctx.saved_tensors[4:6]
+        g_scale = (g_log / scale).reshape(scale.shape)
+        return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale, None, None, None
 
 
 def _forward(
     ctx: native.SumContext,
+    factor: Tensor | None,
     mean: Tensor,
     variance: Tensor,
     z: Tensor,
@@ -143,7 +151,7 @@ def _forward(
     centre = z.sum(0).div_(z.shape[0])
     mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
     variance = variance.contiguous()
-    factor = _decay(z, w, scale)
+    factor = _decay(z, w, scale) if factor is None else factor
     if y.shape[1] > _NARROW:
         a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
         loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
@@ -158,11 +166,11 @@ def _forward(
     return first, psi2
 
 
-def _backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor, ...]:
-    mu, s, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
+def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
+    mu, s, z, w, _, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
     with native.single_sums(ctx.single):
-        loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, factor, psi2)
-    assert W is not None
+        matrices = (None, None) if of_sums else (factor, psi2)
+        loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
     if y.shape[1] > _NARROW:
         (g_mid,) = native.run_with([loop], len(mu), mask)
         parts = []
@@ -176,12 +184,13 @@ def _backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tupl
         second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
         g_mid, found = native.run_with([loop, second], len(mu), mask)
     g_mean, g_s, g_z, g_w, g_log = found
-    # of what multiplies the sums of Ψ2
-    more_z, more_w, more_log = _decay_gradients(z, w, W)
-    g_w += more_w
-    g_z += g_mid + more_z
-    g_scale = (g_log + more_log) / scale
-    return g_mean, g_s, g_z, g_w.sum_to_size(weight.shape), g_scale.reshape(scale.shape)
+    g_z += g_mid
+    if W is not None:  # of what multiplies the sums of Ψ2
+        more_z, more_w, more_log = _decay_gradients(z, w, W)
+        g_z += more_z
+        g_w += more_w
+        g_log += more_log
+    return g_mean, g_s, g_z, g_w, g_log
 
 
 def _blocks(count: int, points: int) -> list[slice]:

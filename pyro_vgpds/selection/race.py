@@ -109,8 +109,8 @@ def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tenso
 
 
 def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) -> float:
-    """The error on all parts of a candidate that predicted the first only, if its mean squared error exceeds that of the
-    best by as much as there.
+    """The error on all parts of a candidate that predicted the first only: its mean squared error exceeds that of the
+    best by as much in all parts as in the first.
 
     :param done: the trials of other candidates on the first part and on all parts.
     """

@@ -14,7 +14,10 @@ from pyro_vgpds.mapping.basis import InducingInputs
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.group_terms import torch_terms, whiten
 from pyro_vgpds.mapping.native_inducing import (
+    decay,
+    decay_gradients,
     is_compiled,
+    joint_gradients,
     rbf_covariance,
     rbf_gradients,
     spectrum_terms,
@@ -37,7 +40,7 @@ def drawn(groups: int, points: int):
 def test_the_covariance_is_that_of_torch(points):
     torch.manual_seed(points)
     z, w = torch.randn(points, 3).double(), torch.rand(3).double() + 0.5
-    K, inverse, factor = rbf_covariance(z, w, 1.7, 1e-3)
+    (K, inverse, factor), _ = rbf_covariance(z, w, 1.7, 1e-3)
     wanted = ARDRBF(1.7, w)().cov(z, z) + 1e-3 * torch.eye(points)
     torch.testing.assert_close(K, wanted, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(factor, torch.linalg.cholesky(wanted), rtol=1e-10, atol=1e-10)
@@ -58,6 +61,23 @@ def test_its_gradients_are_those_of_autograd(points):
     found = g_z, g_w, torch.tensor([g_scale, g_jitter * float(jitter.detach())]).double()
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("points", SIZES)
+def test_both_gradients_at_once(points):
+    torch.manual_seed(points)
+    z, w = torch.randn(points, 3).double(), torch.rand(3).double() + 0.5
+    (K, _, _), factor = rbf_covariance(z, w, 1.7, 1e-3)
+    torch.testing.assert_close(factor, decay(z, w, 1.7), rtol=1e-13, atol=0.0)
+    g_K, g_psi2, psi2 = torch.randn(3, points, points).double()
+    g_sums, g_z, g_w, (g_log, g_jitter) = joint_gradients(z, w, 1e-3, K, g_K, factor, psi2, g_psi2)
+    one_z, one_w, (one_log, jitter) = rbf_gradients(z, w, 1e-3, K, g_K)
+    other_z, other_w, other_log = decay_gradients(z, w, g_psi2 * psi2)
+    torch.testing.assert_close(g_sums, g_psi2 * factor, rtol=1e-13, atol=0.0)
+    torch.testing.assert_close(g_z, one_z + other_z, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(g_w, one_w + other_w, rtol=1e-11, atol=1e-11)
+    assert g_log == pytest.approx(one_log + other_log, rel=1e-11, abs=1e-11)
+    assert g_jitter == jitter
 
 
 def test_a_singular_covariance_is_found():
