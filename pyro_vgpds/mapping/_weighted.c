@@ -291,10 +291,10 @@ TARGET static int NAME(backward)(const problem *T, const double *weight, const d
     memset(work, 0, sizeof(double) * size);
     double *rows_of_g = work, *turned = work + sizes[0], *own = turned + sizes[1], *gradients = own + sizes[2];
     double *half = gradients + sizes[3], *scratch = half + sizes[4], *k = scratch + sizes[5];
-    for (long c = 0; c < C; c++) {
-        memcpy(rows_of_g + c * Ppad, g + c * P, P * sizeof(double));
-        for (long p = 0; p < P && grad_weight; p++) turned[p * Cpad + c] = g[c * P + p];
-    }
+    for (long c = 0; c < C; c++) memcpy(rows_of_g + c * Ppad, g + c * P, P * sizeof(double));
+    for (long first = 0; first < P && grad_weight; first += TILE)  // a tile of pairs at a time stays in the cache
+        for (long c = 0; c < C; c++)
+            for (long p = first; p < min(first + TILE, P); p++) turned[p * Cpad + c] = g[c * P + p];
     int failed = 0;
     for (long n = n0; n < n1 && !failed; n += CHUNK) {
         const long rows = min(CHUNK, n1 - n), whole = rounded(rows, TILE);
