@@ -157,7 +157,7 @@ INLINE void NAME(add_product)(double *target, int vectors, long count, const dou
 
 // V (Cpad, Ppad) += the sums over `rows` rows with the weights (rows, Cpad) and E (rows, Ppad)
 NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, const double *E, double *V) {
-    for (long p = 0; p < T->Ppad; p += 3 * LANES)
+    for (long p = 0; p < T->P; p += 3 * LANES)
         for (long c = 0; c < T->Cpad; c += HEIGHT)
             NAME(add_product)(V + c * T->Ppad + p, 3, rows, weight + c, T->Cpad, 1, E + p, T->Ppad);
 }
@@ -165,7 +165,7 @@ NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, 
 // half (rows, Ppad) = G E / 2 with the weights (C, CHUNK), g (C, Ppad) and E (rows, Ppad)
 NOINLINE void NAME(weigh)(const problem *T, long rows, const double *weight, const double *g, const double *E,
                           double *half) {
-    for (long p = 0; p < T->Ppad; p += 3 * LANES)
+    for (long p = 0; p < T->P; p += 3 * LANES)
         for (long n = 0; n < rows; n += HEIGHT) {
             vec total[HEIGHT * 3];
             for (int i = 0; i < HEIGHT; i++)
