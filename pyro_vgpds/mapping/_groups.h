@@ -75,12 +75,10 @@ INLINE void NAME(combine)(double *target, const double *initial, int vectors, lo
     each (int v = 0; v < vectors; v++) pairs_at(target + v * LANES) = pairs_at(initial + v * LANES) + factor * total[v];
 }
 
-// The same for all lists and a block of `size` numbers: targets are BLOCK apart, and initial numbers `step`. Meanwhile the
-// memory of the next block is asked for, which has `lines` of cache for each list.
+// The same for all lists and a block of `size` numbers: targets are BLOCK apart, and initial numbers `step`.
 NOINLINE void NAME(combine_all)(const lists *L, long size, double *target, const double *initial, long step,
-                                const double *source, const double *next, long lines) {
+                                const double *source) {
     for (long i = 0; i < L->lists; i++) {
-        for (long e = 0; e < lines; e++, next += LINE) __builtin_prefetch(next);
         const long l = L->order[i], start = L->start[l], count = L->start[l + 1] - start;
         const long *place = L->place + start;
         const double *value = L->value + start, *first = initial + l * step, factor = L->factor[l];
@@ -148,7 +146,7 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
                         if (clamp[d0 + d]) NAME(block_powers)(P, m, j0, j1, 1, own_alpha, own_slope, to);
                         else NAME(block_powers)(P, m, j0, j1, 0, own_alpha, own_slope, to);
                     }
-                    NAME(combine_all)(all + i, (j1 - j0) * ROWS, own, own, BLOCK, E, own + block, BLOCK / LINE);
+                    NAME(combine_all)(all + i, (j1 - j0) * ROWS, own, own, BLOCK, E);
                 }
             }
     }
@@ -174,7 +172,6 @@ TARGET static int NAME(backward_groups)(const problem *P, const double *mask, co
                                         double *grad_z) {
     const long M = P->M, Q = P->Q, C = S->C, ld = Q + 1, Mpad = P->Mpad, block = (C + 2) * BLOCK;
     const long depth = min(BACKWARD_ROWS, 8 + L2 / (Mpad * ld)) / LANES, rows_of = depth * LANES;
-    const long lines = rounded(block / LINE, rows_of) / rows_of;
     vec *work = allocate(sizeof(vec) * (M * Q + depth * (2 * Q + Mpad + Mpad * ld + ROWS * Mpad) + ROWS * Q) +
                          sizeof(double) * rows_of * BLOCK + lists_size(rows_of, C));
     if (!work) return 1;
@@ -197,7 +194,7 @@ TARGET static int NAME(backward_groups)(const problem *P, const double *mask, co
         for (long m = 0; m < Mpad; m += ROWS) {
             const long size = ROWS * (Mpad - m), step = ROWS * Mpad;
             for (long e = 0; e < size; e += BLOCK, own += block) {
-                NAME(combine_all)(&L, min(BLOCK, size - e), one, own + C * BLOCK, 0, own, own + block, lines);
+                NAME(combine_all)(&L, min(BLOCK, size - e), one, own + C * BLOCK, 0, own);
                 for (long d = 0; d < vectors; d++)
                     for (long t = 0; t < min(BLOCK, size - e); t += LANES) {
                         vec x[LANES];

@@ -183,12 +183,16 @@ NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double
 }
 
 // The upper triangle of U = K + beta P. Returns tr Kinv P.
-NOINLINE double NAME(gather)(const shared *A, const double *P, double beta) {
+NOINLINE double NAME(gather)(const shared *A, const double *P, double beta, const double *g) {
     vec diagonal = splat(0), rest = splat(0);
-    const double *K = A->K, *inverse = A->inverse;
+    const double *K = A->K, *inverse = A->inverse, *first = P;
     for (long m = 0; m < A->Mpad; m += ROWS)
         for (long j = m; j < A->Mpad; j += ROWS, P += TILE, K += TILE, inverse += TILE) {
             double tile[TILE];
+            __builtin_prefetch(P + 16 * TILE);
+            __builtin_prefetch(P + 16 * TILE + TILE / 2);
+            if (g) __builtin_prefetch(g + (P - first), 1);
+            if (g) __builtin_prefetch(g + (P - first) + TILE / 2, 1);
             vec total = splat(0);
             for (long e = 0; e < TILE; e += LANES) {
                 store(tile + e, load(K + e) + beta * load(P + e));
@@ -207,7 +211,7 @@ NOINLINE double NAME(gather)(const shared *A, const double *P, double beta) {
 // With the group's panels P, and those of its gradients g, which may be null. Returns nonzero if B is not positive definite
 TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, const double *v, double *g, double *b) {
     const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad;
-    G->slack = G->psi0 - NAME(gather)(A, P, G->beta);
+    G->slack = G->psi0 - NAME(gather)(A, P, G->beta, g);
     G->open = G->slack > 0;
     if (NAME(factorise)(A->U, A->Mpad, ld, A->reciprocal)) return 1;
     G->log_pivots = G->product = 0;

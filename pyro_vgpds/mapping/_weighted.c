@@ -157,7 +157,7 @@ INLINE void NAME(add_product)(double *target, int vectors, long count, const dou
 
 // V (Cpad, Ppad) += the sums over `rows` rows with the weights (rows, Cpad) and E (rows, Ppad)
 NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, const double *E, double *V) {
-    for (long p = 0; p < T->Ppad; p += 3 * LANES)
+    for (long p = 0; p < T->P; p += 3 * LANES)
         for (long c = 0; c < T->Cpad; c += HEIGHT)
             NAME(add_product)(V + c * T->Ppad + p, 3, rows, weight + c, T->Cpad, 1, E + p, T->Ppad);
 }
@@ -165,7 +165,7 @@ NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, 
 // half (rows, Ppad) = G E / 2 with the weights (C, CHUNK), g (C, Ppad) and E (rows, Ppad)
 NOINLINE void NAME(weigh)(const problem *T, long rows, const double *weight, const double *g, const double *E,
                           double *half) {
-    for (long p = 0; p < T->Ppad; p += 3 * LANES)
+    for (long p = 0; p < T->P; p += 3 * LANES)
         for (long n = 0; n < rows; n += HEIGHT) {
             vec total[HEIGHT * 3];
             for (int i = 0; i < HEIGHT; i++)
@@ -291,10 +291,10 @@ TARGET static int NAME(backward)(const problem *T, const double *weight, const d
     memset(work, 0, sizeof(double) * size);
     double *rows_of_g = work, *turned = work + sizes[0], *own = turned + sizes[1], *gradients = own + sizes[2];
     double *half = gradients + sizes[3], *scratch = half + sizes[4], *k = scratch + sizes[5];
-    for (long c = 0; c < C; c++) {
-        memcpy(rows_of_g + c * Ppad, g + c * P, P * sizeof(double));
-        for (long p = 0; p < P && grad_weight; p++) turned[p * Cpad + c] = g[c * P + p];
-    }
+    for (long c = 0; c < C; c++) memcpy(rows_of_g + c * Ppad, g + c * P, P * sizeof(double));
+    for (long first = 0; first < P && grad_weight; first += TILE)  // a tile of pairs at a time stays in the cache
+        for (long c = 0; c < C; c++)
+            for (long p = first; p < min(first + TILE, P); p++) turned[p * Cpad + c] = g[c * P + p];
     int failed = 0;
     for (long n = n0; n < n1 && !failed; n += CHUNK) {
         const long rows = min(CHUNK, n1 - n), whole = rounded(rows, TILE);

@@ -32,7 +32,7 @@ class _ScaledParts(torch.autograd.Function):
     def forward(
         ctx: Context, weight: Tensor, linear: Tensor, mean: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        turned = weight.mT.contiguous().mul_(scale.square().unsqueeze(-1))
+        turned = torch.mul(weight.mT, scale.square().unsqueeze(-1), out=weight.new_empty(weight.shape[::-1]))
         centred = torch.addcmul(linear, weight, mean, value=-1.0)
         weights, linears = weight.sum(0), linear.sum(0)
         ctx.save_for_backward(weight, centred, mean, scale, linears - mean * weights)
@@ -42,7 +42,7 @@ class _ScaledParts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Context, g_turned: Tensor, g_linear: Tensor, g_terms: Tensor) -> tuple[Tensor, ...]:
         weight, centred, mean, scale, rest = ctx.saved_tensors
-        g_weight, g_centred = g_turned.mT.contiguous(), g_linear * scale
+        g_weight, g_centred = g_turned.mT.clone(memory_format=torch.contiguous_format), g_linear * scale
         g_scale = 2.0 * scale * (g_weight * weight).sum(0) + (g_linear * centred).sum(0)
         g_mean = g_terms * rest - (g_centred * weight).sum(0)
         g_weight.mul_(scale.square()).addcmul_(g_centred, mean, value=-1.0).sub_(0.5 * g_terms * mean.square())

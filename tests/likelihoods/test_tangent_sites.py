@@ -83,10 +83,11 @@ def test_few_and_many_different_counts_have_the_same_terms(likelihood):
     assert likelihood.terms(y[:0], p).constant.shape == (0, D)
 
 
-def test_scaled_factors_are_those_of_the_separate_operations():
+@pytest.mark.parametrize("outputs", [1, D])
+def test_scaled_factors_are_those_of_the_separate_operations(outputs):
     torch.manual_seed(0)
-    weight, linear = torch.rand(N, D).double(), torch.randn(N, D).double()
-    leaves = [x.requires_grad_() for x in (weight, linear, torch.randn(D).double(), EACH.clone())]
+    weight, linear = torch.rand(N, outputs).double(), torch.randn(N, outputs).double()
+    leaves = [x.requires_grad_() for x in (weight, linear, torch.randn(outputs).double(), EACH[-outputs:].clone())]
     found = scaled_parts(*leaves)
     sites = Sites(weight, linear, torch.zeros_like(weight))
     other, wanted = scaled_sites(sites, *leaves[2:])
