@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,8 +120,8 @@ class _Covariance(torch.autograd.Function):
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *arguments: Any) -> tuple[Tensor, Tensor]:
-        first, psi2 = _forward(ctx, None, *arguments)
+    def forward(ctx: native.SumContext, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
+        first, psi2 = _forward(ctx, None, *arguments)  # type: ignore[arg-type]
         return first, psi2 if psi2.dim() > 2 else matrices_of(psi2, len(first))
 
     @staticmethod

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,21 +64,20 @@ def race(
             watch.done(trial.name, relative_error(trial.found, scale), trial.seconds)
         found.entries, found.complete = entries.take(first), tried
         return found
-    good = promising(
-        [trial.found for trial in tried], [trial.is_baseline for trial in tried], entries.lost[first], scale
-    )
-    left = [trial for trial, go_on in zip(tried, good, strict=True) if go_on]
+    baselines = [trial.is_baseline for trial in tried]
+    near = promising([trial.found for trial in tried], baselines, entries.lost[first], scale)
+    groups = [[trial for trial, good in zip(tried, near, strict=True) if good is wanted] for wanted in (True, False)]
     done: list[tuple[Trial, Trial]] = []
-    for trial, result in place.complete(left, watch.start):
-        if isinstance(result, str):
-            found.failures[trial.name] = result
-            watch.fail(trial.name)
-        else:
-            done.append((trial, result))
-            watch.done(trial.name, relative_error(result.found, scale), result.seconds)
-    done.sort(key=lambda pair: candidates.index(pair[0].candidate))
-    found.complete = [result for _, result in done]
-    for trial in (trial for trial in tried if all(trial is not other for other in left)):
+    while groups and not done:  # the others only if all that are near fail
+        for trial, result in place.complete(groups.pop(0), watch.start):
+            if isinstance(result, str):
+                found.failures[trial.name] = result
+                watch.fail(trial.name)
+            else:
+                done.append((trial, result))
+                watch.done(trial.name, relative_error(result.found, scale), result.seconds)
+    found.complete = sorted((result for _, result in done), key=lambda trial: candidates.index(trial.candidate))
+    for trial in itertools.chain(*groups):
         error = _estimate(trial, done, scale)
         found.stopped[trial.name] = trial, error
         watch.done(trial.name, error, trial.seconds)
@@ -116,5 +116,5 @@ def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) 
     """
     own = relative_error(trial.found, scale)
     pairs = [(relative_error(first.found, scale), relative_error(every.found, scale)) for first, every in done]
-    best, complete = min(pairs, default=(0.0, 0.0))
+    best, complete = min(pairs)
     return math.sqrt(own**2 - best**2 + complete**2)

@@ -86,6 +86,22 @@ def test_a_failure_on_a_later_part_is_reported(monkeypatch):
     assert {c.name: c.failure for c in report.candidates if c.failure} == {"last value": "no such luck"}
 
 
+def test_others_continue_if_all_that_are_near_fail(monkeypatch):
+    original = trials.make_rival
+
+    def sometimes(name, data, *args, **kwargs):
+        if name != "column mean" and data.num_frames > 70:
+            raise ValueError("no such luck")
+        return original(name, data, *args, **kwargs)
+
+    monkeypatch.setattr(trials, "make_rival", sometimes)
+    report = auto(make_walk(0.5), "forecast", candidates=[], baselines=NAMES, horizon=5, refit=False).report
+    assert {c.name for c in report.candidates if c.failure} == {"last value", "damped trend"}
+    assert report.stopped == []
+    assert report.best.name == "column mean"
+    assert report.hidden == 4 * 5 * 3
+
+
 def test_the_first_part_decides_if_there_is_no_time_for_others(monkeypatch):
     monkeypatch.setattr(module, "monotonic", lambda: math.inf)
     events = []
