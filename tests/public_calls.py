@@ -126,8 +126,8 @@ class Things:
         self.mixture = vg.PosteriorMixture([self.post, self.post])
         self.ensemble = self.post.calibrate("forecast", horizon=2)
         self.baseline = baselines.BaselinePosterior(impute, self.data)
-        self.counts = with_outputs(self.data, self.data.read().abs().round())
-        self.cases = baselines.CountBaseline("common level", self.counts)
+        self.events = with_outputs(self.data, self.data.read().abs().round())
+        self.event_baseline = baselines.CountBaseline("common level", self.events)
         self.skeleton = datasets.stick_figure()
         self.motion = datasets.make_gait(1, (8, 9))
         self.amortized = vg.AmortizedOpperArchambeau(self.model, num_hidden=3)
@@ -500,10 +500,10 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "BaselinePosterior.impute": lambda k: (k.baseline.impute, {"fill": True}),
     "BaselinePosterior.reconstruct": lambda k: (k.baseline.reconstruct, {
         **_NEW, "sequence": None, "progress": False}),
-    "CountBaseline": lambda k: (baselines.CountBaseline, {"name": "mean count", "data": k.counts, "dispersion": 2.0}),
-    "CountBaseline.condition": lambda k: (k.cases.condition, {"data": k.counts, "sequences": [0, 1]}),
-    "CountBaseline.impute": lambda k: (k.cases.impute, {"fill": True}),
-    "CountBaseline.reconstruct": lambda k: (k.cases.reconstruct, {
+    "CountBaseline": lambda k: (baselines.CountBaseline, {"name": "mean count", "data": k.events, "dispersion": 2.0}),
+    "CountBaseline.condition": lambda k: (k.event_baseline.condition, {"data": k.events, "sequences": [0, 1]}),
+    "CountBaseline.impute": lambda k: (k.event_baseline.impute, {"fill": True}),
+    "CountBaseline.reconstruct": lambda k: (k.event_baseline.reconstruct, {
         "t": k.t, "y": [[1.0] * 5] * 2, "sequence": None, "fill": True, "progress": False}),
     "LinearDynamicalSystem.fill": lambda k: (k.lds.fill, {**_NEW, "return_variance": True}),
     "LinearDynamicalSystem.fit": lambda k: (baselines.LinearDynamicalSystem.fit, {

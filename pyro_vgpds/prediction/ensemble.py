@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,31 +19,13 @@ from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.kinds import check_flags, check_list, check_mapping, check_parts, check_texts
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Combination", "Ensemble", "EnsemblePrediction", "Member"]
-
-
-class Member(Protocol):
-    """A predictor in an ensemble: a :class:`~pyro_vgpds.Posterior`, or a baseline with its methods."""
-
-    @property
-    def data(self) -> Sequences: ...
-
-    def impute(self, *, fill: bool = True) -> Outputs: ...
-
-    def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> Outputs: ...
-
-    def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, progress: CountLike = False
-    ) -> Outputs: ...
-
-    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Member: ...
-
-    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> Member: ...
+__all__ = ["Combination", "Ensemble", "EnsemblePrediction"]
 
 
 @dataclass(frozen=True)

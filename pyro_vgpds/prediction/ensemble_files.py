@@ -17,8 +17,9 @@ from pyro_vgpds.files.container import pack, unpack
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.kernels import Json
 from pyro_vgpds.files.models import strip
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.posterior_files import build_posterior, describe_posterior, same_data
 

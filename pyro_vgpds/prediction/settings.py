@@ -18,9 +18,10 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble, Member
+from pyro_vgpds.prediction.ensemble import Combination, Ensemble
 from pyro_vgpds.prediction.fitted import Origin
 from pyro_vgpds.prediction.intervals import calibrate_intervals
+from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import CountLike

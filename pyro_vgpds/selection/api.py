@@ -19,7 +19,8 @@ from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_task
 from pyro_vgpds.kinds import check_flags, check_list, check_path, check_texts
-from pyro_vgpds.prediction.ensemble import Ensemble, Member
+from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare

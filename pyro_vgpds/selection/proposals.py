@@ -94,8 +94,10 @@ def propose_baselines(data: Sequences, task: str, likelihood: Likelihood | None 
     if likelihood is not None and not are_counts(likelihood):
         return []
     if likelihood is not None:
-        has_cycle = common_period(data) is not None
-        return [name for name in COUNT_BASELINES if has_cycle or name != "common cycle"]
+        if common_period(data) is None:
+            return [name for name in COUNT_BASELINES if name != "common cycle"]
+        # the others are good out of season only, which no weight can express
+        return ["common cycle"] if task == "forecast" else list(COUNT_BASELINES)
     return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]
 
 
