@@ -238,7 +238,7 @@ def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
     :param inverse: K_MM⁻¹, (M, M).
     :param psi2: (..., C, M, M).
     """
-    return torch.finfo(psi2.dtype).eps * torch.linalg.matrix_norm(inverse * psi2)
+    return torch.finfo(psi2.dtype).eps * torch.linalg.vector_norm(inverse * psi2, dim=(-2, -1))
 
 
 @torch.no_grad()

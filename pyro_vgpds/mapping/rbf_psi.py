@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,8 +117,8 @@ class _Covariance(torch.autograd.Function):
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return _forward(ctx, None, *arguments)
+    def forward(ctx: native.SumContext, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
+        return _forward(ctx, None, *arguments)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
