@@ -471,9 +471,12 @@ class VGPDS(ParameterModule):
 
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""
-        noise: Tensor = self.noise + self.least_noise
-        own_dim = self.event_dim("noise") if "noise" in self._pyro_samples else noise.dim()
-        return noise if own_dim else noise.unsqueeze(-1)
+        value: Tensor = self.noise
+        own_dim = self.event_dim("noise") if "noise" in self._pyro_samples else value.dim()
+        noise = value + self.least_noise
+        noise = noise if own_dim else noise.unsqueeze(-1)
+        noise.above_least = value  # type: ignore[attr-defined]  # gradients without autograd need it
+        return noise
 
     def initial_posterior(self) -> tuple[Tensor, Tensor] | None:
         """The first ``mean_bar`` and ``lam`` of q(X), (N, Q) each; None for a model that was created by hand."""

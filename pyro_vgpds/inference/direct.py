@@ -20,6 +20,7 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.exponents import add_to_parameter
 from pyro_vgpds.inference.readings import keep_reader, kept_reader
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
@@ -194,7 +195,11 @@ def _path_loss(model: PlainModel, path: KnownPath | KnownDiagonal, data: Sequenc
         path.add_gradients(-mean.grad, -variance.grad)
         return path.divergence + float(loss.detach())
     path.add_gradients(*outputs.gradients[:2])
-    run_backward(Known(outputs.value, outputs.inputs[2:], tuple(-g for g in outputs.gradients[2:])), retain_graph)
+    others = zip(outputs.inputs[2:], (-g for g in outputs.gradients[2:]), strict=True)
+    pairs = [(x, g) for x, g in others if x.requires_grad and not add_to_parameter(x, g)]
+    if pairs:
+        inputs, gradients = zip(*pairs, strict=True)
+        run_backward(Known(outputs.value, inputs, gradients), retain_graph)
     return path.divergence - float(outputs.value)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
+from pyro_vgpds.exponents import viewed
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
@@ -34,7 +35,7 @@ class ARDRBFValue(MappingValue):
     """
 
     def __init__(self, variance: Tensor, weight: Tensor) -> None:
-        self.variance, self.weight = variance[..., 0], weight
+        self.variance, self.weight = viewed(variance[..., 0], variance), weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return self.psi1(x, torch.zeros_like(x), z)

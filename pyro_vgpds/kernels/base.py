@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
+from pyro_vgpds.exponents import viewed
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
@@ -150,10 +151,7 @@ class Kernel(ParameterModule):
         own_dim = self.event_dim(name) if name in self._pyro_samples else value.dim()
         if own_dim:
             return value
-        vector = value.unsqueeze(-1)
-        if hasattr(value, "exponent"):
-            vector.exponent = value.exponent
-        return vector
+        return viewed(value.unsqueeze(-1), value)
 
     def set(self: K, name: str, value: TimeLike) -> K:
         """Give a parameter another value or a prior, and return the kernel. ``VGPDS.from_data`` then keeps it.

@@ -117,4 +117,4 @@ def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) 
     own = relative_error(trial.found, scale)
     pairs = [(relative_error(first.found, scale), relative_error(every.found, scale)) for first, every in done]
     best, complete = min(pairs)
-    return math.sqrt(own**2 - best**2 + complete**2)
+    return math.sqrt(max(own**2 - best**2, 0.0) + complete**2)

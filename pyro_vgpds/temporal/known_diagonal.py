@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_vgpds.temporal.parameters import is_watched
+from pyro_vgpds.exponents import is_watched
 from pyro_vgpds.temporal.rounding import lost_digits
 
 __all__ = ["KnownDiagonal", "known_diagonal"]

@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pyro_vgpds.exponents import is_watched
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
-from pyro_vgpds.temporal.parameters import is_watched
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.kernels.programs import Program
 
-__all__ = ["exponent_of", "is_watched", "split_gradient", "stacked", "white_of", "with_white"]
+__all__ = ["split_gradient", "stacked", "white_of", "with_white"]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -40,20 +40,3 @@ def with_white(program: Program, gradient: Tensor, white: Tensor) -> Tensor:
         for row in program.white:
             gradient[row] = white
     return gradient
-
-
-def exponent_of(value: Tensor) -> Tensor | None:
-    """The learned parameter of which a value is the exponential.
-
-    :param value: a parameter of a kernel value.
-    """
-    reference = getattr(value, "exponent", None)
-    return None if reference is None else reference()
-
-
-def is_watched(parameter: Tensor) -> bool:
-    """Whether a hook watches the gradient of a parameter.
-
-    :param parameter: a leaf of autograd.
-    """
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

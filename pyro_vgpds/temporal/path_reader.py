@@ -12,10 +12,10 @@ from operator import is_
 import torch
 from torch import Tensor, nn
 
+from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.known_path import KnownPath, known_path
-from pyro_vgpds.temporal.parameters import exponent_of
 
 __all__ = ["PathReader", "path_reader"]
 
