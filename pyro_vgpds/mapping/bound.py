@@ -242,10 +242,7 @@ def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
     :param inverse: K_MM⁻¹, (M, M).
     :param psi2: (..., C, M, M), or panels (C, S).
     """
-    if psi2.dim() == 2:
-        size = panels_norm(inverse, psi2)
-    else:
-        size = torch.linalg.vector_norm(inverse * psi2, dim=(-2, -1))
+    size = panels_norm(inverse, psi2) if psi2.dim() == 2 else torch.linalg.vector_norm(inverse * psi2, dim=(-2, -1))
     return torch.finfo(psi2.dtype).eps * size
 
 
