@@ -48,9 +48,12 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Dataset|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|Moments",
+        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|Moments",
     ),
-    ("py:class", r"Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun"),
+    (
+        "py:class",
+        r"CountPrediction|Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun",
+    ),
     (
         "py:class",
         r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",

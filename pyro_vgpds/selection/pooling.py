@@ -33,7 +33,8 @@ def predict_distribution(split: Split, predictor: Predictor) -> HeldOut:
     density, ends = [], []
     for part, y in zip(found, truth.split([len(part.mean) for part in found]), strict=True):
         density.append(part.log_probs(y))
-        ends.append(torch.stack([part.cdf(y - part.is_whole.to(y)), part.cdf(y)], -1))
+        upto, whole = part.cdf(y), part.is_whole.to(y)
+        ends.append(torch.stack([part.cdf(y - whole) if bool(whole.any()) else upto, upto], -1))
     held_out = split.select(*(torch.cat([getattr(part, name) for part in found]) for name in ("mean", "variance")))
     hidden = truth.isfinite()
     return replace(held_out, log_density=torch.cat(density)[hidden], cdf=torch.cat(ends)[hidden])

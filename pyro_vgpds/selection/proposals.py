@@ -89,7 +89,7 @@ def propose_origins(data: Sequences, horizon: int | None) -> int:
 def propose_baselines(data: Sequences, task: str, likelihood: Likelihood | None = None) -> list[str]:
     """Names of the baselines that suit the task and the size of the data, the cheapest first.
 
-    :param likelihood: of the outputs. Default: Gaussian outputs. If not all outputs are counts, there is none.
+    :param likelihood: of the outputs. Default: Gaussian outputs. If not all outputs are counts, the list is empty.
     """
     if likelihood is not None and not are_counts(likelihood):
         return []

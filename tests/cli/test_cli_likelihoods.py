@@ -99,7 +99,7 @@ def test_a_likelihood_alone_compares_models(files, tmp_path, capsys, name, sourc
     assert isinstance(found, Ensemble)
     assert run("info", model) == 0
     assert "linear mapping" in capsys.readouterr().out
-    assert run("forecast", model, "--steps", 2, "-o", ahead) == 0
+    assert run("forecast", model, "--horizon", 2, "-o", ahead) == 0
     header, rows = read(ahead)
     lower = rows[:, [i for i, column in enumerate(header) if column.endswith("lower")]]
     assert (lower == lower.round()).all()
