@@ -59,7 +59,10 @@ nitpick_ignore_regex = [
         r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
     ),
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
-    ("py:class", r"Marginals|pyro_vgpds\.(mapping\.sparse_gp\.Marginals|temporal\.known_path\.KnownPath)"),
+    (
+        "py:class",
+        r"Marginals|pyro_vgpds\.(mapping\.sparse_gp\.Marginals|temporal\.(known_path\.(KnownPath|PathSource)|known_diagonal\.KnownDiagonal|path_reader\.PathReader))",
+    ),
 ]
 
 

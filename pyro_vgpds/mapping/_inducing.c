@@ -291,6 +291,18 @@ int inducing_decay(long M, long Q, const double *z, const double *w, double scal
     return 0;
 }
 
+// g_z (M,Q) and g_w (Q,) from the gradient in the squared distances, the first M rows of work (M + Q, ld), which is freed
+static void through_distances(long M, long Q, long ld, const double *z, const double *w, double *work, double *g_z,
+                              double *g_w) {
+    double *zT = work + M * ld;
+    for (long i = 0; i < M; i++)
+        for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
+    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
+    for (long i = 0; i < M; i++)
+        for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
+    free(work);
+}
+
 // The gradients of a function whose gradient in the log of such an X is the symmetric part of g (M,M) or, if X is not
 // null, whose gradient in X is g, where jitter was added to the diagonal of X. That g is symmetric except for rounding
 // errors, which are smallest in sums over its rows: K^-1 magnifies those of its columns. Writes g_z (M,Q), g_w (Q,), and
@@ -298,11 +310,9 @@ int inducing_decay(long M, long Q, const double *z, const double *w, double scal
 int inducing_gradients(long M, long Q, const double *z, const double *w, double rate, double jitter, const double *X,
                        const double *g, double *g_z, double *g_w, double *numbers) {
     const long ld = rounded(M, PAD);
-    double *work = zeros((M + Q) * ld), *zT = work + M * ld;
+    double *work = zeros((M + Q) * ld), total = 0, trace = 0;
     if (!work) return 1;
-    double total = 0, trace = 0;
     for (long i = 0; i < M; i++) {
-        for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
         for (long j = 0; j < M; j++) {
             const double own = X ? g[i * M + j] * (X[i * M + j] - (i == j ? jitter : 0))
                                  : 0.5 * (g[i * M + j] + g[j * M + i]);
@@ -311,12 +321,9 @@ int inducing_gradients(long M, long Q, const double *z, const double *w, double 
         }
         trace += g[i * M + i];
     }
-    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
-    for (long i = 0; i < M; i++)
-        for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
+    through_distances(M, Q, ld, z, w, work, g_z, g_w);
     numbers[0] = total;
     numbers[1] = trace;
-    free(work);
     return 0;
 }
 
@@ -326,11 +333,9 @@ int inducing_joint_gradients(long M, long Q, const double *z, const double *w, d
                              const double *g_K, const double *decay, const double *psi2, const double *g, double *g_sums,
                              double *g_z, double *g_w, double *numbers) {
     const long ld = rounded(M, PAD);
-    double *work = zeros((M + Q) * ld), *zT = work + M * ld;
+    double *work = zeros((M + Q) * ld), total = 0, trace = 0;
     if (!work) return 1;
-    double total = 0, trace = 0;
     for (long i = 0; i < M; i++) {
-        for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
         for (long j = 0; j < M; j++) {
             const long at = i * M + j, turned = j * M + i;
             const double of_K = g_K[at] * (K[at] - (i == j ? jitter : 0));
@@ -341,12 +346,9 @@ int inducing_joint_gradients(long M, long Q, const double *z, const double *w, d
         }
         trace += g_K[i * M + i];
     }
-    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
-    for (long i = 0; i < M; i++)
-        for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
+    through_distances(M, Q, ld, z, w, work, g_z, g_w);
     numbers[0] = total;
     numbers[1] = trace;
-    free(work);
     return 0;
 }
 
