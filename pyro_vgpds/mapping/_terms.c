@@ -182,17 +182,18 @@ NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double
     }
 }
 
-// The upper triangle of U = K + beta P. Returns tr Kinv P.
+// The upper triangle of U = K + beta P. Returns tr Kinv P. Meanwhile the memory of P, and of g if that is not null, is asked
+// for: those of all groups are larger than the L2 cache.
 NOINLINE double NAME(gather)(const shared *A, const double *P, double beta, const double *g) {
     vec diagonal = splat(0), rest = splat(0);
     const double *K = A->K, *inverse = A->inverse, *first = P;
     for (long m = 0; m < A->Mpad; m += ROWS)
         for (long j = m; j < A->Mpad; j += ROWS, P += TILE, K += TILE, inverse += TILE) {
             double tile[TILE];
-            __builtin_prefetch(P + 16 * TILE);
-            __builtin_prefetch(P + 16 * TILE + TILE / 2);
-            if (g) __builtin_prefetch(g + (P - first), 1);
-            if (g) __builtin_prefetch(g + (P - first) + TILE / 2, 1);
+            for (long e = 0; e < TILE; e += LINE) {
+                __builtin_prefetch(P + AHEAD + e);
+                if (g) __builtin_prefetch(g + (P - first) + e, 1);
+            }
             vec total = splat(0);
             for (long e = 0; e < TILE; e += LANES) {
                 store(tile + e, load(K + e) + beta * load(P + e));
@@ -247,7 +248,7 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
 
 #include "_vectors.h"
 
-enum { ROWS = 4, TILE = ROWS * ROWS };
+enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE };
 #include "_panels.h"
 
 typedef struct {
