@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -105,12 +107,10 @@ def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tenso
 
 
 def _estimate(trial: Trial, done: Sequence[tuple[Trial, Trial]], scale: Tensor) -> float:
-    """The error on all parts of a candidate that predicted the first only: its error relative to that of the best there
-    is the same in all.
+    """The error on all parts of a candidate that predicted the first only, if it grows by the same factor as others.
 
     :param done: the trials of other candidates on the first part and on all parts.
     """
-    own = relative_error(trial.found, scale)
-    pairs = [(relative_error(first.found, scale), relative_error(every.found, scale)) for first, every in done]
-    best, complete = min(pairs)
-    return own * complete / best if best > 0.0 else own
+    pairs = [[relative_error(one.found, scale) for one in pair] for pair in done]
+    growth = [math.log(every / first) for first, every in pairs if first > 0.0 and every > 0.0]
+    return relative_error(trial.found, scale) * math.exp(statistics.fmean(growth) if growth else 0.0)
