@@ -72,8 +72,8 @@ class Report:
     comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files
 
     def table(self) -> Table:
-        """One row for each candidate, the best first; the ensemble is the first row."""
-        ranked = sorted((c for c in self.candidates if c.failure is None), key=lambda c: c.loss)
+        """One row for each candidate, the best first and stopped ones last; the ensemble is the first row."""
+        ranked = sorted((c for c in self.candidates if c.failure is None), key=self._rank)
         return Table(
             [_row(self.ensemble, "ensemble"), *(_row(c, "baseline" if c.is_baseline else "model") for c in ranked)]
         )
@@ -81,14 +81,17 @@ class Report:
     @property
     def best(self) -> Scored:
         """The candidate with the smallest held-out error, or with the highest log score if outputs are not Gaussian."""
-        return min((c for c in self.candidates if c.failure is None), key=lambda c: c.loss)
+        return min((c for c in self.candidates if c.failure is None), key=self._rank)
 
     @property
     def best_model(self) -> Scored | None:
         """The best candidate that is not a baseline."""
-        return min(
-            (c for c in self.candidates if c.failure is None and not c.is_baseline), key=lambda c: c.loss, default=None
-        )
+        models = (c for c in self.candidates if c.failure is None and not c.is_baseline)
+        return min(models, key=self._rank, default=None)
+
+    def _rank(self, candidate: Scored) -> tuple[bool, float]:
+        """Candidates with estimated errors come last."""
+        return candidate.name in self.stopped, candidate.loss
 
     def conclusions(self) -> list[str]:
         """What was found, in sentences."""
