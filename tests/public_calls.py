@@ -89,7 +89,7 @@ INNER = {
     "Marginals.checked", "NaturalGradient.known_path", "NaturalGradient.posterior", "OpperArchambeau.covariance_of",
     "OpperArchambeau.frames",
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
-    "OpperArchambeauGuide.known_path", "OpperArchambeauGuide.posterior_of",
+    "AutoOpperArchambeau.known_path", "OpperArchambeauGuide.known_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
     "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.likelihood",
     "masked_sum",

@@ -151,7 +151,7 @@ def test_another_dtype_keeps_the_state(tmp_path, likelihood):
     assert small.data.dtype == torch.float32
 
 
-def test_mixtures_are_saved_and_ensembles_refused(tmp_path):
+def test_mixtures_and_ensembles_are_saved(tmp_path):
     model, guide, data = trained(NegativeBinomial())
     other, its_guide, _ = trained(NegativeBinomial(2.0), data)
     posts = [Posterior(model, guide, data), Posterior(other, its_guide, data)]
@@ -161,8 +161,9 @@ def test_mixtures_are_saved_and_ensembles_refused(tmp_path):
     for mine, theirs in zip(posts, again.posteriors, strict=True):
         same(mine, theirs)
     one = Combination(torch.full((2, 4), 0.5), Calibration.none(4))
-    with pytest.raises(ValueError, match=r"an Ensemble combines Gaussian outputs, but a member has NegativeBinomial"):
-        Ensemble(posts, {"impute": one}, ["first", "second"])
+    save_posterior(tmp_path / "ensemble", Ensemble(posts, {"impute": one}, ["first", "second"]))
+    for mine, theirs in zip(posts, load_posterior(tmp_path / "ensemble").members, strict=True):
+        same(mine, theirs)
 
 
 def test_a_posterior_of_other_data(tmp_path):

@@ -120,10 +120,10 @@ def test_each_task(task, tmp_path):
         assert (lower == lower.round()).all()
         assert (lower <= upper).all()
         assert prediction.mean.isfinite().all()
-    assert found.reconstruct([64.0], y, 0, fill=True).mean[0, 0] == 3.0
-    assert found.forecast([64.0], given=y).mean[0, 2] == 4.0
+    assert found.reconstruct([64.0], y, 0, fill=True).mean[0, 0] == pytest.approx(3.0)
+    assert found.forecast([64.0], given=y).mean[0, 2] == pytest.approx(4.0)
     known = data.read().isfinite()
-    assert torch.equal(found.impute().mean[known], data.read()[known])
+    torch.testing.assert_close(found.impute().mean[known], data.read()[known])  # weights have the sum 1 to rounding
     assert found.generate([64.0, 65.0], 3).shape == (3, 2, 3)
     save_posterior(tmp_path / "a.safetensors", found)
     again = load_posterior(tmp_path / "a.safetensors")
