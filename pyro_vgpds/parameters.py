@@ -228,10 +228,13 @@ class ParameterModule(PyroModule):
             part = mine.get("_modules", {}).get(name)
             return part if getattr(part, "_pyro_name", "") else super().__getattr__(name)
         value = plain_value(self, name)
-        if value is not None or not mine["_pyro_context"].active:
-            return super().__getattr__(name) if value is None else value
-        with _Constrained(own[name][0]):
-            return super().__getattr__(name)
+        if value is not None:
+            return value
+        with pyro_lock():  # an effect handler that is active may be another thread's
+            if not mine["_pyro_context"].active:
+                return super().__getattr__(name)
+            with _Constrained(own[name][0]):
+                return super().__getattr__(name)
 
     def is_learned(self, name: str) -> bool:
         """Whether training changes the parameter; False also if there is no such parameter.

@@ -143,9 +143,9 @@ def test_entry_points_use_one_thread_for_small_problems(monkeypatch):
 def test_baselines_of_auto_use_one_thread(monkeypatch):
     seen, make = [], trials.make_rival
 
-    def watched(*args):
+    def watched(*args, **options):
         seen.append(torch.get_num_threads())
-        return make(*args)
+        return make(*args, **options)
 
     monkeypatch.setattr(trials, "make_rival", watched)
     auto(

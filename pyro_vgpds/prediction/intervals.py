@@ -92,7 +92,7 @@ def calibrate_intervals(
         quantiles of their errors, which choices have not made smaller. Default: ``held_out``, corrected.
     :param gap_length: number of entries whose errors are so similar that they count as one.
     :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: all
-        entries are independent, and so many that quantiles are known.
+        entries are independent, and there are enough of them to know the quantiles.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals

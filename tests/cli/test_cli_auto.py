@@ -176,7 +176,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
 
     def fake(
         data, task, *, candidates=None, baselines=None, horizon=None, seconds=None, seed=0, progress=None,
-        processes=None, folder=None, refit=True,
+        processes=None, folder=None, refit=True, likelihood=None,
     ):  # fmt: skip
         given.update(locals())
         raise ValueError("stop")

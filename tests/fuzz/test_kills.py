@@ -151,7 +151,7 @@ def test_comparisons_continue(tmp_path):
         found = auto(data, "impute", folder=folder, **options)
         assert torch.equal(found.impute().mean, wanted.impute().mean)
         left = sorted(one.name.split("-")[0] for one in folder.iterdir())
-        assert left == ["final"] * left.count("final") + ["try"] * left.count("try")
+        assert set(left) <= {"final", "more", "try"}
         for one in folder.iterdir():
             if dice.random() < 0.5:
                 one.unlink()

@@ -8,12 +8,10 @@ import pyro
 import pytest
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Ensemble, Posterior, PosteriorMixture, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences
 from pyro_vgpds.evaluation import backtest
 from pyro_vgpds.kernels import Bias, White
 from pyro_vgpds.likelihoods import NegativeBinomial
-from pyro_vgpds.prediction.ensemble import Combination
-from pyro_vgpds.prediction.intervals import Calibration
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +90,3 @@ def test_what_needs_gaussian_outputs(posts):
             getattr(post, name)()
     with pytest.raises(ValueError, match="full_cov=True needs Gaussian outputs"):
         post.forecast([1.1], full_cov=True)
-    combination = Combination(torch.ones(1, 3), Calibration.none(3))
-    with pytest.raises(ValueError, match="Combine such models with PosteriorMixture"):
-        Ensemble([post], {"impute": combination}, ["counts"])

@@ -329,9 +329,10 @@ def test_reports_as_dictionaries():
         "task": "impute",
         "hidden": 3,
         "skipped": ["b"],
+        "stopped": ["c"],
         "candidates": [
             {"name": "a", "is_baseline": True, "error": 0.5, "inside": 95.0, "seconds": 1.0, "weight": 1.0,
-             "failure": None},
+             "failure": None, "log_score": None},
         ],
     }  # fmt: skip
     content["ensemble"] = content["candidates"][0]
