@@ -141,8 +141,8 @@ print(found.report)
 # the ensemble is a fair one: its weights and the widths of its intervals were chosen on other hidden entries than those
 # that it is tested on. So its error can be above that of the best candidate, which was found by looking at all of them.
 # Its percentage should be near 95 even if the intervals of single models are too narrow.
-# Candidates that are far behind on the first hidden part are stopped there to save time; the last sentence names them, and
-# their errors are estimates.
+# Candidates that are far behind on the first hidden part are stopped there to save time; the last sentence names them,
+# and their errors are estimates.
 #
 # The models differ in the mapping from the hidden path to the columns. With a clear cycle in the data, as here, the
 # kernel of time of both has its period.
