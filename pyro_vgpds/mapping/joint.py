@@ -58,16 +58,20 @@ class _SumContext(Context):
 
 def total_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
     """The same without gradients. Parameters as in :func:`sum_parts`; matrices may also be panels (C, S)."""
-    half_of, whole_of = _triangle(matrices.shape[-1], matrices.device) if matrices.dim() > 2 else (None, None)
-    half = matrices
-    if half_of is not None:
-        half = matrices.flatten(-2).gather(-1, half_of.expand(*matrices.shape[:-2], -1))
-    flat = team.total(torch.cat([values.flatten(), columns.flatten(), half.flatten()]))
-    sums = flat.split([values.numel(), columns.numel(), half.numel()])
-    full = sums[2].view_as(half)
-    if whole_of is not None:
-        full = full.gather(-1, whole_of.expand(*matrices.shape[:-2], -1)).view_as(matrices)
-    return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), full.clone()
+    if matrices.dim() == 2:
+        first, second, panels = _total(values, columns, matrices, team)
+        return first, second, panels.clone()
+    half_of, whole_of = _triangle(matrices.shape[-1], matrices.device)
+    half = matrices.flatten(-2).gather(-1, half_of.expand(*matrices.shape[:-2], -1))
+    first, second, half = _total(values, columns, half, team)
+    return first, second, half.gather(-1, whole_of.expand(*matrices.shape[:-2], -1)).view_as(matrices)
+
+
+def _total(values: Tensor, columns: Tensor, packed: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over the processes of three tensors, the last one a view of what was received."""
+    flat = team.total(torch.cat([values.flatten(), columns.flatten(), packed.flatten()]))
+    sums = flat.split([values.numel(), columns.numel(), packed.numel()])
+    return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), sums[2].view_as(packed)
 
 
 @functools.lru_cache(maxsize=4)
