@@ -171,7 +171,7 @@ print(f"{100 * share:.1f} % of the variance of the true path is an affine functi
 
 
 # %%
-def compare(t, y, truth, prediction, gp=True):
+def compare(t, y, truth, prediction):
     """Print errors of the hidden entries, and return the coverage of central intervals."""
     errors = {"VGPDS": metrics.mse(truth, prediction.mean) ** 0.5}
     methods = {
@@ -181,8 +181,7 @@ def compare(t, y, truth, prediction, gp=True):
         "probabilistic PCA": baselines.ppca,
     }
     for label, method in methods.items():
-        if gp or method is not baselines.gp_interpolation:
-            errors[label] = metrics.mse(truth, torch.cat(method(t, y))) ** 0.5
+        errors[label] = metrics.mse(truth, torch.cat(method(t, y))) ** 0.5
     print(f"{np.isfinite(truth).sum()} hidden entries; root mean squared errors:")
     for label, error in errors.items():
         print(f"  {label:24s}{error:.3f}")
@@ -293,12 +292,12 @@ genes = Sequences(genes_t, genes_y)
 print(f"{yeast.description}\n{genes}, lengths {genes.lengths}")
 model, guide, genes_posterior = train(genes, 8, 40, Matern32().fix("variance") + White(1e-2) + Bias(0.1), 150)
 genes_imputed = genes_posterior.impute(fill=False)
-calibration["genes"] = compare(genes_t, genes_y, genes_truth, genes_imputed, gp=False)
+calibration["genes"] = compare(genes_t, genes_y, genes_truth, genes_imputed)
 
 # %% [markdown]
 # Here every sequence has few frames, so interpolation in time performs poorly, and the common structure of the genes
-# helps. (One Gaussian process per output is not included: with one missing pattern per gene it takes minutes.) If the
-# yeast data are available, the next figure shows three genes of the cell cycle in the experiment with irregular times:
+# helps. If the yeast data are available, the next figure shows three genes of the cell cycle in the experiment with
+# irregular times:
 
 # %%
 known = {"YPL256C": "CLN2, before division", "YBL003C": "HTA2, a histone", "YPR119W": "CLB2, late"}
@@ -361,7 +360,7 @@ _ = ax.legend(frameon=False)
 # %%
 days = np.array(["2024-01-01", "2024-01-02", "2024-01-05", "2024-02-01"], dtype="datetime64[D]")
 dated = Sequences(days, np.array([[1.0, 2.0], [np.nan, 2.5], [1.5, np.nan], [2.0, 3.0]]), columns=["a", "b"])
-print(dated, dated.time_origin, (dated.times.t / 86400).tolist())
+print(dated, np.datetime64(dated.time_origin, "D"), (dated.times.t / 86400).tolist())
 
 # %% [markdown]
 # ## What next
