@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native, rows
-from pyro_vgpds.mapping.native_inducing import decay, decay_gradients, is_compiled
+from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, Kept
 
-__all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
+__all__ = ["is_fused", "known_statistics", "rbf_inducing_cov", "rbf_statistics"]
 
 _MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
 _NARROW = 1 << 11  # columns of Y up to which Ψ1 is multiplied with it as soon as a few of its rows are computed
@@ -91,7 +91,7 @@ class _Kept(Kept):
     single: bool
 
 
-def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+def rbf_inducing_cov(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """K_MM, (M, M).
 
     :param z: (M, Q).
@@ -149,8 +149,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     centre = z.sum(0).div_(z.shape[0])
     mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
-    variance = variance.contiguous()
-    factor = _decay(z, w, scale) if factor is None else factor
+    variance, mask = variance.contiguous(), None if mask is None else mask.contiguous()
+    factor = decay(z, w, float(scale)) if factor is None else factor
     if y.shape[1] > _NARROW:
         a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
         loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
@@ -185,7 +185,7 @@ def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sum
     g_mean, g_s, g_z, g_w, g_log = found
     g_z += g_mid
     if W is not None:  # of what multiplies the sums of Ψ2
-        more_z, more_w, more_log = _decay_gradients(z, w, W)
+        more_z, more_w, more_log = decay_gradients(z, w, W.contiguous())
         g_z += more_z
         g_w += more_w
         g_log += more_log
@@ -213,21 +213,6 @@ def _products(
     if len(blocks) == 1:
         return a, rho, first, psi1
     return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
-
-
-def _decay(z: Tensor, w: Tensor, scale: Tensor) -> Tensor:
-    """What multiplies the sums of Ψ2, (M, M)."""
-    if is_compiled(z):
-        return decay(z, w, float(scale))
-    return torch.exp(-0.25 * _apart(z, w)) * scale.square()
-
-
-def _decay_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
-    """The gradients in z, w and log σ² from that in its logarithm."""
-    if is_compiled(z):
-        return decay_gradients(z, w, g.contiguous())
-    g, far = _far(g, z)
-    return -0.5 * w * far, -0.25 * (far * z).sum(0), g.sum()
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:
