@@ -16,10 +16,10 @@ from pyro_vgpds.checks import is_whole, plain
 
 __all__ = [
     "check_callable",
+    "check_dict",
     "check_flags",
     "check_kind",
     "check_list",
-    "check_mapping",
     "check_parts",
     "check_path",
     "check_texts",
@@ -97,7 +97,7 @@ def check_list(name: str, value: object, wanted: str = "a list", optional: bool 
         plain(name, value)
 
 
-def check_mapping(name: str, value: object, wanted: str, kind: type | tuple[type, ...]) -> None:
+def check_dict(name: str, value: object, wanted: str, kind: type | tuple[type, ...]) -> None:
     """Raise a TypeError if ``value`` is not a dictionary of things of one kind, or a ValueError if it is empty.
 
     :param wanted: what it must be, for the error.

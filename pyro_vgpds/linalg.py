@@ -6,13 +6,12 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_dtype
-from pyro_vgpds.types import Context
 
 __all__ = [
     "NumericalError",
@@ -89,33 +88,9 @@ def add_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
 
 def jittered(matrix: Tensor, jitter: float | None = None) -> Tensor:
     """``matrix`` with ``jitter`` added to its diagonal. Default: the rule of :func:`default_jitter`."""
-    if jitter is not None:
-        return add_diagonal(matrix, jitter)
-    return _Jittered.apply(matrix, default_jitter(matrix.dtype))
-
-
-class _Jittered(torch.autograd.Function):
-    """X + ε mean(diag X) I as one operation. It is linear in X, and its own adjoint."""
-
-    @staticmethod
-    def forward(ctx: _JitterContext, matrix: Tensor, relative: float) -> Tensor:
-        ctx.relative = relative
-        return _raised(matrix, relative)
-
-    @staticmethod
-    def backward(ctx: _JitterContext, grad: Tensor) -> tuple[Tensor, None]:
-        return _raised(grad, ctx.relative), None
-
-
-class _JitterContext(Context, Protocol):
-    relative: float
-
-
-def _raised(matrix: Tensor, relative: float) -> Tensor:
-    result = matrix.clone(memory_format=torch.contiguous_format)
-    diagonal = result.diagonal(dim1=-2, dim2=-1)
-    diagonal += relative * diagonal.mean(-1, keepdim=True)
-    return result
+    if jitter is None:
+        return add_diagonal(matrix, default_jitter(matrix.dtype) * matrix.diagonal(dim1=-2, dim2=-1).mean(-1))
+    return add_diagonal(matrix, jitter)
 
 
 def cholesky(matrix: Tensor, name: str, jitter: float | None = 0.0) -> Tensor:

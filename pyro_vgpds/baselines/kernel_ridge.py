@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.neighbours import is_list, read_frames
+from pyro_vgpds.baselines.neighbours import is_list_of_frames, read_frames
 from pyro_vgpds.baselines.regression import check_lags
 from pyro_vgpds.checks import check_choice
 from pyro_vgpds.data.filling import patterns, windows
@@ -56,15 +56,15 @@ def kernel_ridge(
     frames = read_frames("train", train)
     if not bool(torch.isfinite(frames).all()):
         raise ValueError("train must be finite: impute missing values first, for example by linear_interpolation.")
-    known = windows(frames.split([len(part) for part in train]) if is_list(train) else [frames], lags)
+    known = windows(frames.split([len(part) for part in train]) if is_list_of_frames(train) else [frames], lags)
     joined = read_frames("test", test)
     if joined.shape[1] != frames.shape[1]:
         raise ValueError(f"test has {joined.shape[1]} columns, but train has {frames.shape[1]}.")
     if bool(torch.isinf(joined).any()):
         raise ValueError("test must be finite or NaN, but has infinite values.")
-    parts = joined.split([len(part) for part in test]) if is_list(test) else [joined]
+    parts = joined.split([len(part) for part in test]) if is_list_of_frames(test) else [joined]
     filled = _fill(known, windows(parts, lags), frames, joined.clone(), kernel)
-    return list(filled.split([len(part) for part in parts])) if is_list(test) else filled
+    return list(filled.split([len(part) for part in parts])) if is_list_of_frames(test) else filled
 
 
 def _fill(known: Tensor, given: Tensor, frames: Tensor, test: Tensor, kernel: str) -> Tensor:

@@ -15,7 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["is_list", "nearest_neighbour", "read_frames"]
+__all__ = ["is_list_of_frames", "nearest_neighbour", "read_frames"]
 
 
 def nearest_neighbour(
@@ -42,7 +42,7 @@ def nearest_neighbour(
     check_flags(scaled=scaled)
     if not is_whole(k) or not 1 <= k <= len(frames):
         raise ValueError(f"k must be between 1 and the {len(frames)} training frames, but got {k!r:.80}.")
-    if is_list(test):
+    if is_list_of_frames(test):
         return [_fill(frames, read_frames("test", part), k, scaled) for part in test]
     return _fill(frames, read_frames("test", test), k, scaled)
 
@@ -70,14 +70,14 @@ def _fill(frames: Tensor, test: Tensor, k: int, scaled: bool) -> Tensor:
     return filled
 
 
-def is_list(value: DataLike) -> TypeGuard[Sequence[ArrayLike]]:
+def is_list_of_frames(value: DataLike) -> TypeGuard[Sequence[ArrayLike]]:
     """Whether ``value`` is a list with one (N, D) for each sequence."""
     return isinstance(value, (list, tuple)) and len(value) > 0 and np.ndim(value[0]) == 2
 
 
 def read_frames(name: str, value: DataLike) -> Tensor:
     """Frames as float64 (N, D) on the CPU; those of several sequences are joined. ``name`` is for error messages."""
-    if is_list(value):
+    if is_list_of_frames(value):
         parts = [read_frames(f"{name}[{i}]", part) for i, part in enumerate(value)]
         if len({part.shape[1] for part in parts}) > 1:
             widths = [part.shape[1] for part in parts]

@@ -13,7 +13,7 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import OK
 from pyro_vgpds.cli.likelihoods import likelihood_facts, numbers_text
-from pyro_vgpds.cli.model_file import ModelFile, model_of, relevance_of
+from pyro_vgpds.cli.model_file import ModelFile, relevance_of, trained_model
 from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kernels import Kernel
@@ -58,7 +58,8 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
             "dates": data.time_origin is not None,
             "video": about.shape,
             "scaled": any(
-                m.likelihood is None and bool((model_of(m).output_scale != 1.0).any()) for m in trained.members.values()
+                m.likelihood is None and bool((trained_model(m).output_scale != 1.0).any())
+                for m in trained.members.values()
             ),
         },
     }
@@ -98,7 +99,7 @@ def _describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _describe(posterior: Posterior) -> dict[str, Any]:
-    model, residual, outputs = model_of(posterior), posterior.origin.residual, posterior.likelihood
+    model, residual, outputs = trained_model(posterior), posterior.origin.residual, posterior.likelihood
     facts: dict[str, Any] = {
         "temporal": repr(model.temporal),
         "mapping": repr(model.mapping),

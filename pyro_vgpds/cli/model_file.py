@@ -25,7 +25,7 @@ from pyro_vgpds.prediction.storage import load_posterior
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.training.metadata import Metadata
 
-__all__ = ["NEW", "ModelFile", "model_of", "relevance_of"]
+__all__ = ["NEW", "ModelFile", "relevance_of", "trained_model"]
 
 NEW = "new"  # the name of a sequence that is not a training sequence
 
@@ -233,10 +233,10 @@ def _models(ensemble: Ensemble) -> dict[str, Posterior]:
     return {name: found[name] for name in sorted(found, key=lambda name: rank[name])}
 
 
-def model_of(posterior: Posterior) -> VGPDS:
+def trained_model(posterior: Posterior) -> VGPDS:
     """The model of a posterior that was read from a file."""
     return cast("VGPDS", posterior.origin.model)
 
 
 def relevance_of(posterior: Posterior) -> Relevance:
-    return model_of(posterior).relevance(posterior.origin.guide, posterior.data)
+    return trained_model(posterior).relevance(posterior.origin.guide, posterior.data)

@@ -25,7 +25,7 @@ _BATCH = 1 << 15  # and while their blocks, B n² numbers, stay in cache
 
 
 @dataclass(frozen=True)
-class Batch:
+class PaddedBatch:
     """B sequences of similar length, padded to n frames: times (B, n), rows (B, n) among all frames, mask (B, n)."""
 
     t: Tensor
@@ -76,7 +76,7 @@ class Times:
         self.made: dict[object, object] = {}
 
     @functools.cached_property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[PaddedBatch]:
         """The sequences in batches of similar length, computed on first use: a Markov prior does not need them."""
         return self._make_batches()
 
@@ -144,7 +144,7 @@ class Times:
         """The rows of each sequence."""
         return [slice(a, a + n) for a, n in zip(self.starts, self.lengths, strict=True)]
 
-    def _make_batches(self) -> list[Batch]:
+    def _make_batches(self) -> list[PaddedBatch]:
         order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
         groups: list[list[int]] = []
         for i in order:
@@ -155,13 +155,13 @@ class Times:
                 groups.append([i])
         return [self._make_batch(group) for group in groups]
 
-    def _make_batch(self, group: list[int]) -> Batch:
+    def _make_batch(self, group: list[int]) -> PaddedBatch:
         lengths = torch.tensor([self.lengths[i] for i in group], device=self.t.device).unsqueeze(-1)
         starts = torch.tensor([self.starts[i] for i in group], device=self.t.device).unsqueeze(-1)
         step = torch.arange(int(lengths.max()), device=self.t.device)
         rows = starts + torch.minimum(step, lengths - 1)  # padding repeats the last frame, and has no effect
         mask = step < lengths
-        return Batch(self.t[rows], rows, None if bool(mask.all()) else mask)
+        return PaddedBatch(self.t[rows], rows, None if bool(mask.all()) else mask)
 
     def split(self, v: Tensor) -> list[Tensor]:
         """One tensor (..., Q, B, n) for each batch, with zeros as padding.

@@ -12,7 +12,7 @@ import numpy as np
 from pyro_vgpds import metrics
 from pyro_vgpds.data.sequences import Sequences
 
-__all__ = ["Answer", "Predictor", "frames", "parts", "score"]
+__all__ = ["Answer", "Predictor", "frames", "parts", "score", "times"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ def score(truth: np.ndarray, answer: Answer, floor: float) -> dict[str, float]:
 def frames(data: Sequences) -> np.ndarray:
     """All frames (N, D), NaN if missing."""
     return data.read().to("cpu").double().numpy()
+
+
+def times(data: Sequences) -> list[np.ndarray]:
+    """The times of each sequence, (n,)."""
+    return [t.numpy() for t in data.times.t.split(data.lengths)]
 
 
 def parts(data: Sequences) -> list[np.ndarray]:

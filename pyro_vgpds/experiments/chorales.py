@@ -34,11 +34,11 @@ def independent_notes(training: Sequences, test: Sequences) -> np.ndarray:
     return np.array([float((part * np.log(p) + (1.0 - part) * np.log1p(-p)).sum()) for part in parts(test)])
 
 
-def previous_frame(training: Sequences, test: Sequences, penalty: float = 1.0) -> np.ndarray:
+def previous_frame(training: Sequences, test: Sequences) -> np.ndarray:
     """Logistic regression of each note on all notes of the frame before, and on whether there is one."""
     y = frames(training)
     used = y.sum(0) > 0  # a note that never sounds in training is no input, and has no weights
-    model = GLM.fit(_before(training, used), y[:, used], "bernoulli", penalty)
+    model = GLM.fit(_before(training, used), y[:, used], "bernoulli", penalty=1.0)
     new = frames(test)
     p = 0.5 / (len(y) + 1.0)
     rare = new[:, ~used]
@@ -100,9 +100,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     ]
     rows += [[label, "", value, ""] for label, value in PUBLISHED.items()]
     text = table(["nats per frame", "validation", "test", "CPU seconds"], rows)
-    print(text)
-    folder.write_text(f"{name}.md", f"{text}\n")
-    folder.write_json(f"{name}.json", results)
+    folder.publish(name, text, results)
 
 
 def _measure(training: Sequences, test: Sequences, model: LogDensity, case: int) -> dict[str, float]:

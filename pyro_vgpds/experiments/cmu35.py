@@ -267,7 +267,5 @@ def _report(
         "reconstruction of a fold's sequences."
     )
     text += " The authors' code takes about 10 hours of CPU for table 1." if results else ""
-    print(text)
-    folder.write_text(f"{name}.md", text + "\n")
     settings = {"members": [recipe.settings() for recipe in recipes], "wide": WIDE, "seconds": seconds}
-    folder.write_json(f"{name}.json", {**results, "folds": held_out, "recipes": settings, "paper": PAPER})
+    folder.publish(name, text, {**results, "folds": held_out, "recipes": settings, "paper": PAPER})

@@ -11,7 +11,7 @@ import pyro
 import torch
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.experiments.answer import Answer, parts
+from pyro_vgpds.experiments.answer import Answer, parts, times
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods import Likelihood
@@ -45,7 +45,7 @@ class CountModel:
         """The trained model."""
         pyro.set_rng_seed(self.seed)
         if self.exposure is not None:
-            data = Sequences(_times(data), parts(data), columns=data.columns, exposure=self.exposure)
+            data = Sequences(times(data), parts(data), columns=data.columns, exposure=self.exposure)
         model = VGPDS.from_data(
             data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
             None if self.mapping is None else self.mapping(), likelihood=self.likelihood(), static_dim=self.static_dim,
@@ -63,7 +63,7 @@ class CountModel:
         latent, mean = trained.q.mean.numpy(), own.mean.numpy()
         if test is training:
             return Answer(mean, _scores(own), latent, mean, latent)
-        new = trained.reconstruct(_times(test), parts(test), solver=self.solver)
+        new = trained.reconstruct(times(test), parts(test), solver=self.solver)
         # rates of the training frames under the same q(U), which has seen the test frames, too
         mean = trained.predict(training.times.t, trained.q, new.inducing, include_noise=True).mean.numpy()
         return Answer(new.mean.numpy(), _scores(new), new.latent.mean.numpy(), mean, latent)
@@ -81,11 +81,7 @@ class CountModel:
 
     def log_density(self, training: Sequences, test: Sequences) -> np.ndarray:
         """A lower bound on log p of each test sequence."""
-        return self.train(training).log_density(_times(test), parts(test), solver=self.solver).numpy()
-
-
-def _times(data: Sequences) -> list[np.ndarray]:
-    return [t.numpy() for t in data.times.t.split(data.lengths)]
+        return self.train(training).log_density(times(test), parts(test), solver=self.solver).numpy()
 
 
 def _scores(prediction: object) -> Callable[[np.ndarray], np.ndarray]:

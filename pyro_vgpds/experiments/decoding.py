@@ -9,12 +9,11 @@ import numpy as np
 
 __all__ = ["decode", "r_squared"]
 
+_FOLDS = 5
 _PENALTIES = tuple(10.0**power for power in range(-2, 6))
 
 
-def decode(
-    inputs: np.ndarray, targets: np.ndarray, new: np.ndarray, lengths: Sequence[int], num_folds: int = 5
-) -> np.ndarray:
+def decode(inputs: np.ndarray, targets: np.ndarray, new: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """Targets (M, E) of new inputs (M, P), by ridge regression of training targets (N, E) on inputs (N, P).
 
     Inputs are scaled to variance one. The penalty is the best in cross-validation over whole training sequences.
@@ -24,8 +23,8 @@ def decode(
     centre, scale = inputs.mean(0), inputs.std(0)
     scale = np.where(scale > 1e-9 * max(float(scale.max()), 1e-300), scale, 1.0)
     x, z = (inputs - centre) / scale, (new - centre) / scale
-    fold = np.repeat(np.arange(len(lengths)) % num_folds, lengths)
-    folds = [fold == k for k in range(min(num_folds, len(lengths)))]
+    fold = np.repeat(np.arange(len(lengths)) % _FOLDS, lengths)
+    folds = [fold == k for k in range(min(_FOLDS, len(lengths)))]
     errors = np.zeros(len(_PENALTIES))
     for held_out in folds if len(folds) > 1 else ():
         guesses = _ridge(x[~held_out], targets[~held_out], x[held_out])

@@ -109,12 +109,12 @@ def with_dispersion(predict_mean: Predictor) -> Predictor:
     return predict
 
 
-def negative_binomial_factors(exposure: np.ndarray, num_factors: int = 5, persistence: float = 0.95) -> Predictor:
+def negative_binomial_factors(exposure: np.ndarray) -> Predictor:
     """A negative-binomial factor model with AR(1) factors, by MAP."""
 
     def predict(training: Sequences, test: Sequences) -> Answer:
         model = NegativeBinomialFactors.fit(
-            test.times.t, frames(test), num_factors=num_factors, persistence=persistence, exposure=exposure
+            test.times.t, frames(test), num_factors=5, persistence=0.95, exposure=exposure
         )
         return Answer(model.mean.numpy(), lambda truth: model.log_prob(truth).numpy(), model.path.numpy())
 
@@ -209,10 +209,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         "Poisson score: log-probability of an entry under a Poisson distribution with the predicted mean, in nats; log "
         "score: under the predictor's own distribution. Mean and standard deviation over seeds or origins."
     )
-    text = "\n\n".join(texts)
-    print(text)
-    folder.write_text(f"{name}.md", f"{text}\n")
-    folder.write_json(f"{name}.json", results)
+    folder.publish(name, "\n\n".join(texts), results)
 
 
 def _measure(measure: Measure, data: CaseCounts, make: Maker, case: int) -> dict[str, float]:
@@ -238,9 +235,9 @@ def _negative_binomial(count: np.ndarray, mean: np.ndarray, dispersion: float) -
     return np.where(np.isnan(count), np.nan, found)
 
 
-def _near(n: int, known: int, year: int = _YEAR) -> np.ndarray:
+def _near(n: int, known: int) -> np.ndarray:
     """Known weeks at a distance of at most one from week n of earlier years; all weeks if no such week is known."""
-    distance = (np.arange(known) - n + year // 2) % year - year // 2
+    distance = (np.arange(known) - n + _YEAR // 2) % _YEAR - _YEAR // 2
     near = np.flatnonzero((np.abs(distance) <= 1) & (np.arange(known) < n - 2))
     return near if len(near) else np.arange(known)
 

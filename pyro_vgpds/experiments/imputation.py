@@ -92,9 +92,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         "Coverage of central intervals in per cent, then root mean squared errors, then CPU seconds. "
         f"A seed took {np.mean(seconds):.0f} s."
     )
-    print(f"{text}\n\n{note}")
-    folder.write_text(f"{name}.md", f"{text}\n\n{note}\n")
-    folder.write_json(f"{name}.json", {**rows, "wall seconds": seconds})
+    folder.publish(name, f"{text}\n\n{note}", {**rows, "wall seconds": seconds})
 
 
 def _show(path: Path, data: datasets.Dataset, posterior: Posterior) -> None:

@@ -80,6 +80,12 @@ class Folder:
             except OSError:
                 shutil.copyfile(file, part)
 
+    def publish(self, name: str, text: str, numbers: Mapping[str, object]) -> None:
+        """Print the text of an experiment's results, and write it and the numbers behind it."""
+        print(text)
+        self.write_text(f"{name}.md", f"{text}\n")
+        self.write_json(f"{name}.json", numbers)
+
     def write_json(self, name: str, value: object) -> Path:
         return self.write_text(name, json.dumps(value, indent=1))
 

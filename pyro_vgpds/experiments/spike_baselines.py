@@ -69,9 +69,9 @@ def mean_rate(training: Sequences, test: Sequences) -> Answer:
     return Answer(np.tile(frames(training).mean(0), (test.num_frames, 1)))
 
 
-def time_mean(training: Sequences, test: Sequences, width: float = 1.0) -> Answer:
+def time_mean(training: Sequences, test: Sequences) -> Answer:
     """The mean count of each neuron at each time of a trial, smoothed."""
-    mean = np.mean(smoothed(parts(training), width), 0)
+    mean = np.mean(smoothed(parts(training), 1.0), 0)
     return Answer(np.tile(mean, (test.num_sequences, 1)))
 
 
@@ -134,13 +134,13 @@ def ridge(penalty: float, width: float = 3.0) -> Predictor:
     return predict
 
 
-def poisson_regression(penalty: float, width: float = 3.0, timed: bool = True) -> Predictor:
+def poisson_regression(penalty: float, timed: bool = True) -> Predictor:
     """As :func:`ridge`, with a Poisson regression; the means at each time are an offset. Without ``timed`` inputs and
     offset do not depend on the time of the trial.
     """
 
     def predict(training: Sequences, test: Sequences) -> Answer:
-        x, z, base = _inputs(training, test, width, timed)
+        x, z, base = _inputs(training, test, 3.0, timed)
         offset = np.log(np.maximum(base, _LEAST))
         hidden = np.isnan(frames(test)).all(0)
         model = GLM.fit(
@@ -153,7 +153,7 @@ def poisson_regression(penalty: float, width: float = 3.0, timed: bool = True) -
     return predict
 
 
-def factor_analysis(num_factors: int, width: float = 2.0, penalty: float = 10.0) -> Predictor:
+def factor_analysis(num_factors: int, width: float = 2.0) -> Predictor:
     """Factor analysis of square roots of smoothed counts, with a Poisson regression of counts on the factors."""
 
     def predict(training: Sequences, test: Sequences) -> Answer:
@@ -161,7 +161,7 @@ def factor_analysis(num_factors: int, width: float = 2.0, penalty: float = 10.0)
         x, z = (np.sqrt(np.concatenate(smoothed(parts(data), width)))[:, seen] for data in (training, test))
         centre = x.mean(0)
         loadings = _factor_weights(x - centre, num_factors)
-        return read_out((x - centre) @ loadings, (z - centre) @ loadings, frames(training), penalty)
+        return read_out((x - centre) @ loadings, (z - centre) @ loadings, frames(training), 10.0)
 
     return predict
 

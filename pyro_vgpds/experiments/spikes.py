@@ -156,10 +156,7 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
         text, results[title] = compare(folder, title, methods, folds, settings)
         texts.append(text)
     texts.append(f"Mean and standard deviation over {len(folds)} folds; CPU seconds include the choice of settings.")
-    text = "\n\n".join(texts)
-    print(text)
-    folder.write_text(f"{name}.md", f"{text}\n")
-    folder.write_json(f"{name}.json", results)
+    folder.publish(name, "\n\n".join(texts), results)
 
 
 def _measure(measure: Measure, data: Reaches, make: Maker, fold: int) -> dict[str, float]:

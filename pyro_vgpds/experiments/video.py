@@ -69,9 +69,7 @@ def report(
     """Print and write the table, and write the numbers."""
     text = table(["method", "MAE", "MSE"], [[label, row["MAE"], row["MSE"]] for label, row in rows.items()])
     text += "\n\n" + " ".join([*([paper] if paper else []), f"A seed took {np.mean(seconds):.0f} s."])
-    print(text)
-    folder.write_text(f"{name}.md", f"{text}\n")
-    folder.write_json(f"{name}.json", {**rows, "recipe": recipe.settings(), "seconds": seconds})
+    folder.publish(name, text, {**rows, "recipe": recipe.settings(), "seconds": seconds})
 
 
 def show_frames(path: Path, video: Video, pictures: Mapping[str, np.ndarray], frames: Sequence[int]) -> None:

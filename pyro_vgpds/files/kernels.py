@@ -14,8 +14,9 @@ from torch.distributions import transform_to
 
 from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.kernels import Kernel, Product, Sum
-from pyro_vgpds.kernels.registry import check_storable, kernel_name, registered_kernel, registered_names
+from pyro_vgpds.kernels.registry import KERNELS
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
+from pyro_vgpds.registry import check_arguments
 
 __all__ = ["Json", "UnknownKernelError", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
 
@@ -65,20 +66,32 @@ def describe_kernel(kernel: Kernel) -> Json:
     """
     if isinstance(kernel, (Sum, Product)):
         return {"kind": type(kernel).__name__, "parts": [describe_kernel(part) for part in kernel]}
-    name = kernel_name(type(kernel))
+    name = KERNELS.name_of(type(kernel))
     if name is None:
         raise TypeError(
-            f"save knows the kernels {', '.join(registered_names())}, sums and products, but the model has {kernel!r}. "
+            f"save knows the kernels {', '.join(KERNELS.names())}, sums and products, but the model has {kernel!r}. "
             "Register a class of your own with @pyro_vgpds.kernels.register_kernel. Or save model.state_dict(), and "
             "make the model again before loading it."
         )
-    check_storable(kernel)
+    _check_storable(kernel)
     about = {
         "kind": name,
         "parameters": {name: describe_parameter(kernel, name) for name in kernel.parameter_names},
     }
     options = {name: getattr(kernel, name) for name in kernel.option_names}
     return {**about, "options": options} if options else about
+
+
+def _check_storable(kernel: Kernel) -> None:
+    """Raise a TypeError if the kernel could not be made again from its parameters and options."""
+    check_arguments(type(kernel), (*kernel.parameter_names, *kernel.option_names))
+    for name in kernel.option_names:
+        value = getattr(kernel, name)
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            raise TypeError(
+                f"{type(kernel).__name__} cannot be saved: its option {name} must be a number, a string or None, but "
+                f"it is {value!r:.80}."
+            )
 
 
 def describe_parameter(module: ParameterModule, name: str) -> str | Json:
@@ -112,7 +125,7 @@ def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, pr
         parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
     values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
-    kind = registered_kernel(about["kind"])
+    kind = KERNELS.find(about["kind"])
     if kind is None:
         raise UnknownKernelError(
             f"has the kernel {str(about['kind'])[:80]!r}, which is not registered. Import the module that registers it "

@@ -18,10 +18,10 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import ComposeTransform, IndependentTransform, Transform
 
-__all__ = ["Moments", "middle", "moments_of", "pick_moments"]
+__all__ = ["GuideMoments", "middle", "moments_of", "pick_moments"]
 
 
-class Moments(NamedTuple):
+class GuideMoments(NamedTuple):
     """The moments of a distribution of latent paths."""
 
     mean: Tensor  #: (N, Q)
@@ -29,7 +29,7 @@ class Moments(NamedTuple):
     covariance: Callable[[Tensor], Tensor] | None  #: frames (n,) ↦ (Q, n, n); None if frames are independent
 
 
-def moments_of(fn: Distribution) -> Moments | None:
+def moments_of(fn: Distribution) -> GuideMoments | None:
     """The moments of a distribution of event shape (N, Q), as copies; None if it has no mean or no variance.
 
     Its covariance is its ``covariance_matrix``, if that is (Q, N, N). Otherwise frames count as independent.
@@ -41,12 +41,12 @@ def moments_of(fn: Distribution) -> Moments | None:
         return None
     matrix = None if isinstance(fn, Independent) else getattr(fn, "covariance_matrix", None)
     if matrix is None or mean.dim() != 2 or matrix.shape != (mean.shape[1], mean.shape[0], mean.shape[0]):
-        return Moments(mean, variance, None)
+        return GuideMoments(mean, variance, None)
     kept = matrix.detach().clone()
-    return Moments(mean, variance, lambda rows: kept[:, rows][..., rows])
+    return GuideMoments(mean, variance, lambda rows: kept[:, rows][..., rows])
 
 
-def pick_moments(fn: Distribution, mean: Tensor, index: Tensor, scale: Tensor) -> Moments | None:
+def pick_moments(fn: Distribution, mean: Tensor, index: Tensor, scale: Tensor) -> GuideMoments | None:
     """The moments of x = shift + scale ∘ z[index], for z with distribution ``fn``; None if that has no variance.
 
     :param mean: of x, (N, Q).
@@ -73,7 +73,7 @@ def pick_moments(fn: Distribution, mean: Tensor, index: Tensor, scale: Tensor) -
             full = half @ half.mT
             return full if rest is None else full + torch.diag_embed(size.squeeze(-1).square() * rest[own])
 
-    return Moments(mean.detach().clone(), scale.square() * variance[index], covariance)
+    return GuideMoments(mean.detach().clone(), scale.square() * variance[index], covariance)
 
 
 def middle(fn: Distribution) -> Tensor | None:

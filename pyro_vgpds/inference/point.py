@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
-from pyro_vgpds.inference.moments import Moments, middle, moments_of, pick_moments
+from pyro_vgpds.inference.moments import GuideMoments, middle, moments_of, pick_moments
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, GivenLatent, LatentGP
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -111,7 +111,7 @@ class _Found(NamedTuple):
     """What a guide says."""
 
     fn: Any  #: its distribution at ``x``
-    moments: Moments  #: of ``x``
+    moments: GuideMoments  #: of ``x``
     values: dict[str, Tensor]  #: of all its latent sites
 
 
@@ -193,7 +193,7 @@ def _latent_sites(trace: Trace) -> dict[str, Any]:
             if site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)}  # fmt: skip
 
 
-def _through(run: Callable[..., Trace], x: Tensor, auxiliary: Mapping[str, Any]) -> Moments | None:
+def _through(run: Callable[..., Trace], x: Tensor, auxiliary: Mapping[str, Any]) -> GuideMoments | None:
     """The moments of x = shift + scale ∘ z[index] for an auxiliary site z, or None if x is no such function.
 
     Runs of the guide with different z give shift, scale and index.

@@ -15,7 +15,7 @@ from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
-from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_covariance, rbf_statistics
+from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.mapping.rbf_weighted import rbf_weighted
 from pyro_vgpds.parameters import ParameterLike
 from pyro_vgpds.team import ALONE, Team
@@ -42,7 +42,7 @@ class ARDRBFValue(MappingValue):
 
     def inducing_cov(self, z: Tensor) -> Tensor:
         if z.dim() == 2 and self.weight.dim() == 1 and self.variance.dim() == 0:
-            return rbf_covariance(z, self.weight, self.variance)
+            return rbf_inducing_cov(z, self.weight, self.variance)
         return self.cov(z, z)
 
     def cov_diag(self, x: Tensor) -> Tensor:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar, overload
 
 from pyro_vgpds.kernels.base import Kernel, Product, Sum
-from pyro_vgpds.registry import Registry, check_arguments
+from pyro_vgpds.registry import Registry
 
-__all__ = ["check_storable", "kernel_name", "register_kernel", "registered_kernel", "registered_names"]
+__all__ = ["KERNELS", "register_kernel"]
 
 K = TypeVar("K", bound=Kernel)
 
-_REGISTRY = Registry(Kernel, "register_kernel", {"Sum": Sum, "Product": Product})
+#: all that files can hold, besides sums and products
+KERNELS = Registry(Kernel, "register_kernel", {"Sum": Sum, "Product": Product})
 
 
 @overload
@@ -49,31 +50,4 @@ def register_kernel(
     >>> Brownian(2.0)
     Brownian(variance=2)
     """
-    return _REGISTRY.decorate(kernel, name)
-
-
-def kernel_name(kernel: type[Kernel]) -> str | None:
-    """The name of a class in files; None if it is not registered."""
-    return _REGISTRY.name_of(kernel)
-
-
-def registered_kernel(name: str) -> type[Kernel] | None:
-    """The class of a name, or None."""
-    return _REGISTRY.find(name)
-
-
-def registered_names() -> list[str]:
-    """All names."""
-    return _REGISTRY.names()
-
-
-def check_storable(kernel: Kernel) -> None:
-    """Raise a TypeError if the kernel could not be made again from its parameters and options."""
-    check_arguments(type(kernel), (*kernel.parameter_names, *kernel.option_names))
-    for name in kernel.option_names:
-        value = getattr(kernel, name)
-        if not (value is None or isinstance(value, (bool, int, float, str))):
-            raise TypeError(
-                f"{type(kernel).__name__} cannot be saved: its option {name} must be a number, a string or None, but "
-                f"it is {value!r:.80}."
-            )
+    return KERNELS.decorate(kernel, name)

@@ -22,11 +22,10 @@ from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
-from pyro_vgpds.mapping.scaled_parts import scaled_parts
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
-__all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP"]
+__all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP", "mean_terms", "scaled_sites"]
 
 
 class LatentGP(Expandable):
@@ -138,12 +137,12 @@ class CollapsedLatent:
     def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:
         """The bound, and the statistics of all frames, of which a drawn correction is a function of each process."""
         gp, team = self.gp, self.team
-        weight, linear, terms = scaled_parts(sites.weight, sites.linear, gp.output_mean, gp.output_scale)
+        weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
-        own, factor = basis.expect(self.x, self.x_variance, weight, linear), basis.factor()
+        own, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
         psi = sum_psi(own, team, different)
-        bound = site_bound(psi, factor, site_limits(weight.mT, linear).of_all(team))
-        return bound / team.size + terms, psi, factor
+        bound = site_bound(psi, factor, site_limits(weight, linear).of_all(team))
+        return bound / team.size + mean_terms(sites, gp.output_mean), psi, factor
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
 
-__all__ = ["Packed", "Rows", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
+__all__ = ["Rows", "TriangleGradients", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
 
 _KEPT = 1 << 22  # exponentials that are kept for the gradients, at most
 _UNIT = 96  # rows that are processed at once, a multiple of 8
@@ -75,7 +75,7 @@ def _call(name: str, *arguments: int | Tensor) -> None:
         raise MemoryError("a compiled loop ran out of memory")
 
 
-class Packed(NamedTuple):
+class TriangleGradients(NamedTuple):
     """Gradients in the upper triangles of symmetric matrices (C, M, M)."""
 
     sums: Tensor  #: in what :func:`unpack` multiplies by the factor, (C, P)
@@ -96,7 +96,7 @@ def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
     return psi2
 
 
-def pack(g: Tensor, factor: Tensor, sums: Tensor) -> Packed:
+def pack(g: Tensor, factor: Tensor, sums: Tensor) -> TriangleGradients:
     """The gradients through :func:`unpack`.
 
     :param g: (C, M, M), in the matrices.
@@ -104,7 +104,7 @@ def pack(g: Tensor, factor: Tensor, sums: Tensor) -> Packed:
     :param sums: (C, P), multiplied by the factor.
     """
     count, points, _ = g.shape
-    found = Packed(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
+    found = TriangleGradients(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
     _call("pack", count, points, factor, g.contiguous(), sums, *found)
     return found
 

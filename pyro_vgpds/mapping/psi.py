@@ -36,6 +36,10 @@ class Psi:
     psi1_y: Tensor
     psi2: Tensor
 
+    def __add__(self, other: Psi) -> Psi:
+        """The statistics of two sets of frames together."""
+        return Psi(self.psi0 + other.psi0, self.psi1_y + other.psi1_y, self.psi2 + other.psi2)
+
 
 class MappingValue:
     """A kernel of latent points with analytic Ψ statistics, for x_n ~ N(mean_n, diag variance_n).

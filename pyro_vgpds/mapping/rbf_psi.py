@@ -21,26 +21,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native, rows
-from pyro_vgpds.mapping.native_inducing import decay, decay_gradients, is_compiled
+from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, Kept
 
-__all__ = ["is_fused", "known_statistics", "rbf_covariance", "rbf_statistics"]
+__all__ = ["is_fused", "known_statistics", "rbf_inducing_cov", "rbf_statistics"]
 
-_MOST = 1 << 22  # numbers in Ψ1 up to which the operations are fused
-_NARROW = 1 << 11  # columns of Y up to which Ψ1 is multiplied with it as soon as a few of its rows are computed
 _MASK = 6  # its place among the saved tensors
-_BLOCK = 1 << 18  # otherwise: numbers in a block of Ψ1: memory that is used again costs less than new pages
 
 
 def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
-    """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, not too large, known masks."""
+    """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, known masks, compiled loops."""
     tensors = (mean, variance, z, *parameters)
     return (
         mean.dim() == variance.dim() == z.dim() == 2
         and all(x.dim() < 2 for x in parameters)
         and all(x.dtype == torch.float64 and x.is_cpu for x in tensors)
-        and mean.shape[0] * z.shape[0] <= _MOST
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
         and native.available()
         and rows.available()
@@ -91,7 +87,7 @@ class _Kept(Kept):
     single: bool
 
 
-def rbf_covariance(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+def rbf_inducing_cov(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """K_MM, (M, M).
 
     :param z: (M, Q).
@@ -149,85 +145,30 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     centre = z.sum(0).div_(z.shape[0])
     mu, z, w = (mean - centre).contiguous(), (z - centre).contiguous(), weight.expand(z.shape[1]).contiguous()
-    variance = variance.contiguous()
-    factor = _decay(z, w, scale) if factor is None else factor
-    if y.shape[1] > _NARROW:
-        a, rho, first, psi1 = _products(mu, variance, z, w, float(scale), y)
-        loops = [native.forward_loop(a, rho, mu, z, mask, factor)]
-        (psi2,) = native.run_with(loops, len(mu), mask)
-    else:
-        y, psi1 = y.contiguous(), None
-        loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
-        loops = [loop, native.forward_loop(a, rho, mu, z, mask, factor)]
-        first, psi2 = native.run_with(loops, len(mu), mask)
+    variance, mask = variance.contiguous(), None if mask is None else mask.contiguous()
+    factor = decay(z, w, float(scale)) if factor is None else factor
+    y = y.contiguous()
+    loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
+    first, psi2 = native.run_with([loop, native.forward_loop(a, rho, mu, z, mask, factor)], len(mu), mask)
     ctx.single = native.is_single()
-    ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi1, psi2)
+    ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi2)
     return first, psi2
 
 
 def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
-    mu, s, z, w, _, scale, mask, y, used, a, rho, factor, psi1, psi2 = ctx.saved_tensors
+    mu, s, z, w, _, scale, mask, y, used, a, rho, factor, psi2 = ctx.saved_tensors
     with native.single_sums(ctx.single):
         matrices = (None, None) if of_sums else (factor, psi2)
         loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
-    if y.shape[1] > _NARROW:
-        (g_mid,) = native.run_with([loop], len(mu), mask)
-        parts = []
-        for block in _blocks(len(mu), len(z)):
-            part = rows.forward(mu[block], s[block], z, w, float(scale)).psi1 if psi1 is None else psi1
-            g_psi1, (g_a, g_rho, g_mu) = g_first @ y[block].mT, own
-            sums = g_a[block], g_rho[block], g_mu[block]
-            parts.append(rows.backward(mu[block], s[block], z, w, part, g_psi1, sums))
-        found = parts[0] if len(parts) == 1 else rows.joined(parts)
-    else:
-        second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
-        g_mid, found = native.run_with([loop, second], len(mu), mask)
-    g_mean, g_s, g_z, g_w, g_log = found
+    second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
+    g_mid, (g_mean, g_s, g_z, g_w, g_log) = native.run_with([loop, second], len(mu), mask)
     g_z += g_mid
     if W is not None:  # of what multiplies the sums of Ψ2
-        more_z, more_w, more_log = _decay_gradients(z, w, W)
+        more_z, more_w, more_log = decay_gradients(z, w, W.contiguous())
         g_z += more_z
         g_w += more_w
         g_log += more_log
     return g_mean, g_s, g_z, g_w, g_log
-
-
-def _blocks(count: int, points: int) -> list[slice]:
-    """Blocks of the N rows of Ψ1."""
-    step = max(1, _BLOCK // points)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def _products(
-    mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float, y: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The vector a (N,), ρ (N, Q), Ψ1ᵀY (M, R), and Ψ1ᵀ (M, N) if it is one block.
-
-    The backward pass makes several blocks again.
-    """
-    blocks, first, parts = _blocks(len(mu), len(z)), y.new_zeros(len(z), y.shape[1]), []
-    for block in blocks:
-        a, rho, psi1 = rows.forward(mu[block], s[block], z, w, scale)
-        first.addmm_(psi1, y[block])
-        parts.append((a, rho))
-    if len(blocks) == 1:
-        return a, rho, first, psi1
-    return torch.cat([a for a, _ in parts]), torch.cat([rho for _, rho in parts]), first, None
-
-
-def _decay(z: Tensor, w: Tensor, scale: Tensor) -> Tensor:
-    """What multiplies the sums of Ψ2, (M, M)."""
-    if is_compiled(z):
-        return decay(z, w, float(scale))
-    return torch.exp(-0.25 * _apart(z, w)) * scale.square()
-
-
-def _decay_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
-    """The gradients in z, w and log σ² from that in its logarithm."""
-    if is_compiled(z):
-        return decay_gradients(z, w, g.contiguous())
-    g, far = _far(g, z)
-    return -0.5 * w * far, -0.25 * (far * z).sum(0), g.sum()
 
 
 def _apart(z: Tensor, weight: Tensor) -> Tensor:

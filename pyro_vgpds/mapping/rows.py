@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Compiled loops over the latent points and inducing inputs of the squared exponential kernel: Ψ1 and gradients.
 
-They do in one pass over N × M numbers what takes about forty operations of torch. The product of Ψ1 with Y is part of
-the pass if Y has few columns: then Ψ1 is never stored, and the backward pass computes it again. With s the variances of
-the latent points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
+They do in one pass over N × M numbers what takes about forty operations of torch. The product of Ψ1 with Y can be part
+of the pass: then Ψ1 is never stored, and the backward pass computes it again. With s the variances of the latent
+points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
 
 .. math:: \Psi_1 = \sigma^2 \prod_q (1 + w s)^{-1/2} \exp(-\tfrac12 r (\mu - z)^2)
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -22,9 +22,7 @@ from torch import Tensor
 
 from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
 
-__all__ = [
-    "RowGradients", "RowTerms", "available", "backward", "backward_loop", "forward", "forward_loop", "joined",
-]  # fmt: skip
+__all__ = ["RowGradients", "RowTerms", "available", "backward", "backward_loop", "forward", "forward_loop"]
 
 _UNIT = 64  # unit of the chunks of rows
 _EXP = 16  # multiply-adds that an exponential costs
@@ -130,15 +128,6 @@ def backward_loop(
         return RowGradients(g_mean, g_s, g_z.view_as(z), g_w, g_log)
 
     return _loop("backward", (mu, s, z, w, y, used), scale, given, lambda: (g_mean, g_s, mu.new_empty(size)), result)
-
-
-def joined(parts: Sequence[RowGradients]) -> RowGradients:
-    """The gradients of all rows from those of blocks of them, in order.
-
-    :param parts: the blocks.
-    """
-    mean, variance, *sums = zip(*parts, strict=True)
-    return RowGradients(torch.cat(mean), torch.cat(variance), *(functools.reduce(torch.add, each) for each in sums))
 
 
 def _loop(

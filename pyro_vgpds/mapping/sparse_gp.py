@@ -24,10 +24,10 @@ from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
-__all__ = ["CollapsedGP", "Marginals", "SparseGP"]
+__all__ = ["CollapsedGP", "PathMarginals", "SparseGP"]
 
 
-class Marginals(Protocol):
+class PathMarginals(Protocol):
     """What the bound needs of a distribution of the latent points."""
 
     @property
@@ -227,7 +227,7 @@ class SparseGP(Expandable):
         scaled = factor @ noise[0] + self.noise.sqrt().unsqueeze(-2) * noise[1]
         return torch.addcmul(self.output_mean, self.output_scale, scaled)
 
-    def integrate(self, posterior: Marginals) -> CollapsedGP:
+    def integrate(self, posterior: PathMarginals) -> CollapsedGP:
         """The distribution of y with x integrated out, a :class:`~pyro_vgpds.mapping.CollapsedGP`.
 
         :param posterior: q(x), a distribution with a mean and a variance (..., N, Q).
@@ -250,7 +250,7 @@ class CollapsedGP(Expandable):
     True
     """
 
-    def __init__(self, likelihood: SparseGP, posterior: Marginals) -> None:
+    def __init__(self, likelihood: SparseGP, posterior: PathMarginals) -> None:
         self.likelihood, self.x_mean, self.x_variance = likelihood, posterior.mean, posterior.variance
         batch = broadcast_shapes(likelihood.batch_shape, posterior.batch_shape)
         super().__init__(batch, likelihood.event_shape, validate_args=False)

@@ -21,7 +21,7 @@ from pyro_vgpds.plotting.style import (
     legend_above,
     new_axes,
     read_axes,
-    read_indices,
+    read_whole_numbers,
     tidy,
     time_axis,
 )
@@ -158,7 +158,7 @@ def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
 
 
 def _dimensions(chosen: Iterable[int] | Tensor, total: int, count: int | None = None) -> list[int]:
-    dimensions = read_indices("dimensions", chosen)
+    dimensions = read_whole_numbers("dimensions", chosen)
     if count is not None and len(dimensions) != count:
         raise ValueError(f"dimensions must have {count} entries, but got {dimensions}.")
     if not dimensions or not all(0 <= q < total for q in dimensions):

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-__all__ = ["Moments", "plot_forecast", "plot_reconstruction"]
+__all__ = ["HasMoments", "plot_forecast", "plot_reconstruction"]
 
 
-class Moments(Protocol):
+class HasMoments(Protocol):
     """The part of a :class:`~pyro_vgpds.Prediction` that every plot uses.
 
     Bands also need its ``interval(probability)``, which returns lower and upper ends (T, D). ``columns``, ``dates`` and
@@ -54,7 +54,7 @@ class Moments(Protocol):
 
 
 def plot_forecast(
-    prediction: Moments,
+    prediction: HasMoments,
     output: int | str = 0,
     ax: Axes | None = None,
     *,
@@ -110,7 +110,7 @@ def plot_forecast(
 
 
 def plot_reconstruction(
-    prediction: Moments,
+    prediction: HasMoments,
     output: int | str = 0,
     ax: Axes | None = None,
     *,
@@ -169,7 +169,7 @@ def plot_reconstruction(
     return ax
 
 
-def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
+def _output(prediction: HasMoments, output: int | str) -> tuple[int, str]:
     check_parts("prediction", prediction, "a Prediction, or an object with t and mean", "t", "mean")
     if len(getattr(prediction.mean, "shape", ())) != 2:
         raise TypeError(f"prediction must be a Prediction, or have a mean (T, D), but got {prediction!r:.80}.")
@@ -178,7 +178,7 @@ def _output(prediction: Moments, output: int | str) -> tuple[int, str]:
     return number, columns[number] if columns else f"output {number}"
 
 
-def _mean(prediction: Moments, column: int) -> tuple[np.ndarray, np.ndarray]:
+def _mean(prediction: HasMoments, column: int) -> tuple[np.ndarray, np.ndarray]:
     dates = getattr(prediction, "dates", None)
     return array(prediction.t if dates is None else dates), array(prediction.mean)[:, column]
 

@@ -35,7 +35,7 @@ __all__ = [
     "legend_above",
     "new_axes",
     "read_axes",
-    "read_indices",
+    "read_whole_numbers",
     "tidy",
     "time_axis",
     "tint",
@@ -162,7 +162,7 @@ def array(value: ArrayLike) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def read_indices(name: str, indices: Iterable[int]) -> list[int]:
+def read_whole_numbers(name: str, indices: Iterable[int]) -> list[int]:
     """Indices in a list, an array or a tensor.
 
     :param name: of the argument.
@@ -179,7 +179,7 @@ def choose_frames(frames: Sequence[int] | None, count: int) -> list[int]:
     """The given indices after a check, or up to eight evenly spaced ones of ``count``."""
     if frames is None:
         return [int(i) for i in np.linspace(0, count - 1, min(8, count)).round()]
-    chosen = read_indices("frames", frames)
+    chosen = read_whole_numbers("frames", frames)
     if not chosen or not all(0 <= i < count for i in chosen):
         raise ValueError(f"frames must be indices from 0 to {count - 1}, but got {chosen}.")
     return chosen

@@ -10,7 +10,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kinds import check_mapping
+from pyro_vgpds.kinds import check_dict
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.types import DataLike
@@ -34,12 +34,12 @@ class BayesClassifier:
     """
 
     def __init__(self, posteriors: Mapping[Hashable, Posterior], prior: Mapping[Hashable, float] | None = None) -> None:
-        check_mapping("posteriors", posteriors, "{class: Posterior}", Posterior)
+        check_dict("posteriors", posteriors, "{class: Posterior}", Posterior)
         outputs = {name: p.num_outputs for name, p in posteriors.items()}
         if len(set(outputs.values())) > 1:
             raise ValueError(f"the models of all classes must have the same outputs, but they have {outputs}.")
         prior = dict.fromkeys(posteriors, 1.0 / len(posteriors)) if prior is None else prior
-        check_mapping("prior", prior, "{class: probability}", Real)
+        check_dict("prior", prior, "{class: probability}", Real)
         if set(prior) != set(posteriors):
             raise ValueError(f"prior must name the classes {list(posteriors)}, but names {list(prior)}.")
         if any(not p >= 0.0 for p in prior.values()) or not math.isclose(sum(prior.values()), 1.0, rel_tol=1e-6):

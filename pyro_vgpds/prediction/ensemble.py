@@ -16,7 +16,7 @@ from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
-from pyro_vgpds.kinds import check_flags, check_list, check_mapping, check_parts, check_texts
+from pyro_vgpds.kinds import check_dict, check_flags, check_list, check_parts, check_texts
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.member import Member
@@ -167,7 +167,7 @@ class Ensemble:
         check_list("members", members, "a list of trained models")
         for member in members:
             check_parts("members", member, "trained models", "data")
-        check_mapping("combinations", combinations, "{task: Combination}", Combination)
+        check_dict("combinations", combinations, "{task: Combination}", Combination)
         check_texts("names", names, optional=True)
         self.members, self.combinations = list(members), dict(combinations)
         self.names = [str(i) for i in range(len(self.members))] if names is None else list(names)

@@ -32,19 +32,19 @@ from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
-from pyro_vgpds.prediction.solution import Evaluation, Factors, Solution
+from pyro_vgpds.prediction.solution import Factors, JointEvaluation, Solution
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Joint", "added"]
+__all__ = ["Joint"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
 
 
-_Point: TypeAlias = "tuple[Solution, Evaluation]"
+_Point: TypeAlias = "tuple[Solution, JointEvaluation]"
 
 
 class Joint:
@@ -147,7 +147,7 @@ class Joint:
     def with_remembered(self, remembered: Remembered) -> Psi:
         """The statistics of all frames that are fixed, with those of frames that are not in memory."""
         more = remembered_psi(remembered.sums, self.groups, self.factor)
-        return more if self.rest is None else added(self.rest, more)
+        return more if self.rest is None else self.rest + more
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Sites of the active frames, from sites (T, Q) of the new ones."""
@@ -179,7 +179,7 @@ class Joint:
         """p(y given x) of all frames."""
         return self.training.likelihood
 
-    def evaluate(self, eta: Tensor, lam: Tensor, state: Tensor | None = None) -> Evaluation:
+    def evaluate(self, eta: Tensor, lam: Tensor, state: Tensor | None = None) -> JointEvaluation:
         """The bound and its derivatives.
 
         :param state: of the factors of the new outputs, if they are not Gaussian.
@@ -199,13 +199,13 @@ class Joint:
                 "the bound of the reconstruction is not finite: the outputs of y must be in the units of the training "
                 "data, without huge values."
             )
-        return Evaluation(bound, q.mean, d_mean, d_variance, functions)
+        return JointEvaluation(bound, q.mean, d_mean, d_variance, functions)
 
     def expected(self, mean: Tensor, variance: Tensor, state: Tensor | None) -> tuple[Tensor, Factors | None]:
         """F̂ at moments of the active frames, and the factors of new outputs that are not Gaussian."""
         psi = self.psi(self.rows, mean, variance)
         if self.rest is not None:
-            psi = added(self.rest, psi)
+            psi = self.rest + psi
         value = collapsed_bound(psi, self.factor, self.training.likelihood.noise, self.groups)
         return value + self._normaliser, None
 
@@ -277,8 +277,3 @@ class Joint:
         variance[: self.num_old] = old.variance
         mean[self.rows], variance[self.rows] = self.shift + q.mean, q.variance
         return mean, variance
-
-
-def added(a: Psi, b: Psi) -> Psi:
-    """The statistics of two sets of frames together."""
-    return Psi(a.psi0 + b.psi0, a.psi1_y + b.psi1_y, a.psi2 + b.psi2)

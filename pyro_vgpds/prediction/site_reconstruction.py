@@ -19,7 +19,7 @@ from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.remembered import Remembered
-from pyro_vgpds.prediction.reconstruction import Joint, added
+from pyro_vgpds.prediction.reconstruction import Joint
 from pyro_vgpds.prediction.solution import Factors, Solution
 
 __all__ = ["SiteJoint"]
@@ -59,7 +59,7 @@ class SiteJoint(Joint):
     def with_remembered(self, remembered: Remembered) -> Psi:
         more, fixed = remembered.part(self.factor), self._fixed
         if fixed is not None:
-            psi, limits = added(fixed.psi, more.psi), fixed.limits.joined(more.limits)
+            psi, limits = fixed.psi + more.psi, fixed.limits.joined(more.limits)
             more = SitePart(psi, limits, fixed.terms + more.terms)
         self._fixed = more
         return more.psi
@@ -76,7 +76,7 @@ class SiteJoint(Joint):
         psi = gp.basis.expect(mean, variance, weight[order].mT, linear[order])
         limits, terms = site_limits(weight, linear), mean_terms(active, gp.output_mean) + active.constant.sum()
         if self._fixed is not None:
-            psi, limits = added(self._fixed.psi, psi), limits.joined(self._fixed.limits)
+            psi, limits = self._fixed.psi + psi, limits.joined(self._fixed.limits)
             terms = terms + self._fixed.terms
         value = site_bound(psi, self.factor, limits) + terms
         value, drawn = value + self.training.estimate, None

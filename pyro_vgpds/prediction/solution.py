@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_vgpds.likelihoods.factors import Moments
 
-__all__ = ["Evaluation", "Factors", "Solution"]
+__all__ = ["Factors", "JointEvaluation", "Solution"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Solution:
     state: Tensor | None = None  #: of the factors of the new outputs, (2, T, F), if they are not Gaussian
 
 
-class Evaluation(NamedTuple):
+class JointEvaluation(NamedTuple):
     """The bound at some sites."""
 
     bound: float

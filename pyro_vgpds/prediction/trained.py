@@ -15,7 +15,6 @@ from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.explicit import optimum
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
-from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums
@@ -50,8 +49,7 @@ class Training:
         q, gp = self.q, self.likelihood
         if isinstance(gp, PseudoGP):
             part, more = self.sites, self.remembered.part(self.factor)
-            psi = Psi(*(getattr(part.psi, n) + getattr(more.psi, n) for n in ("psi0", "psi1_y", "psi2")))
-            bound = site_bound(psi, self.factor, part.limits.joined(more.limits))
+            bound = site_bound(part.psi + more.psi, self.factor, part.limits.joined(more.limits))
             return bound + part.terms + more.terms + self.estimate
         own = frame_sums(gp, q.mean, q.variance, self.factor, gp.groups_of(self.data, columns=True))
         return optimum(added_sums(self.remembered.sums, own), gp.noise)[1]

@@ -10,7 +10,7 @@ from pyro_vgpds.checks import check_count, check_not_negative, check_tensor, is_
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kinds import check_parts
 
-__all__ = ["check_new_times", "check_prior", "check_shapes", "read_times"]
+__all__ = ["as_times", "check_new_times", "check_prior", "check_shapes"]
 
 
 def check_prior(kernel: object, latent_dim: int, jitter: float | None) -> None:
@@ -22,7 +22,7 @@ def check_prior(kernel: object, latent_dim: int, jitter: float | None) -> None:
         check_not_negative("jitter", jitter)
 
 
-def read_times(times: Times | Tensor) -> Times:
+def as_times(times: Times | Tensor) -> Times:
     """Times of one or several sequences in float64, from a tensor (N,) for one sequence."""
     if not isinstance(times, Times):
         check_tensor("times", times)

@@ -20,7 +20,7 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
 from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
-from pyro_vgpds.temporal.arguments import check_new_times, check_prior, check_shapes, read_times
+from pyro_vgpds.temporal.arguments import as_times, check_new_times, check_prior, check_shapes
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.structure import make_covariance
@@ -71,7 +71,7 @@ class TemporalGP(Expandable):
         structure: str | None = None,
     ) -> None:
         check_prior(kernel, latent_dim, jitter)
-        times, program = read_times(times), read_program(kernel)
+        times, program = as_times(times), read_program(kernel)
         kernel = in_double(kernel) if program is None else kernel  # parameters of programs are float64
         self.kernel, self.times = kernel, times
         self.requested_structure = structure  # the argument for priors of the same kernel at other times

@@ -75,31 +75,6 @@ class MarkovCovariance(TemporalCovariance):
         return self._made[has_graph]
 
     @property
-    def a(self) -> Tensor:
-        """(..., K, U, d, d)."""
-        return self.forms.a
-
-    @property
-    def q(self) -> Tensor:
-        """(..., K, U, d, d)."""
-        return self.forms.q
-
-    @property
-    def step(self) -> Tensor:
-        """(N,)."""
-        return self.forms.step
-
-    @property
-    def h(self) -> Tensor:
-        """(N, d)."""
-        return self.forms.h
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """The block of each state."""
-        return self.forms.blocks
-
-    @property
     def white(self) -> Tensor:
         """The variance of the white noise, (..., N, K)."""
         return self.forms.white
@@ -270,7 +245,7 @@ class MarkovCovariance(TemporalCovariance):
         :raises NotImplementedError: if a gradient is required.
         """
         noise = self._noise()
-        if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.a.requires_grad):
+        if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.forms.a.requires_grad):
             raise NotImplementedError(
                 "uncorrelate has no gradient for structure='markov'. Call it within torch.no_grad(), or use "
                 "structure='dense'."

@@ -15,7 +15,9 @@ from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.optim import Adam
 
 from pyro_vgpds import (
+    VGPDS,
     AutoExplicit,
+    AutoOpperArchambeau,
     Collapsed_ELBO,
     MinibatchNaturalGradient,
     NaturalGradient,
@@ -28,6 +30,7 @@ from pyro_vgpds import (
     save_posterior,
 )
 from pyro_vgpds.datasets import make_sequences
+from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 
@@ -86,6 +89,16 @@ def test_all_sequences_with_a_full_step_are_the_collapsed_bound(name):
         bound = Posterior(model, guide, data).bound
         assert explicit.collect(2) == pytest.approx(bound, rel=1e-9)
         assert Posterior(model, explicit.collapsed(), data).bound == pytest.approx(bound, rel=1e-9)
+
+
+def test_a_mapping_without_constants():
+    """Its statistics with the weights of factors come from other compiled loops than those of a sum of kernels."""
+    _, _, data = problem("bernoulli", num_steps=1)
+    model = VGPDS.from_data(data, 2, 6, mapping=ARDRBF(), likelihood="bernoulli")
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, data, num_steps=4, tolerance=0.0)
+    explicit = AutoExplicit.from_collapsed(guide, data)
+    assert explicit.collect(2) == pytest.approx(Posterior(model, guide, data).bound, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "student_t"])

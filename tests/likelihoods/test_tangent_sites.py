@@ -8,8 +8,6 @@ import torch
 
 from pyro_vgpds.likelihoods import Bernoulli, Binomial, NegativeBinomial, StudentT, TangentLikelihood
 from pyro_vgpds.likelihoods.factors import Sites
-from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
-from pyro_vgpds.mapping.scaled_parts import scaled_parts
 
 N, D = 30, 3
 EACH = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
@@ -81,20 +79,3 @@ def test_few_and_many_different_counts_have_the_same_terms(likelihood):
     others = torch.autograd.grad((weights * wanted.constant[:-1]).sum(), parameters)
     torch.testing.assert_close(own, others, rtol=1e-12, atol=1e-12)
     assert likelihood.terms(y[:0], p).constant.shape == (0, D)
-
-
-@pytest.mark.parametrize("outputs", [1, D])
-def test_scaled_factors_are_those_of_the_separate_operations(outputs):
-    torch.manual_seed(0)
-    weight, linear = torch.rand(N, outputs).double(), torch.randn(N, outputs).double()
-    leaves = [x.requires_grad_() for x in (weight, linear, torch.randn(outputs).double(), EACH[-outputs:].clone())]
-    found = scaled_parts(*leaves)
-    sites = Sites(weight, linear, torch.zeros_like(weight))
-    other, wanted = scaled_sites(sites, *leaves[2:])
-    every = other.mT, wanted, mean_terms(sites, leaves[2])
-    for one, two in zip(found, every, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-13, atol=1e-13)
-    factors = [torch.randn(x.shape).double() for x in found]
-    own, others = (torch.autograd.grad(x, leaves, factors, retain_graph=True) for x in (found, every))
-    torch.testing.assert_close(own, others, rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(scaled_parts, leaves, eps=1e-6, atol=1e-6, rtol=1e-6)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import run_loops
-from pyro_vgpds.kernels import ARDRBF
-from pyro_vgpds.mapping import native, rbf_psi, rows
+from pyro_vgpds.mapping import native, rows
 
 pytestmark = pytest.mark.skipif(not rows.available(), reason="the compiled loops were not built")
 
@@ -60,22 +59,6 @@ def test_values_that_are_not_finite_are_passed_on():
     psi1 = rows.forward(mu, s, z, w, 1.0).psi1
     assert bool(psi1[:, 3].isnan().all())
     assert not bool(psi1[:, [0, 1, 2, 4]].isnan().any())
-
-
-@pytest.mark.parametrize("rows_of_a_block", [1, 7, 40])
-def test_blocks_of_rows_change_nothing(rows_of_a_block, monkeypatch):
-    mu, s, z, _ = _inputs(40, 6, 3)
-    y, found = torch.randn(40, 4, dtype=torch.float64), []
-    for narrow, block in ((4, 0), (3, 1 << 18), (3, 6 * rows_of_a_block)):  # Ψ1 is not stored, in one block, or in more
-        monkeypatch.setattr(rbf_psi, "_NARROW", narrow)
-        monkeypatch.setattr(rbf_psi, "_BLOCK", block)
-        kernel, leaves = ARDRBF(1.3, [0.5, 1.0, 2.0]).double(), [x.clone().requires_grad_() for x in (mu, s, z)]
-        first, second = kernel().psi1_y_psi2(*leaves, y, None)
-        gradients = torch.autograd.grad(first.square().sum() + second.sum(), [*leaves, *kernel.parameters()])
-        found.append([first, second, *gradients])
-    for one, *others in zip(*found, strict=True):
-        for other in others:
-            assert torch.allclose(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
 
 
 @pytest.mark.parametrize("size", SIZES)
