@@ -110,9 +110,9 @@ int bound_begin(const functions *F, long N, long M, long Q, long D, const double
 }
 
 // The rest, from the eigenvalues e (M) and eigenvectors u (M, M) of A, and squares (D), the sums of y^2. `relative` is the
-// derivative of jitter in scale. Writes the gradients in mean, variance, z, w and noise, and numbers (3): the bound without
-// the Jacobian of the scaling, the largest log density that outputs with this noise can have, without it as well, and the
-// gradient in scale. Returns 1 if memory ran out.
+// derivative of jitter in scale. Writes the gradients in mean, variance, z, w and noise, unless g_mean is null, and numbers (3):
+// the bound without the Jacobian of the scaling, the largest log density that outputs with this noise can have, without it
+// as well, and the gradient in scale. Returns 1 if memory ran out.
 int bound_end(const functions *F, long N, long M, long Q, long D, const double *variance, const double *z, const double *w,
               const double *y, const double *noise, const double *squares, double scale, double jitter, double relative,
               double *work, const double *e, const double *u, double *g_mean, double *g_variance, double *g_z, double *g_w,
@@ -126,26 +126,31 @@ int bound_end(const functions *F, long N, long M, long Q, long D, const double *
     double *count = beta + D, *g_beta = count + D, *g_a = g_beta + D, *g_rho = g_a + N, *g_mu = g_rho + rows;
     double *through_K = g_mu + rows, *through_sums = through_K + points, *of_rows = through_sums + points;
     double *w_of_K = of_rows + points + Q + 1, psi0 = scale * (double)N, value, g_psi0, of_scale[2];
-    for (long d = 0; d < D; d++) beta[d] = 1.0 / noise[d], count[d] = 1.0;
-    int failed = F->spectrum(1, M, D, D, e, u, own.L, &psi0, own.v, beta, count, &value, &g_psi0, g_v, g_psi2, g_beta, g_K);
+    double most = 0.0, rest = 0.0;
+    for (long d = 0; d < D; d++) {
+        beta[d] = 1.0 / noise[d], count[d] = 1.0;
+        most -= 0.5 * (double)N * log(TWO_PI * noise[d]);
+        rest += squares[d] * beta[d];
+    }
+    int failed = F->spectrum(1, M, D, D, e, u, own.L, &psi0, own.v, beta, count, &value, &g_psi0, g_mean ? g_v : NULL, g_psi2,
+                             g_beta, g_K);
+    numbers[0] = value + (most - 0.5 * rest);
+    numbers[1] = most;
+    if (failed || !g_mean) {
+        free(memory);
+        return failed;
+    }
     for (long k = 0; k < square; k++) g_K[k] *= 0.5;
-    failed = failed ||
-             F->joint_gradients(M, Q, z, w, jitter, own.K, g_K, own.decay, own.psi2, g_psi2, g_sums, through_K, w_of_K,
+    failed = F->joint_gradients(M, Q, z, w, jitter, own.K, g_K, own.decay, own.psi2, g_psi2, g_sums, through_K, w_of_K,
                                 of_scale) ||
              F->midpoint_backward(0, N, M, Q, own.a, own.rho, own.mu, own.z, 0, N, g_sums, g_a, g_rho, g_mu, through_sums) ||
              F->rows_backward(N, M, Q, D, own.mu, variance, own.z, w, y, NULL, scale, NULL, g_v, g_a, g_rho, g_mu, 0, N,
                               g_mean, g_variance, of_rows);
-    double most = 0.0, rest = 0.0;
-    for (long d = 0; d < D && !failed; d++) {
-        most -= 0.5 * (double)N * log(TWO_PI * noise[d]);
-        rest += squares[d] * beta[d];
-        g_noise[d] = (0.5 * (squares[d] - (double)N / beta[d]) - g_beta[d]) * (beta[d] * beta[d]);  // dbeta/dnoise = -beta^2
-    }
     if (!failed) {
+        for (long d = 0; d < D; d++)  // dbeta/dnoise = -beta^2
+            g_noise[d] = (0.5 * (squares[d] - (double)N / beta[d]) - g_beta[d]) * (beta[d] * beta[d]);
         for (long k = 0; k < points; k++) g_z[k] = (of_rows[k] + through_sums[k]) + through_K[k];
         for (long q = 0; q < Q; q++) g_w[q] = of_rows[points + q] + w_of_K[q];
-        numbers[0] = value + (most - 0.5 * rest);
-        numbers[1] = most;
         numbers[2] = (of_rows[points + Q] + of_scale[0]) / scale + (relative * of_scale[1] + g_psi0 * (double)N);
     }
     free(memory);

@@ -82,10 +82,11 @@ def small_bound(
     noise: Tensor,
     groups: ColumnGroups,
     jitter: float | None,
+    wanted: bool = True,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if K_MM needs more jitter. Parameters as
-    in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
+    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if K_MM needs more jitter.
 
+    :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
     library, functions = _library()  # type: ignore[misc]
@@ -108,21 +109,20 @@ def small_bound(
     check_rounding(count * variance_of_f - trace, _EPS * size, least * count, points)
     e, u = torch.linalg.eigh(A)
     u = u.contiguous()
-    gradients = [torch.empty_like(x) for x in (*inputs[:4], inputs[5])]
-    written = [x.data_ptr() for x in gradients]
-    _check_memory(
-        library.bound_end(
-            given, *sizes, *pointers[1:], groups.squares.data_ptr(), variance_of_f, added, relative, shared,
-            e.data_ptr(), u.data_ptr(), *written, numbers,
-        )
+    gradients = [torch.empty_like(x) for x in (*inputs[:4], inputs[5])] if wanted else []
+    written = [x.data_ptr() for x in gradients] or [None] * 5
+    failed = library.bound_end(
+        given, *sizes, *pointers[1:], groups.squares.data_ptr(), variance_of_f, added, relative, shared, e.data_ptr(),
+        u.data_ptr(), *written, numbers,
     )  # fmt: skip
+    _check_memory(failed)
     value, most, g_scale = numbers[:3]
-    jacobian = float(groups.log_scale)
     check_ceiling(value, most, least, groups)
+    result = z.new_tensor(value - float(groups.log_scale))
+    if not wanted:
+        return result, ()
     g_mean, g_variance, g_z, g_weight, g_noise = gradients
-    return z.new_tensor(value - jacobian), (
-        g_mean, g_variance, g_z, g_weight, z.new_tensor(g_scale).view(scale.shape), g_noise,
-    )  # fmt: skip
+    return result, (g_mean, g_variance, g_z, g_weight, z.new_tensor(g_scale).view(scale.shape), g_noise)
 
 
 def _check_memory(failed: int) -> None:

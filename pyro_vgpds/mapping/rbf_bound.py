@@ -52,8 +52,8 @@ def rbf_bound(
         return None
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
-    if wanted and team.size == 1 and is_small(z, parameters[0], noise, groups):
-        found = small_bound(mean, variance, z, parameters, noise, groups, jitter)
+    if team.size == 1 and is_small(z, parameters[0], noise, groups):
+        found = small_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
     else:
         with torch.no_grad():
             found = _evaluate(inputs, groups, jitter, team, wanted)

@@ -41,6 +41,7 @@ def test_it_is_the_bound_in_steps(sizes, jitter):
     with torch.no_grad():
         wanted, others = rbf_bound._evaluate(tuple(leaves), groups, jitter, ALONE, True)
     torch.testing.assert_close(value, wanted, rtol=1e-11, atol=0.0)
+    assert small_bound(*arguments(leaves, groups, jitter), wanted=False) == (value, ())  # to the last digit
     for one, other in zip(gradients, others, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9 * float(other.abs().max()))
