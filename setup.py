@@ -24,6 +24,7 @@ setup(
         )
         for name in (
             "kernels._programs",
+            "mapping._bound",
             "mapping._midpoint",
             "mapping._inducing",
             "mapping._terms",

@@ -46,6 +46,7 @@ from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.mapping.basis import linear_form
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -348,7 +349,8 @@ class VGPDS(ParameterModule):
         if isinstance(data, Batch):
             known, y = self in _ran_on_batches, data.sequences.y
         else:
-            known, y = self in _ran_on and _ran_on[self]() is data, data.y
+            met = _ran_on.get(self)
+            known, y = met is not None and met() is data, data.y
         return (
             known
             and y is not None
@@ -468,6 +470,22 @@ class VGPDS(ParameterModule):
             x, kernel, inducing=self.inducing, noise=self._noise(), mean=self.output_mean, scale=self.output_scale,
             data=data, jitter=self.jitter,
         )  # fmt: skip
+
+    def known_bound(self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue) -> Known | None:
+        """:meth:`SparseGP.known_bound <pyro_vgpds.SparseGP.known_bound>` of :meth:`likelihood` on the data, without
+        making that distribution, which takes a tenth of the time in small problems.
+
+        :param mean: (N, Q).
+        :param variance: (N, Q).
+        :param data: the sequences of those N frames.
+        :param kernel: the value of ``mapping``.
+        """
+        inducing: Tensor = self.inducing
+        if inducing.dtype != torch.float64 or type(self).likelihood is not VGPDS.likelihood:
+            return None
+        noise = self._noise()
+        groups = data.groups(self.output_mean, self.output_scale, columns=noise.shape[-1] > 1).in_double
+        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_team)
 
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""

@@ -15,10 +15,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
+    "mapping/_midpoint", "mapping/_bound", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
     "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam", "kernels/_programs",
 )  # fmt: skip
-PLAIN = ("kernels/_programs", "temporal/_natural", "training/_adam")  # without code for special instruction sets
+#: without code for special instruction sets
+PLAIN = ("kernels/_programs", "mapping/_bound", "temporal/_natural", "training/_adam")
 LARGEST = ("mapping/_midpoint", "mapping/_weighted")  # with code for AVX-512
 pytestmark = [
     pytest.mark.long,
@@ -33,12 +34,15 @@ import torch
 from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
+from pyro_vgpds.mapping.native_bound import is_small, small_bound
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
-from pyro_vgpds import TemporalGP, OpperArchambeau
+from pyro_vgpds import TemporalGP, OpperArchambeau, Sequences
+from pyro_vgpds.mapping.rbf_bound import _evaluate
+from pyro_vgpds.team import ALONE
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
 from pyro_vgpds.training.adam import Adam
 torch.set_default_dtype(torch.float64)
@@ -147,6 +151,20 @@ for _ in range(int(sys.argv[1])):
     given = *torch.linalg.eigh(A), factor, torch.rand(C) * M, v, torch.rand(C, W) + 0.5, torch.ones(C, W)
     for one, other in zip(spectrum_terms(*given, True), torch_terms(*given, True), strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
+for _ in range(int(sys.argv[1])):
+    N, M, Q, D = dice.randrange(1, 120), dice.randrange(1, 30), dice.randrange(1, 8), dice.randrange(2, 30)
+    leaves = torch.randn(N, Q), torch.rand(N, Q), torch.randn(M, Q), torch.rand(Q) + 0.5, torch.tensor(1.3)
+    leaves = [x.requires_grad_() for x in (*leaves, torch.rand(D) + 0.1)]
+    data = Sequences(torch.arange(N) * 1.0, torch.randn(N, D))
+    groups = data.groups(data.output_means, columns=True)
+    assert is_small(leaves[2], leaves[3], leaves[5], groups)
+    given = *leaves[:3], leaves[3:5], leaves[5], groups, 0.1
+    value, found = small_bound(*given)
+    with torch.no_grad():
+        wanted_value, wanted = _evaluate(leaves, groups, 0.1, ALONE, True)
+    assert torch.allclose(value, wanted_value, rtol=1e-9)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()) + 1e-300)
 for _ in range(int(sys.argv[1])):
     sizes = [dice.randrange(1, 9) for _ in range(dice.randrange(1, 6))]
     start, gradients = ([torch.randn(size) for size in sizes] for _ in range(2))

@@ -60,12 +60,27 @@ class PlainModel(Protocol):
         """p(X)."""
         ...
 
-    def likelihood(self, x: Tensor, data: Sequences) -> SparseGP:
+    def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
         """p(y given x)."""
+        ...
+
+    def known_bound(self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue) -> Known | None:
+        """The bound of the outputs with x integrated over N(mean, diag variance), and its gradients in ``mean``,
+        ``variance`` and the parameters; None if they need autograd.
+        """
         ...
 
     def parameters(self) -> Iterable[Tensor]:
         """All parameters, those of a ``torch.nn.Module``."""
+        ...
+
+
+class MappedModel(PlainModel, Protocol):
+    """The same with its mapping, which is no method, so that this protocol cannot be checked."""
+
+    @property
+    def mapping(self) -> Callable[[], MappingValue]:
+        """k_f."""
         ...
 
 
@@ -155,7 +170,7 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
             if path is not None:
                 keep_reader(model, data, prior.covariance)
         if path is not None:
-            return _path_loss(cast("PlainModel", model), path, data, retain_graph)
+            return _path_loss(cast("MappedModel", model), path, data, retain_graph)
         q = cast("PlainGuide", guide).make_posterior(prior)
         found = _known_loss(cast("PlainModel", model), q, data)
         if found is not None:
@@ -181,14 +196,13 @@ def run_backward(known: Known, retain_graph: bool) -> None:
         engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def _path_loss(model: PlainModel, path: KnownPath | KnownDiagonal, data: Sequences, retain_graph: bool) -> float:
+def _path_loss(model: MappedModel, path: KnownPath | KnownDiagonal, data: Sequences, retain_graph: bool) -> float:
     """:func:`_loss`, whose gradients are added to those of the parameters."""
     assert data.y is not None
-    mean, variance = path.mean.requires_grad_(), path.variance.requires_grad_()
-    likelihood = model.likelihood(mean, data)
-    outputs = likelihood.known_bound(mean, variance, data.y)
+    mean, variance, kernel = path.mean.requires_grad_(), path.variance.requires_grad_(), model.mapping()
+    outputs = model.known_bound(mean, variance, data, kernel)
     if outputs is None:
-        loss = -likelihood.integrate(path).log_prob(data.y)
+        loss = -model.likelihood(mean, data, kernel).integrate(path).log_prob(data.y)
         loss.backward(retain_graph=retain_graph)
         assert mean.grad is not None
         assert variance.grad is not None
@@ -221,13 +235,8 @@ def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known
     return Known(divergence.value - outputs.value, inputs, (g_mu + g_mean, g_s + g_variance, *rest, *others))
 
 
-class BatchModel(PlainModel, Protocol):
+class BatchModel(MappedModel, Protocol):
     """A model whose parts on a batch can be read."""
-
-    @property
-    def mapping(self) -> Callable[[], MappingValue]:
-        """k_f."""
-        ...
 
     def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
         """p(U)."""

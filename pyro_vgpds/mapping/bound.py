@@ -34,8 +34,8 @@ from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.team import Team
 
 __all__ = [
-    "SiteLimits", "bound_terms", "ceiling", "check_slack", "collapsed_bound", "site_bound", "site_limits",
-    "strict_rounding",
+    "SiteLimits", "bound_terms", "ceiling", "check_ceiling", "check_noise", "check_rounding", "check_slack",
+    "collapsed_bound", "site_bound", "site_limits", "strict_rounding",
 ]  # fmt: skip
 
 _MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
@@ -90,8 +90,7 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
     assert shared or groups.order is not None, "one noise for each output needs the columns themselves"
     order = None if shared or groups.is_ordered else groups.order
     least = float(noise) if shared else float(noise.amin())
-    if least == 0.0:
-        raise NumericalError(_NO_NOISE)
+    check_noise(least)
     beta = (noise if order is None else noise[order]).reciprocal()  # in the groups' order
     found = []
     for (which, columns, width), (_, v) in zip(groups.runs(), groups.split(psi.psi1_y), strict=True):
@@ -109,8 +108,7 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
     else:
         most, rest = float(ceiling(noise, groups)), float(groups.squares @ beta)
     value = sum((terms.value for terms in found), noise.new_zeros(())) + (most - 0.5 * rest)
-    if float(value) > most + default_jitter(value.dtype) * (entries + total / least):
-        raise NumericalError(_TOO_HIGH)
+    check_ceiling(float(value), most, least, groups)
     if not wanted:
         return Terms(value)
     if not found:  # nothing was observed
@@ -246,10 +244,30 @@ def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
     return torch.finfo(psi2.dtype).eps * size
 
 
-@torch.no_grad()
 def check_slack(slack: Tensor, inverse: Tensor, psi2: Tensor, unit: Tensor) -> None:
     """Raise a NumericalError if rounding alone makes the slack clearly negative; ``unit`` is one of the noise each."""
+    check_rounding(slack, trace_error(inverse, psi2) if _strict.get() else 0.0, unit, len(inverse))
+
+
+def check_rounding(slack: Tensor | float, error: Tensor | float, unit: Tensor | float, size: int) -> None:
+    """The same with a known :func:`trace_error`, which only matters in :func:`strict_rounding`, and M."""
     if _strict.get():
-        slack = slack - _MARGIN * trace_error(inverse, psi2)
-    if bool((slack + _MAX_ERROR * unit < 0.0).any()):
-        raise NumericalError(_ILL_CONDITIONED.format(len(inverse)))
+        slack = slack - _MARGIN * error
+    lost = slack + _MAX_ERROR * unit < 0.0
+    if bool(lost.any()) if isinstance(lost, Tensor) else lost:
+        raise NumericalError(_ILL_CONDITIONED.format(size))
+
+
+def check_noise(least: float) -> None:
+    """Raise a NumericalError if the least noise variance is 0."""
+    if least == 0.0:
+        raise NumericalError(_NO_NOISE)
+
+
+def check_ceiling(value: float, most: float, least: float, groups: ColumnGroups) -> None:
+    """Raise a NumericalError if a bound exceeds its :func:`ceiling` by more than rounding; ``least`` is the least noise
+    variance.
+    """
+    entries, total = groups.totals
+    if value > most + default_jitter(torch.float64) * (entries + total / least):
+        raise NumericalError(_TOO_HIGH)

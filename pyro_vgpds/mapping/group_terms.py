@@ -30,8 +30,8 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "Check", "Known", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts", "torch_terms", "whiten",
-    "with_gradients",
+    "Check", "Known", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts",
+    "torch_terms", "whiten", "with_gradients",
 ]  # fmt: skip
 
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2 or its panels, and raises an error if rounding
@@ -151,12 +151,17 @@ def eigen_terms(
     L, compiled = covariance.factor, native_inducing.is_compiled(v, psi2)
     A = whitened(L, psi2) if compiled else whiten(L, psi2)
     trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)
-    if not math.isfinite(A.sum()):
-        raise NumericalError("the Ψ statistics have entries that are not finite: a parameter has diverged.")
+    check_finite(float(A.sum()))
     check(psi0 - trace, covariance.inverse, psi2)
     compute = spectrum_terms if compiled else torch_terms
     e, u = torch.linalg.eigh(A)
     return compute(e, u, L, psi0, v, beta, count, wanted)
+
+
+def check_finite(total: float) -> None:
+    """Raise a NumericalError if the sum of the entries of L⁻¹Ψ2L⁻ᵀ is not finite."""
+    if not math.isfinite(total):
+        raise NumericalError("the Ψ statistics have entries that are not finite: a parameter has diverged.")
 
 
 def torch_terms(

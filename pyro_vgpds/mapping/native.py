@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
+from pyro_vgpds.compiled import Loop, added, address, open_library, pointer, run_loops
 from pyro_vgpds.mapping.panels import matrices_of, panels_of, panels_size
 from pyro_vgpds.types import Context
 
@@ -103,8 +103,17 @@ def _loop(
         pointers = [x.data_ptr() for x in inputs if x is not None]  # of tensors that this function keeps alive
         return function(*given, *pointers, *range_, *map(pointer, tensors))
 
-    work = rows * points * (points + 1) / 2 * (_EXP + dims + (0 if mask is None else len(mask)))
-    return Loop(call, make_outputs, result, work)
+    return Loop(call, make_outputs, result, row_work(rows, points, dims, 0 if mask is None else len(mask)))
+
+
+def row_work(rows: int, points: int, dims: int, groups: int = 0) -> float:
+    """Multiply-adds of the sums over rows, each way."""
+    return rows * points * (points + 1) / 2 * (_EXP + dims + groups)
+
+
+def entries() -> tuple[int, int]:
+    """The addresses of the compiled sums over all rows and of their gradients, 0 if they were not built."""
+    return address(_library(), "midpoint_forward"), address(_library(), "midpoint_backward")
 
 
 def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import address, open_library
 
 __all__ = [
-    "Covariance", "Terms", "decay", "decay_gradients", "is_compiled", "joint_gradients", "rbf_covariance",
+    "Covariance", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients", "rbf_covariance",
     "rbf_gradients", "spectrum_terms", "whitened",
 ]  # fmt: skip
 
@@ -60,6 +60,12 @@ def _library() -> ctypes.CDLL | None:
         inducing_whiten=[number] * 2 + [pointer] * 3,
         inducing_spectrum=[number] * 4 + [pointer] * 13,
     )
+
+
+def entries() -> tuple[int, ...]:
+    """The addresses of the compiled functions that ``_bound.c`` calls, 0 if they were not built."""
+    names = "covariance", "whiten", "spectrum", "joint_gradients"
+    return tuple(address(_library(), f"inducing_{name}") for name in names)
 
 
 def is_compiled(*tensors: Tensor) -> bool:

@@ -20,9 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
+from pyro_vgpds.compiled import Loop, added, address, open_library, pointer, run_loops
 
-__all__ = ["RowGradients", "RowTerms", "available", "backward", "backward_loop", "forward", "forward_loop"]
+__all__ = [
+    "RowGradients", "RowTerms", "available", "backward", "backward_loop", "entries", "forward", "forward_loop",
+    "row_work",
+]  # fmt: skip
 
 _UNIT = 64  # unit of the chunks of rows
 _EXP = 16  # multiply-adds that an exponential costs
@@ -159,4 +162,14 @@ def _loop(
         first, other, last = (map(pointer, x) for x in (inputs, more, outputs))  # of tensors that are kept alive here
         return function(*sizes, *first, scale, *other, *range_, *last)
 
-    return Loop(call, make_outputs, result, count * points * (_EXP + 4 * dims + width))
+    return Loop(call, make_outputs, result, row_work(count, points, dims, width))
+
+
+def row_work(count: int, points: int, dims: int, width: int) -> float:
+    """Multiply-adds of the loops over rows, each way."""
+    return count * points * (_EXP + 4 * dims + width)
+
+
+def entries() -> tuple[int, int]:
+    """The addresses of the compiled loops, 0 if they were not built."""
+    return address(_library(), "rows_forward"), address(_library(), "rows_backward")

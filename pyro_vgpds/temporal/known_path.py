@@ -103,7 +103,9 @@ class KnownPath:
         rows = self._passes.backward(self._ranges, self._memory, *given).unbind()
         for row, exponent in zip(rows, self._exponents, strict=True):
             if exponent is not None and exponent.requires_grad:
-                own = (row if exponent.numel() == len(row) else row.sum(0, True)).view(exponent.shape)
+                own = row
+                if row.shape != exponent.shape:
+                    own = (row if exponent.numel() == len(row) else row.sum(0, True)).view(exponent.shape)
                 exponent.grad = own if exponent.grad is None else exponent.grad + own
 
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:

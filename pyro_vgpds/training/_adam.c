@@ -11,25 +11,27 @@ _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 // ten steps. They round x y + z once on processors with such an instruction; fma does so on all.
 static double multiply_add(int fused, double x, double y, double z) { return fused ? fma(x, y, z) : x * y + z; }
 
-// Parameter i has sizes[i] numbers. The new averages of all gradients and of their squares are written one parameter
-// after the other. first > 1/2: otherwise lerp of torch has another form. fused: whether torch rounds x y + z once.
+// Parameter i has sizes[i] numbers. The averages of all gradients and of their squares are vectors, with one parameter after
+// the other; those of a parameter without a gradient, a null pointer, stay. first > 1/2: otherwise lerp of torch has another
+// form. fused: whether torch rounds x y + z once.
 int adam_averages(long count, const long *sizes, double first, double second, int fused, const double *const *gradients,
-                  const double *const *averages, const double *const *squares, double *average, double *square) {
-    for (long i = 0; i < count; average += sizes[i], square += sizes[i], i++)
-        for (long k = 0; k < sizes[i]; k++) {
-            const double g = gradients[i][k], old = averages[i][k];
-            average[k] = multiply_add(fused, 1.0 - first, g - old, old);
-            square[k] = multiply_add(fused, (1.0 - second) * g, g, second * squares[i][k]);
+                  const double *old_average, const double *old_square, double *average, double *square) {
+    for (long i = 0, at = 0; i < count; i++)
+        for (long k = 0; k < sizes[i]; k++, at++) {
+            const double g = gradients[i] ? gradients[i][k] : 0.0, old = old_average[at];
+            average[at] = gradients[i] ? multiply_add(fused, 1.0 - first, g - old, old) : old;
+            square[at] = gradients[i] ? multiply_add(fused, (1.0 - second) * g, g, second * old_square[at]) : old_square[at];
         }
     return 0;
 }
 
 // Parameter i moves by lengths[i] average / (root / roots[i] + eps), with root the square root of its average square,
-// which is an argument because that of torch is not always the nearest number.
+// which is an argument because that of torch is not always the nearest number. One without a gradient stays.
 int adam_move(long count, const long *sizes, const double *lengths, const double *roots, double eps,
-              const double *average, const double *root, double *const *parameters) {
+              const double *const *gradients, const double *average, const double *root, double *const *parameters) {
     for (long i = 0; i < count; average += sizes[i], root += sizes[i], i++)
-        for (long k = 0; k < sizes[i]; k++) parameters[i][k] += lengths[i] * average[k] / (root[k] / roots[i] + eps);
+        for (long k = 0; k < sizes[i] && gradients[i]; k++)
+            parameters[i][k] += lengths[i] * average[k] / (root[k] / roots[i] + eps);
     return 0;
 }
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,8 +38,39 @@ def _unmoved(parameter: Tensor) -> Moments:
     return Moments(0, torch.zeros_like(parameter), torch.zeros_like(parameter))
 
 
+class _Packed(Sequence[Moments | None]):
+    """The moments of all parameters as vectors, with one parameter after the other.
+
+    :param steps: steps that moved each parameter.
+    :param averages: of all gradients.
+    :param squares: the averages of the squared gradients.
+    :param ends: where each parameter ends.
+    """
+
+    def __init__(self, steps: Sequence[int], averages: Tensor, squares: Tensor, ends: Sequence[int]) -> None:
+        self.steps, self.averages, self.squares, self.ends = steps, averages, squares, ends
+
+    @classmethod
+    def of(cls, state: AdamState, parameters: Sequence[Tensor]) -> _Packed:
+        """From the moments of each parameter."""
+        moments = [own or _unmoved(parameter) for own, parameter in zip(state, parameters, strict=True)]
+        averages = torch.cat([own.average.flatten() for own in moments])
+        squares = torch.cat([own.square.flatten() for own in moments])
+        ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
+        return cls([own.step for own in moments], averages, squares, ends)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, i: Any) -> Any:
+        if self.steps[i] == 0:
+            return None
+        own = slice(self.ends[i - 1] if i else 0, self.ends[i])
+        return Moments(self.steps[i], self.averages[own], self.squares[own])
+
+
 #: of each parameter; None if it has not moved yet
-AdamState: TypeAlias = tuple[Moments | None, ...]
+AdamState: TypeAlias = Sequence[Moments | None]
 
 
 @functools.cache
@@ -47,7 +79,7 @@ def _library() -> ctypes.CDLL | None:
     return open_library(
         f"{__package__}._adam",
         adam_averages=[number, pointer, real, real, ctypes.c_int, *[pointer] * 5],
-        adam_move=[number, *[pointer] * 3, real, *[pointer] * 3],
+        adam_move=[number, *[pointer] * 3, real, *[pointer] * 4],
     )
 
 
@@ -82,6 +114,7 @@ class Adam:
         self._is_compiled = _library() is not None and all(
             p.dtype == torch.float64 and p.is_cpu and p.is_contiguous() for p in self.parameters
         )
+        self._sizes = (ctypes.c_long * len(self.parameters))(*[p.numel() for p in self.parameters])
 
     @torch.no_grad()
     def step(self, length: float = 1.0) -> None:
@@ -89,32 +122,30 @@ class Adam:
 
         :param length: what the learning rates are multiplied by.
         """
-        pairs = [(i, parameter.grad) for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        if not pairs:
-            return
-        moved, gradients = [i for i, _ in pairs], [gradient for _, gradient in pairs]
-        before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
-        first, second = self.betas
-        lengths = [
-            -(self.rates[i] * length / (1 - first ** (old.step + 1))) for i, old in zip(moved, before, strict=True)
-        ]
-        roots = [math.sqrt(1 - second ** (old.step + 1)) for old in before]
-        move = self._move_compiled if self._is_compiled else self._move
-        averages, squares = move([self.parameters[i] for i in moved], gradients, before, lengths, roots)
-        state = list(self.state)
-        for i, old, average, square in zip(moved, before, averages, squares, strict=True):
-            state[i] = Moments(old.step + 1, average, square)
-        self.state = tuple(state)
+        gradients = [parameter.grad for parameter in self.parameters]
+        if any(gradient is not None for gradient in gradients):
+            self.state = (self._move_compiled if self._is_compiled else self._move)(gradients, length)
 
-    def _move(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        before: list[Moments],
-        lengths: list[float],
-        roots: list[float],
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Move parameters, and return the averages of their gradients and of the squares of these."""
+    def _factors(self, steps: Sequence[int], length: float) -> tuple[list[float], list[float]]:
+        """What the steps of parameters are multiplied by, and what the roots of the average squares are divided by.
+
+        :param steps: the steps that moved each, with this one; 0 if none did.
+        """
+        first, second = self.betas
+        known = {n: (1 - first**n, math.sqrt(1 - second**n)) for n in {*steps} if n}
+        found = [known.get(n, (1.0, 1.0)) for n in steps]
+        lengths = [-(rate * length / correction) for rate, (correction, _) in zip(self.rates, found, strict=True)]
+        return lengths, [root for _, root in found]
+
+    def _move(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
+        """Move parameters, and return the new state."""
+        moved = [i for i, gradient in enumerate(all_gradients) if gradient is not None]
+        parameters, gradients = [self.parameters[i] for i in moved], [g for g in all_gradients if g is not None]
+        before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
+        steps = [0] * len(all_gradients)
+        for i, old in zip(moved, before, strict=True):
+            steps[i] = old.step + 1
+        lengths, roots = ([own[i] for i in moved] for own in self._factors(steps, length))
         first, second = self.betas
         averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
         squares = torch._foreach_mul([old.square for old in before], second)
@@ -123,33 +154,31 @@ class Adam:
         torch._foreach_div_(scales, roots)
         torch._foreach_add_(scales, _EPS)
         torch._foreach_addcdiv_(parameters, averages, scales, lengths)
-        return averages, squares
+        state = list(self.state)
+        for i, average, square in zip(moved, averages, squares, strict=True):
+            state[i] = Moments(steps[i], average, square)
+        return tuple(state)
 
-    def _move_compiled(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        before: list[Moments],
-        lengths: list[float],
-        roots: list[float],
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """The same in three calls, whose results are vectors."""
-        library, count, sizes = _library(), len(parameters), [p.numel() for p in parameters]
+    def _move_compiled(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
+        """The same in three calls, for all parameters at once."""
+        library, count, before = _library(), len(all_gradients), self.state
         assert library is not None
-        numbers, pointers, counts = ctypes.c_double * count, ctypes.c_void_p * count, (ctypes.c_long * count)(*sizes)
-        given = [g.contiguous() for g in gradients]
-        averages, squares = parameters[0].new_empty(2, sum(sizes))
-        tensors = (given, [old.average for old in before], [old.square for old in before])
-        old = [pointers(*[x.data_ptr() for x in some]) for some in tensors]
-        library.adam_averages(count, counts, *self.betas, _is_fused(), *old, averages.data_ptr(), squares.data_ptr())
-        scales = squares.sqrt()
-        moving = pointers(*[p.data_ptr() for p in parameters])
-        library.adam_move(
-            count, counts, numbers(*lengths), numbers(*roots), _EPS, averages.data_ptr(), scales.data_ptr(), moving
-        )
-        for parameter in parameters:
-            increment_version(parameter)
-        return averages.split(sizes), squares.split(sizes)
+        if not isinstance(before, _Packed):
+            before = _Packed.of(before, self.parameters)
+        given = [None if g is None else g.contiguous() for g in all_gradients]
+        steps = [n if g is None else n + 1 for n, g in zip(before.steps, given, strict=True)]
+        numbers, pointers = ctypes.c_double * count, ctypes.c_void_p * count
+        sizes, gradients = self._sizes, pointers(*[None if g is None else g.data_ptr() for g in given])
+        averages, squares = torch.empty_like(before.averages), torch.empty_like(before.squares)
+        old, new = (before.averages.data_ptr(), before.squares.data_ptr()), averages.data_ptr()
+        library.adam_averages(count, sizes, *self.betas, _is_fused(), gradients, *old, new, squares.data_ptr())
+        lengths, roots = (numbers(*own) for own in self._factors(steps, length))
+        scales, moving = squares.sqrt(), pointers(*[p.data_ptr() for p in self.parameters])
+        library.adam_move(count, sizes, lengths, roots, _EPS, gradients, new, scales.data_ptr(), moving)
+        for parameter, gradient in zip(self.parameters, given, strict=True):
+            if gradient is not None:
+                increment_version(parameter)
+        return _Packed(steps, averages, squares, before.ends)
 
     def state_dict(self) -> dict[str, dict[int, dict[str, Tensor]]]:
         """The state for a file, in the form of ``torch.optim.Adam``."""
