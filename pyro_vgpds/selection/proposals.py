@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from pyro_vgpds.baselines.counts import COUNT_BASELINES, common_period
 from pyro_vgpds.data.sequences import Sequences
@@ -19,6 +20,7 @@ from pyro_vgpds.selection.rivals import RIVALS, find_period
 __all__ = ["check_candidates", "propose_baselines", "propose_models", "propose_origins"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
+_OWN, _SHARED = 20, 10  # and of models with neighbouring frames: a noise variance for each output, or one for all
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
 _ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts of counts
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
@@ -54,7 +56,10 @@ def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None
     if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period)))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
-        found.append(Configuration("nonlinear mapping, neighbouring frames", temporal=nonlinear, lags=(-4, 4)))
+        own = Configuration("neighbouring frames", temporal=nonlinear, latent_dim=min(_OWN, latent), lags=(-4, 4))
+        # with one noise variance, outputs that are hard to predict count as much as the others
+        name, few = "neighbouring frames, one noise variance", min(_SHARED, latent)
+        found += [own, replace(own, name=name, latent_dim=few, noise_per_output=False)]
     return found
 
 

@@ -138,6 +138,14 @@ def test_what_suits_the_data_is_proposed():
         assert {model.noise_per_output for model in propose_models(film, "impute")} == {own}
 
 
+def test_hidden_columns_have_models_with_neighbouring_frames():
+    long, short = (Sequences([range(n)] * 2, list(torch.randn(2, n, 12))) for n in (10, 9))
+    found = [model for model in propose_models(long, "reconstruct") if model.lags]
+    assert [(model.latent_dim, model.noise_per_output) for model in found] == [(6, True), (6, False)]
+    assert not any(model.lags for model in propose_models(short, "reconstruct"))
+    assert not any(model.lags for model in propose_models(long, "impute"))
+
+
 def test_a_cycle_is_tried_once():
     t = torch.arange(100) / 10.0
     y = torch.sin(2.0 * t.unsqueeze(-1) + torch.arange(6.0)) ** 3 + 0.1 * torch.randn(100, 6)
