@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kernels import RBF, Matern12, Matern32, Matern52
+from pyro_vgpds.kernels import RBF, KernelValue, Matern12, Matern32, Matern52
 from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
@@ -83,7 +83,7 @@ def _best_processes(kernel: StationaryKernel, gaps: Gaps) -> tuple[Tensor, Tenso
     """Means and variances (N, D) of the processes with the largest evidence of each output, (D,)."""
     values, variances = gaps.means.expand_as(gaps.y).clone(), torch.zeros_like(gaps.y)
     every = torch.zeros_like(gaps.means)
-    scales = _lengthscales(gaps)
+    scales, unit = _lengthscales(gaps), kernel(1.0, 1.0)()
     with torch.no_grad():
         for masks, columns in _batches(gaps):
             evidence = torch.full(columns.shape, -math.inf, dtype=torch.float64)
@@ -95,7 +95,7 @@ def _best_processes(kernel: StationaryKernel, gaps: Gaps) -> tuple[Tensor, Tenso
                     near[:] = True
                 if not bool(near.any()):
                     continue
-                processes, own = _Processes(kernel, scales[i], gaps, masks[near]), evidence[near]
+                processes, own = _Processes(unit, scales[i], gaps, masks[near]), evidence[near]
                 for block, best in zip(columns[near].split(_BLOCK, 1), own.split(_BLOCK, 1), strict=True):
                     processes.improve(block, best, values, variances)
                 if i % _COARSE == 0:
@@ -136,25 +136,27 @@ def _batches(gaps: Gaps) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class _Processes:
-    """The processes with one lengthscale, for outputs observed in the rows ``masks`` (G, N).
+    """The processes with the lengthscale ``scale``, for outputs observed in the rows ``masks`` (G, N).
+
+    ``unit`` is the kernel with the lengthscale 1, which serves all lengthscales: to make a kernel takes as long as to
+    evaluate it for a few frames.
 
     The observations of each sequence are padded to the largest number m in the batch with zeros that are uncorrelated
     with everything: their eigenvalue is 1.
     """
 
-    def __init__(self, kernel: StationaryKernel, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
-        value = kernel(1.0, scale)()
+    def __init__(self, unit: KernelValue, scale: Tensor, gaps: Gaps, masks: Tensor) -> None:
         self.gaps, self.masks = gaps, masks
         self.least = 1e-12 * float((gaps.y - gaps.means).square().nanmean()) or 1e-300
         self.rows, self.places, self.real, self.eigenvalues, self.project, self.cross = [], [], [], [], [], []
         for rows in gaps.rows:
-            seen, times = masks[:, rows], gaps.t[rows]
+            seen, times = masks[:, rows], gaps.t[rows] / scale
             most = int(seen.sum(-1).max())
             if most == 0:
                 continue
             places = seen.int().argsort(dim=-1, descending=True, stable=True)[:, :most]  # (G, m)
             real = seen.gather(-1, places)
-            cross = value.gram(times).squeeze(0)[:, places].transpose(0, 1) * real.unsqueeze(1)  # (G, n, m)
+            cross = unit.gram(times).squeeze(0)[:, places].transpose(0, 1) * real.unsqueeze(1)  # (G, n, m)
             own = cross.gather(1, places.unsqueeze(-1).expand(-1, -1, most)) * real.unsqueeze(-1)
             eigenvalues, vectors = torch.linalg.eigh(own + torch.diag_embed((~real).to(own)))
             self.rows.append(rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -61,7 +60,8 @@ def auto(
 
     1. A part of the data is hidden, of the kind that will be predicted (:func:`~pyro_vgpds.evaluation.hold_out`).
     2. Each candidate is trained on the rest and predicts the hidden part; also other parts, if the first has few gaps,
-       and later origins of a forecast, unless its error on the first part is far above the smallest one.
+       and later origins of a forecast, unless its error on the first part is far above the smallest one. Of the models
+       of small data, only the best one continues.
     3. Weights that minimise the held-out error combine the best candidates, separately for each output, and for lost
        frames and lost columns if the data have both. For forecasts it is the mean logarithm of the error of each
        origin, so that a single origin with large errors does not decide.
@@ -130,9 +130,7 @@ def auto(
         model.check(data)
     if horizon is not None:
         check_horizon(horizon)
-    problem = Problem(data, task, horizon, seed)
-    if outputs is not None:
-        problem = replace(problem, origins=propose_origins(data, horizon))
+    problem = Problem(data, task, horizon, seed, propose_origins(data, horizon, outputs))
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
     deadline = monotonic() + seconds

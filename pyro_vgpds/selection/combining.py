@@ -21,6 +21,7 @@ __all__ = ["LEVELS", "Choice", "choose", "folds_of"]
 LEVELS = (0.5, 0.8, 0.95)  # probabilities of the intervals whose coverage is reported
 _FOLDS = 4
 _LEAST = 100  # held-out entries of lost frames or columns that weights of their own need
+_MANY = 50  # outputs whose errors, except those of a few origins, do not offset those of another candidate by chance
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
 
 
 def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
-    num_outputs, limit, fold, length = len(scale), _limit(entries), folds_of(entries), entries.gap_length
+    num_outputs, fold, length, group = len(scale), folds_of(entries), entries.gap_length, entries.group
     ahead = bool(found[0].ahead.any())
-    group = entries.group
+    limit = _limit(entries, many=num_outputs >= _MANY and not ahead)
     errors = relative_errors(found, scale)
     everything = [fold == k for k in fold.unique()]
     parts = [(tested, ~tested if len(everything) > 1 else tested) for tested in everything]
@@ -107,8 +108,8 @@ def folds_of(entries: Entries) -> Tensor:
     return torch.arange(n) * _FOLDS // max(1, n)
 
 
-def _limit(entries: Entries) -> float:
-    """How much larger than the best a member's error may be: the fewer frames, the less an error says."""
+def _limit(entries: Entries, *, many: bool) -> float:
+    """How much larger than the best a member's error may be: the fewer frames and outputs, the less an error says."""
     frames = len(torch.stack([entries.split.double(), entries.sequence.double(), entries.t.double()]).unique(dim=1).mT)
-    ahead = len(entries.split.unique()) > 1
-    return 1.1 + 0.25 * frames / (frames + (1000.0 if ahead else 200.0))
+    several = len(entries.split.unique()) > 1
+    return max(1.2 if many else 1.1, 1.1 + 0.25 * frames / (frames + (1000.0 if several else 200.0)))

@@ -26,9 +26,10 @@ _SHARE = 0.25  # of the frames that all origins together may remove from the tra
 _PARTS = 4  # held-out parts of other tasks, at the most
 _LEAST = 3  # observed entries that each column needs before the origin of a forecast
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
+_OUTPUTS = 50.0  # further outputs with whose errors a gap of missing entries counts as one more
 _ENTRIES = 400.0  # that all parts together should have, for missing entries
 # Of the way candidates are trained and tried. Increase it with each change after which kept results would be others.
-_PROCEDURE = 4
+_PROCEDURE = 5
 
 
 def _few_observed(split: Split) -> list[int]:
@@ -50,8 +51,8 @@ class Problem:
     def splits(self) -> list[Split]:
         """Held-out parts. Candidates are trained without the first, which is the earliest origin of a forecast.
 
-        Forecasts have four origins, or as many as cover a cycle of counts. Their frames overlap if the data are too
-        short for others: a single origin may be a quiet or a stormy time. Columns that begin late limit them.
+        Forecasts have up to four origins, or as many as cover a cycle of counts. Their frames overlap if the data are
+        too short for others: a single origin may be a quiet or a stormy time. Columns that begin late limit them.
         """
         self._check_observed()
         first = self._part(0)
@@ -93,8 +94,10 @@ class Problem:
 
     def _parts(self, first: Split) -> list[Split]:
         """Held-out parts with enough gaps and entries; those of whole sequences differ in these sequences."""
-        count, found = math.ceil(_GAPS / count_gaps(first)), [first]
-        if self.task == "impute":  # a further part costs more than a few entries less than wanted
+        gaps, found = count_gaps(first), [first]
+        count = math.ceil(_GAPS / gaps)
+        if self.task == "impute":  # a further part costs more than a few gaps or entries less than wanted
+            count = round(_GAPS / (gaps * (1.0 + self.data.num_base_outputs / _OUTPUTS)))
             count = max(count, int(_ENTRIES / sum(int(part.isfinite().sum()) for part in first.truth)))
         count = min(_PARTS, count)
         for number in range(1, 10 * _PARTS):

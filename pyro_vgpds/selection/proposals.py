@@ -22,7 +22,8 @@ __all__ = ["check_candidates", "propose_baselines", "propose_models", "propose_o
 _LINEAR = 50  # latent dimensions of a linear mapping
 _OWN, _SHARED = 20, 10  # and of models with neighbouring frames: a noise variance for each output, or one for all
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
-_ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts of counts
+_ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts; of counts at the most
+_MANY = 50  # outputs that are so many errors at each origin that three origins are enough
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
@@ -81,8 +82,13 @@ def _cycle(period: float) -> str:
     )
 
 
-def propose_origins(data: Sequences, horizon: int | None) -> int:
-    """Number of origins of forecasts of counts: consecutive ones that cover a cycle, since seasons differ."""
+def propose_origins(data: Sequences, horizon: int | None, likelihood: Likelihood | None = None) -> int:
+    """Number of origins of forecasts; of counts consecutive ones that cover a cycle, since seasons differ.
+
+    :param likelihood: of the outputs. Default: Gaussian outputs.
+    """
+    if likelihood is None:
+        return _ORIGINS - (data.num_base_outputs >= _MANY)
     period = common_period(data)
     if period is None:
         return _ORIGINS

@@ -24,6 +24,7 @@ __all__ = ["Outcome", "promising", "race"]
 
 _BEHIND = 1.35  # times the smallest error: the most with which a candidate on all parts can have a weight
 _BEHIND_MODEL = 1.15  # times the smallest error of a model: models have similar errors and take most of the time
+_SMALL = 5000  # observed numbers below which only the best model continues, since others add little to it
 
 
 @dataclass
@@ -65,7 +66,8 @@ def race(
         found.entries, found.complete = entries.take(first), tried
         return found
     baselines = [trial.is_baseline for trial in tried]
-    near = promising([trial.found for trial in tried], baselines, entries.lost[first], scale)
+    one = place.problem.data.num_observed < _SMALL and place.problem.task != "reconstruct"
+    near = promising([trial.found for trial in tried], baselines, entries.lost[first], scale, one_model=one)
     groups = [[trial for trial, good in zip(tried, near, strict=True) if good is wanted] for wanted in (True, False)]
     done: list[tuple[Trial, Trial]] = []
     while groups and not done:  # the others only if all that are near fail
@@ -84,7 +86,9 @@ def race(
     return found
 
 
-def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tensor, scale: Tensor) -> list[bool]:
+def promising(
+    found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tensor, scale: Tensor, *, one_model: bool = False
+) -> list[bool]:
     """Whether the error of each candidate is not far above the smallest one, and that of a model with Gaussian outputs
     also not far above the smallest one of a model.
 
@@ -94,6 +98,7 @@ def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tenso
     :param is_baseline: whether each is a baseline, not a model.
     :param lost: (n,), whether nothing is observed in the frame of an entry.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    :param one_model: only the best model with Gaussian outputs, not those near it.
     """
     is_gaussian = found[0].log_density is None
     limit = _BEHIND if is_gaussian else LARGE
@@ -103,7 +108,7 @@ def promising(found: Sequence[HeldOut], is_baseline: Sequence[bool], lost: Tenso
             errors = torch.tensor([relative_error(member.take(kind), scale) for member in found])
             near = errors <= limit * errors.min()
             if is_gaussian and bool(model.any()):
-                near &= ~model | (errors <= _BEHIND_MODEL * errors[model].min())
+                near &= ~model | (errors <= (1.0 if one_model else _BEHIND_MODEL) * errors[model].min())
             good |= near
     return [bool(one) for one in good]
 

@@ -42,6 +42,18 @@ def test_the_final_choice_uses_all_entries():
     torch.testing.assert_close(choice.combination.calibration.factor, factor)
 
 
+@pytest.mark.parametrize(("outputs", "ahead", "used"), [(49, 0, 1), (50, 0, 2), (50, 1, 1)])
+def test_errors_of_many_outputs_may_be_larger(outputs, ahead, used):
+    frames = 8
+    t = torch.arange(frames).repeat_interleave(outputs).double()
+    entries = Entries(torch.zeros_like(t), t, t >= 4, t < 0, torch.arange(len(t)))
+    truth, output = torch.zeros(len(t)), torch.arange(outputs).repeat(frames)
+    errors = [torch.randn(len(t)), torch.randn(len(t))]
+    errors = [size * e / e.square().mean().sqrt() for size, e in zip((1.0, 1.15), errors, strict=True)]
+    members = [HeldOut(truth, e, torch.ones(len(t)), output, torch.full((len(t),), ahead)) for e in errors]
+    assert int(choose(members, entries, torch.ones(outputs)).combination.used.sum()) == used
+
+
 @pytest.mark.parametrize("origins", [1, 2])
 def test_predictions_of_a_fold_do_not_depend_on_its_truth(origins):
     frames = 80

@@ -15,7 +15,7 @@ import torch
 from pyro_vgpds import Sequences, auto
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.selection import Configuration
+from pyro_vgpds.selection import Configuration, race
 from pyro_vgpds.selection.jobs import Workplace
 from pyro_vgpds.selection.problem import Problem
 
@@ -87,6 +87,7 @@ def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(Configuration, "fit", fit)
+    monkeypatch.setattr(race, "_SMALL", 0)  # both models continue
     with pytest.raises(KeyboardInterrupt):
         run(data, folder=tmp_path, refit=False)
     found = run(data, folder=tmp_path, refit=False)
@@ -187,6 +188,13 @@ def test_there_are_several_parts_if_one_has_few_gaps():
     y = data.y.clone()
     y[1:-1:3] = torch.where(torch.arange(30) < 15, torch.nan, y[1:-1:3])
     assert len(Problem(Sequences(data.times.t, y), "impute", None, 0).splits) == 1
+
+
+@pytest.mark.parametrize(("outputs", "parts"), [(10, 4), (50, 4), (100, 3), (300, 2)])
+def test_many_outputs_need_fewer_parts(outputs, parts):
+    y = torch.randn(100, outputs)
+    y[30:38] = y[60:68] = torch.nan
+    assert len(Problem(Sequences(torch.arange(100.0), y), "impute", None, 0).splits) == parts
 
 
 def test_parts_of_whole_sequences_differ_in_them():

@@ -163,12 +163,18 @@ def test_mixed_outputs_have_models_only():
 
 
 def test_origins_cover_a_cycle():
-    data = make_data()
-    assert propose_origins(data, 4) == 4
-    assert propose_origins(data, 2) == 8
-    assert propose_origins(Sequences(data.times.t[:10], data.read()[:10]), 2) == 4
-    starts = [split.train.num_frames for split in Problem(data, "forecast", 2, 0, propose_origins(data, 2)).splits]
+    data, counts = make_data(), NegativeBinomial()
+    assert propose_origins(data, 4, counts) == 4
+    assert propose_origins(data, 2, counts) == 8
+    assert propose_origins(Sequences(data.times.t[:10], data.read()[:10]), 2, counts) == 4
+    origins = propose_origins(data, 2, counts)
+    starts = [split.train.num_frames for split in Problem(data, "forecast", 2, 0, origins).splits]
     assert starts == list(range(48, 63, 2))
+
+
+def test_many_gaussian_outputs_have_three_origins():
+    for outputs, origins in ((49, 4), (50, 3)):
+        assert propose_origins(Sequences(torch.arange(10.0), torch.randn(10, outputs)), 1) == origins
 
 
 def test_a_name_or_a_likelihood_gaussian_is_the_default():

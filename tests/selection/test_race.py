@@ -12,8 +12,8 @@ import torch
 from pyro_vgpds import Sequences, auto
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.selection import Configuration, trials
 from pyro_vgpds.selection import race as module
-from pyro_vgpds.selection import trials
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.race import promising
 from pyro_vgpds.selection.trials import try_out
@@ -44,6 +44,15 @@ def test_models_compete_with_each_other():
     lost, baseline = torch.tensor([False]), [True, False, False, False, False]
     assert promising(found, baseline, lost, torch.ones(1)) == [True, True, True, False, False]
     assert promising(found[3:], [True, False], lost, torch.ones(1)) == [True, True]
+    assert promising(found, baseline, lost, torch.ones(1), one_model=True) == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("small", [0, 5000])
+def test_only_the_best_model_of_small_data_continues(monkeypatch, small):
+    monkeypatch.setattr(module, "_SMALL", small)
+    models = [Configuration(name, latent_dim=2, num_steps=5 + i) for i, name in enumerate(("short", "long"))]
+    report = auto(make_walk(), "forecast", candidates=models, baselines=[], horizon=5, refit=False).report
+    assert len(report.stopped) == (1 if small else 0)
 
 
 def test_a_candidate_that_is_good_for_lost_frames_or_for_lost_columns_continues():
