@@ -59,34 +59,32 @@ INLINE void NAME(transpose)(vec *x) {
 }
 
 // target[e] = initial[e] + factor sum_u value[u] source[place[u] + e] for `vectors` (constant after inlining) of lanes, with
-// value 1 if it is null; initial may be target, and `count` is a multiple of UNROLL. Initial numbers come last: of many rows
-// they are much larger than each term, so that every addition to them would lose digits.
+// value 1 if it is null; initial may be target. Initial numbers come last: of many rows they are much larger than each term,
+// so that every addition to them would lose digits.
 INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *place,
                           const double *value, double factor, const double *source) {
     vec total[BLOCK / LANES];
     each (int v = 0; v < vectors; v++) total[v] = splat(0);
-    for (long u = 0; u < count; u += UNROLL)
-        each (int w = 0; w < UNROLL; w++) {
-            const double *from = source + place[u + w];
-            each (int v = 0; v < vectors; v++)
-                if (value) total[v] += value[u + w] * pairs_at(from + v * LANES);
-                else total[v] += pairs_at(from + v * LANES);
-        }
+    for (long u = 0; u < count; u++) {
+        const double *from = source + place[u];
+        each (int v = 0; v < vectors; v++) total[v] += (value ? value[u] : 1) * pairs_at(from + v * LANES);
+    }
     each (int v = 0; v < vectors; v++) pairs_at(target + v * LANES) = pairs_at(initial + v * LANES) + factor * total[v];
 }
 
-// The same for all lists and a block of `size` numbers: targets are BLOCK apart, and initial numbers `step`.
+// The same for all lists and a block of BLOCK numbers or half of them: targets are BLOCK apart, and initial numbers `step`.
 NOINLINE void NAME(combine_all)(const lists *L, long size, double *target, const double *initial, long step,
                                 const double *source) {
-    for (long i = 0; i < L->lists; i++) {
-        const long l = L->order[i], start = L->start[l], count = L->start[l + 1] - start;
-        const long *place = L->place + start;
-        const double *value = L->value + start, *first = initial + l * step, factor = L->factor[l];
-        double *own = target + l * BLOCK;
-        if (size == BLOCK && L->equal) NAME(combine)(own, first, BLOCK / LANES, count, place, NULL, factor, source);
-        else if (size == BLOCK) NAME(combine)(own, first, BLOCK / LANES, count, place, value, 1, source);
-        else NAME(combine)(own, first, BLOCK / 2 / LANES, count, place, value, 1, source);
+#define ALL(vectors, own_value, own_factor)                                                                       \
+    for (long i = 0; i < L->lists; i++) {                                                                         \
+        const long l = L->order[i], start = L->start[l];                                                          \
+        NAME(combine)(target + l * BLOCK, initial + l * step, vectors, L->start[l + 1] - start, L->place + start, \
+                      own_value, own_factor, source);                                                             \
     }
+    if (size < BLOCK) ALL(BLOCK / 2 / LANES, L->value + start, 1)
+    else if (L->equal) ALL(BLOCK / LANES, NULL, L->factor[l])
+    else ALL(BLOCK / LANES, L->value + start, 1)
+#undef ALL
 }
 
 // E of a vector of rows, and of a block of the panel of m with the columns from j0 to j1: rows are BLOCK apart. `any`: as in
@@ -106,63 +104,63 @@ INLINE void NAME(block_powers)(const problem *P, long m, long j0, long j1, int a
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
                                        const double *decay, double *V) {
-    const long Q = P->Q, C = S->C, Mpad = P->Mpad, block = (C + 1) * BLOCK, in_chunk = GROUP_ROWS / LANES;
+    const long Q = P->Q, C = S->C, Mpad = P->Mpad, in_chunk = GROUP_ROWS / LANES;
     const long vectors = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS)) / LANES, chunks = vectors / in_chunk;
-    const long numbers = all_blocks(Mpad) * block;
-    vec *work = allocate(sizeof(vec) * (vectors * (Mpad + Q) + Q + in_chunk * ROWS * Q) +
-                         sizeof(double) * ((GROUP_ROWS + 1) * BLOCK + numbers) +
-                         chunks * lists_size(C + 1, GROUP_ROWS));
+    vec *work = allocate(sizeof(vec) * (vectors * (Mpad + Q + ROWS * Q) + Q) +
+                         sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + chunks * lists_size(C + 1, GROUP_ROWS));
     if (!work) return 1;
     vec *alpha = work, *r = alpha + vectors * Mpad, *mu = r + vectors * Q, *slope = mu + Q;
-    double *E = (double *)(slope + in_chunk * ROWS * Q), *sums = E + (GROUP_ROWS + 1) * BLOCK;
-    char *memory = (char *)(sums + numbers);
+    double *E = (double *)(slope + vectors * ROWS * Q), *sums = E + GROUP_ROWS * BLOCK;
+    char *memory = (char *)(sums + (C + 1) * BLOCK);
     int clamp[FORWARD_ROWS / LANES];
     lists all[FORWARD_ROWS / GROUP_ROWS];
     const double one = 1, zero = 0;
-    memset(E + GROUP_ROWS * BLOCK, 0, BLOCK * sizeof(double));  // what pads the lists
-    memset(sums, 0, numbers * sizeof(double));
     for (long first = n0; first < n1; first += FORWARD_ROWS) {
-        const long last = min(first + FORWARD_ROWS, n1);
-        for (long d = 0; first + d * LANES < last; d++)
+        const long last = min(first + FORWARD_ROWS, n1), used = (last - first + LANES - 1) / LANES;
+        for (long d = 0; d < used; d++)
             clamp[d] = NAME(load_rows)(P, first + d * LANES, last, r + d * Q, mu, alpha + d * Mpad, 1);
         for (long i = 0; first + i * GROUP_ROWS < last; i++) {
             const long n = first + i * GROUP_ROWS, rows = min(GROUP_ROWS, last - n);
             all[i] = lists_at(memory + i * lists_size(C + 1, GROUP_ROWS), C + 1, GROUP_ROWS);
-            for (long c = 0; c < C; c++) add_list(all + i, rows, mask + c * P->N + n, 1, S->full + c, 0, GROUP_ROWS);
-            add_list(all + i, S->any_full ? rows : 0, &one, 0, &zero, 0, GROUP_ROWS);  // of all rows
+            for (long c = 0; c < C; c++) add_list(all + i, rows, mask + c * P->N + n, 1, S->full + c, 0);
+            add_list(all + i, S->any_full ? rows : 0, &one, 0, &zero, 0);  // of all rows
             sort_lists(all + i);
         }
-        double *panel = sums;
-        for (long m = 0; m < Mpad; panel += blocks_of(Mpad - m) * block, m += ROWS)
-            for (long i = 0; first + i * GROUP_ROWS < last; i++) {
-                const long d0 = i * in_chunk, used = min(in_chunk, (last - first + LANES - 1) / LANES - d0);
-                for (long d = 0; d < used; d++) NAME(load_slopes)(P, m, r + (d0 + d) * Q, slope + d * ROWS * Q);
-                for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS) {
-                    const long j1 = min(j0 + BLOCK / ROWS, Mpad);
-                    double *own = panel + (j0 - m) / (BLOCK / ROWS) * block;
-                    for (long d = 0; d < used; d++) {
-                        const vec *own_alpha = alpha + (d0 + d) * Mpad, *own_slope = slope + d * ROWS * Q;
-                        double *to = E + d * LANES * BLOCK;
-                        if (clamp[d0 + d]) NAME(block_powers)(P, m, j0, j1, 1, own_alpha, own_slope, to);
+        for (long m = 0; m < Mpad; m += ROWS) {
+            for (long d = 0; d < used; d++) NAME(load_slopes)(P, m, r + d * Q, slope + d * ROWS * Q);
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS) {
+                const long j1 = min(j0 + BLOCK / ROWS, Mpad), size = (j1 - j0) * ROWS;
+                memset(sums, 0, (C + 1) * BLOCK * sizeof(double));
+                for (long i = 0; i * in_chunk < used; i++) {
+                    for (long d = i * in_chunk; d < min((i + 1) * in_chunk, used); d++) {
+                        const vec *own_alpha = alpha + d * Mpad, *own_slope = slope + d * ROWS * Q;
+                        double *to = E + (d - i * in_chunk) * LANES * BLOCK;
+                        if (clamp[d]) NAME(block_powers)(P, m, j0, j1, 1, own_alpha, own_slope, to);
                         else NAME(block_powers)(P, m, j0, j1, 0, own_alpha, own_slope, to);
                     }
-                    NAME(combine_all)(all + i, (j1 - j0) * ROWS, own, own, BLOCK, E);
+                    NAME(combine_all)(all + i, size, sums, sums, BLOCK, E);
                 }
+                write_block(S, sums, size, panel_place(Mpad, j0, m), panels_size(Mpad), decay, first > n0, V);
             }
+        }
     }
-    unpack_groups(Mpad, S, sums, decay, V);
     free(work);
     return 0;
 }
 
-// Adds the products of G, E of the panel of m times weights, to k
-INLINE void NAME(add_weighted)(const problem *P, long m, int any, const vec *alpha, const vec *slope,
-                               const vec *weights, vec *k) {
+// Adds the products of G, E of a block of the panel of m times weights, to k. The weights of rows are BLOCK apart.
+INLINE void NAME(add_weighted)(const problem *P, long m, long j0, long j1, int any, const vec *alpha, const vec *slope,
+                               const double *weights, vec *k) {
     const NAME(exponents) X = {P->Q, P->Q + 1, alpha + m, alpha, slope, POINTS(P), 1};
-    for (long col = m; col < P->Mpad; col += COLUMNS) {
+    for (long col = j0; col < j1; col += COLUMNS) {
         vec G[ROWS * COLUMNS];
         NAME(powers)(&X, col, any, G);
-        each (int e = 0; e < ROWS * COLUMNS; e++) G[e] *= weights[(col - m) * ROWS + e];
+        each (int t = 0; t < ROWS * COLUMNS; t += LANES) {
+            vec w[LANES];
+            each (int lane = 0; lane < LANES; lane++) w[lane] = pairs_at(weights + lane * BLOCK + (col - j0) * ROWS + t);
+            NAME(transpose)(w);
+            each (int i = 0; i < LANES; i++) G[t + i] *= w[i];
+        }
         NAME(products)(P, m, col, G, k);
     }
 }
@@ -170,45 +168,40 @@ INLINE void NAME(add_weighted)(const problem *P, long m, int any, const vec *alp
 TARGET static int NAME(backward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
                                         const double *packed, double *grad_a, double *grad_r, double *grad_mu,
                                         double *grad_z) {
-    const long M = P->M, Q = P->Q, C = S->C, ld = Q + 1, Mpad = P->Mpad, block = (C + 2) * BLOCK;
+    const long M = P->M, Q = P->Q, C = S->C, ld = Q + 1, Mpad = P->Mpad, block = (C + 1) * BLOCK;
     const long depth = min(BACKWARD_ROWS, 8 + L2 / (Mpad * ld)) / LANES, rows_of = depth * LANES;
-    vec *work = allocate(sizeof(vec) * (M * Q + depth * (2 * Q + Mpad + Mpad * ld + ROWS * Mpad) + ROWS * Q) +
+    vec *work = allocate(sizeof(vec) * (M * Q + depth * (2 * Q + Mpad + Mpad * ld + ROWS * Q)) +
                          sizeof(double) * rows_of * BLOCK + lists_size(rows_of, C));
     if (!work) return 1;
     vec *dz = work, *r = dz + M * Q, *mu = r + depth * Q, *alpha = mu + depth * Q, *k = alpha + depth * Mpad;
-    vec *weights = k + depth * Mpad * ld, *slope = weights + depth * ROWS * Mpad;
-    double *one = (double *)(slope + ROWS * Q);
-    char *memory = (char *)(one + rows_of * BLOCK);
+    vec *slope = k + depth * Mpad * ld;
+    double *weights = (double *)(slope + depth * ROWS * Q);
+    char *memory = (char *)(weights + rows_of * BLOCK);
     int clamp[BACKWARD_ROWS];
     for (long e = 0; e < M * Q; e++) dz[e] = splat(0);
     for (long n = n0; n < n1; n += rows_of) {
-        const long rows = min(rows_of, n1 - n), vectors = rounded(rows, LANES) / LANES;
+        const long rows = min(rows_of, n1 - n), vectors = rounded(rows, LANES) / LANES, share = block / vectors;
         for (long d = 0; d < vectors; d++)
             clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * Q, mu + d * Q, alpha + d * Mpad, 1);
         lists L = lists_at(memory, rows_of, C);
         for (long d = 0; d < vectors * LANES; d++)  // those past the end have none: their E is 0
-            add_list(&L, d < rows ? C : 0, mask + n + d, P->N, S->full, 1, C + 1);
+            add_list(&L, d < rows ? C : 0, mask + n + d, P->N, S->full, 1);
         sort_lists(&L);
         for (long e = 0; e < vectors * Mpad * ld; e++) k[e] = splat(0);
         const double *own = packed;
         for (long m = 0; m < Mpad; m += ROWS) {
-            const long size = ROWS * (Mpad - m), step = ROWS * Mpad;
-            for (long e = 0; e < size; e += BLOCK, own += block) {
-                NAME(combine_all)(&L, min(BLOCK, size - e), one, own + C * BLOCK, 0, own);
-                for (long d = 0; d < vectors; d++)
-                    for (long t = 0; t < min(BLOCK, size - e); t += LANES) {
-                        vec x[LANES];
-                        each (int lane = 0; lane < LANES; lane++)
-                            x[lane] = pairs_at(one + (d * LANES + lane) * BLOCK + t);
-                        NAME(transpose)(x);
-                        each (int i = 0; i < LANES; i++) weights[d * step + e + t + i] = x[i];
-                    }
-            }
-            for (long d = 0; d < vectors; d++) {
-                NAME(load_slopes)(P, m, r + d * Q, slope);
-                const vec *w = weights + d * step;
-                if (clamp[d]) NAME(add_weighted)(P, m, 1, alpha + d * Mpad, slope, w, k + d * Mpad * ld);
-                else NAME(add_weighted)(P, m, 0, alpha + d * Mpad, slope, w, k + d * Mpad * ld);
+            for (long d = 0; d < vectors; d++) NAME(load_slopes)(P, m, r + d * Q, slope + d * ROWS * Q);
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, own += block) {
+                const long j1 = min(j0 + BLOCK / ROWS, Mpad);
+                NAME(combine_all)(&L, (j1 - j0) * ROWS, weights, own + C * BLOCK, 0, own);
+                for (long d = 0; d < vectors; d++) {
+                    const vec *own_alpha = alpha + d * Mpad, *own_slope = slope + d * ROWS * Q;
+                    const double *w = weights + d * LANES * BLOCK;
+                    vec *own_k = k + d * Mpad * ld;
+                    for (long e = d * share; e < (d + 1) * share; e += LINE) __builtin_prefetch(own + block + e);  // the next
+                    if (clamp[d]) NAME(add_weighted)(P, m, j0, j1, 1, own_alpha, own_slope, w, own_k);
+                    else NAME(add_weighted)(P, m, j0, j1, 0, own_alpha, own_slope, w, own_k);
+                }
             }
         }
         for (long d = 0; d < vectors; d++)
@@ -225,12 +218,9 @@ TARGET static int NAME(backward_groups)(const problem *P, const double *mask, co
 #else
 
 // LINE: numbers in a line of the cache. Sums over FORWARD_ROWS rows are in chunks of GROUP_ROWS, whose E of a block stay in
-// the L1 cache; k and the weights of up to BACKWARD_ROWS rows stay in the L2 cache.
-enum { BLOCK = 32, LINE = 8, UNROLL = 4, GROUP_ROWS = 96, FORWARD_ROWS = 10 * GROUP_ROWS, BACKWARD_ROWS = 32, L2 = 1 << 15 };
-
-// The number of blocks in a panel with so many columns, and that in all panels
-static long blocks_of(long columns) { return (columns * ROWS + BLOCK - 1) / BLOCK; }
-static long all_blocks(long Mpad) { return (Mpad / ROWS + 1) * (Mpad / ROWS + 1) / 4; }
+// the L1 cache; k of up to BACKWARD_ROWS rows, about 8 L2 numbers, stays in the L2 cache. Fewer rows would read g, which
+// does not fit it, more often.
+enum { BLOCK = 32, LINE = 8, GROUP_ROWS = 96, FORWARD_ROWS = 10 * GROUP_ROWS, BACKWARD_ROWS = 64, L2 = 1 << 16 };
 
 typedef struct {
     long C;
@@ -238,8 +228,8 @@ typedef struct {
     double *full;  // (C,): 1 if the group is all rows plus (mask - 1) of them, 0 if it is mask of them
 } groups;
 
-// Lists of places, each with start[l + 1] - start[l] of them, a multiple of UNROLL, and the values by which the numbers
-// there are multiplied. If those of each list are `equal`, they are its factor.
+// Lists of places, each with start[l + 1] - start[l] of them, and the values by which the numbers there are multiplied. If
+// those of each list are `equal`, they are its factor.
 typedef struct {
     long lists, *start, *order;
     int equal;
@@ -248,34 +238,28 @@ typedef struct {
 } lists;
 
 static long lists_size(long most, long length) {
-    return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) +
-                   most * rounded(length, UNROLL) * (sizeof(double) + sizeof(long)), 64);
+    return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) + most * length * (sizeof(double) + sizeof(long)), 64);
 }
 
 static lists lists_at(char *memory, long most, long length) {
     long *start = (long *)memory;
     double *factor = (double *)(start + 2 * (most + 1)), *value = factor + most + 1;
     start[0] = 0;
-    return (lists){0, start, start + most + 1, 1, (long *)(value + most * rounded(length, UNROLL)), value, factor};
+    return (lists){0, start, start + most + 1, 1, (long *)(value + most * length), value, factor};
 }
 
-// One more list, of the places with a difference between mask and full, of which `size` numbers each are some steps apart;
-// at `pad` there are zeros
-static void add_list(lists *L, long size, const double *mask, long step, const double *full, long full_step, long pad) {
+// One more list, of the places with a difference between mask and full, of which `size` numbers each are some steps apart
+static void add_list(lists *L, long size, const double *mask, long step, const double *full, long full_step) {
     const long first = L->start[L->lists];
     long used = first;
     for (long e = 0; e < size; e++) {
         const double found = mask[e * step] - full[e * full_step];
+        if (found == 0) continue;
         L->place[used] = e * BLOCK;
-        L->value[used] = found;
-        used += found != 0;
+        L->value[used++] = found;
     }
     const double factor = used > first ? L->value[first] : 0;
     for (long u = first; u < used; u++) L->equal &= L->value[u] == factor;
-    for (; used % UNROLL; used++) {
-        L->place[used] = pad * BLOCK;
-        L->value[used] = 0;
-    }
     L->factor[L->lists++] = factor;
     L->start[L->lists] = used;
 }
@@ -317,37 +301,33 @@ static int find_groups(groups *S, long N, long C, const double *mask) {
     return !S->full;
 }
 
-// V (C,S), panels of all groups (_panels.h), from the sums of the blocks, of which the last group is that of all rows. A
-// panel is a row of blocks, so that numbers keep their order. decay (S) has zeros as padding.
-static void unpack_groups(long Mpad, const groups *S, const double *sums, const double *decay, double *V) {
-    const long C = S->C, panels = panels_size(Mpad);
-    for (long m = 0; m < Mpad; m += ROWS)
-        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, sums += (C + 1) * BLOCK) {
-            const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
-            const double *all = sums + C * BLOCK;
-            for (long c = 0; c < C; c++) {
-                const double *own = sums + c * BLOCK;
-                double *to = V + c * panels + e;
-                prefetch_block(to + BLOCK);
-                if (S->full[c])
-                    for (long i = 0; i < size; i++) to[i] = (own[i] + all[i]) * decay[e + i];
-                else
-                    for (long i = 0; i < size; i++) to[i] = own[i] * decay[e + i];
-            }
-        }
+// A block of V (C,S), panels of all groups, of `size` numbers from e on, from the sums of its rows, of which the last group
+// is that of all of them. Of later rows it is added to V.
+static void write_block(const groups *S, const double *sums, long size, long e, long panels, const double *decay, int later,
+                        double *V) {
+    const double *all = sums + S->C * BLOCK;
+    for (long c = 0; c < S->C; c++) {
+        const double *own = sums + c * BLOCK, full = S->full[c];
+        double *to = V + c * panels + e;
+        prefetch_block(to + BLOCK);
+        if (later)
+            for (long i = 0; i < size; i++) to[i] += (own[i] + full * all[i]) * decay[e + i];
+        else
+            for (long i = 0; i < size; i++) to[i] = (own[i] + full * all[i]) * decay[e + i];
+    }
 }
 
-// g (C,S), panels, times decay in the order of the blocks; group C is the sum of those that are `full`, and group C + 1 is
-// zero. W (S), if it is not null: sum_c g V.
+// g (C,S), panels, times decay in the order of the blocks; group C is the sum of those that are `full`.
+// W (S), if it is not null: sum_c g V.
 static void pack_groups(long Mpad, const groups *S, const double *g, const double *decay, const double *V,
                         double *packed, double *W) {
     const long C = S->C, panels = panels_size(Mpad);
     if (W) memset(W, 0, panels * sizeof(double));
     for (long m = 0; m < Mpad; m += ROWS)
-        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, packed += (C + 2) * BLOCK) {
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, packed += (C + 1) * BLOCK) {
             const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
             double *all = packed + C * BLOCK;
-            memset(all, 0, 2 * BLOCK * sizeof(double));
+            memset(all, 0, BLOCK * sizeof(double));
             for (long c = 0; c < C; c++) {
                 const double *from = g + c * panels + e, *value = W ? V + c * panels + e : from;
                 double *own = packed + c * BLOCK;

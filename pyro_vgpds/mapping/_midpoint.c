@@ -606,7 +606,7 @@ int grouped_forward(long N, long M, long Q, long C, const double *a, const doubl
     return status;
 }
 
-// What grouped_backward needs of g (C,S), panels: packed (floor((M/4 + 1)^2 / 4), C + 2, 32), with M/4 rounded up, of
+// What grouped_backward needs of g (C,S), panels: packed (floor((M/4 + 1)^2 / 4), C + 1, 32), with M/4 rounded up, of
 // sum g V decay with decay (M,M), symmetric, or 1 if it is null. If V (C,S), panels, is not null, W (S) = sum_c g V.
 int grouped_pack(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
                  double *packed, double *W) {

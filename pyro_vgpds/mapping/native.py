@@ -178,7 +178,7 @@ def backward_loop(
         total = None if sums is None else (g * sums).sum(0)
     else:
         g, blocks = g.contiguous(), (-(-points // 4) + 1) ** 2 // 4
-        given = g.new_empty(blocks, len(mask) + 2, 32)
+        given = g.new_empty(blocks, len(mask) + 1, 32)
         total = None if sums is None else torch.empty_like(g[0])
         extra = [x if x is None else x.contiguous() for x in (mask, g, decay, sums, given, total)]
         library = _library()
