@@ -80,6 +80,7 @@ _PLACES = {
         ("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"),
         ("pyro_vgpds.mapping.sparse_gp", "_log_prob"),
         ("pyro_vgpds.mapping.sparse_gp", "SparseGP.known_bound"),
+        ("pyro_vgpds.model", "VGPDS.known_bound"),
     ],
     "backward": [
         ("torch.autograd", "backward"),

@@ -172,8 +172,8 @@ for _ in range(int(sys.argv[1])):
     for compiled in (True, False):
         own = [x.clone().requires_grad_() for x in start]
         adam = Adam(own, [0.1] * len(own), (0.9, 0.95))
-        assert adam._is_compiled
-        adam._is_compiled = compiled
+        assert adam._bundle.is_compiled
+        adam._bundle.is_compiled = compiled
         for _ in range(3):
             for p, g in zip(own, gradients, strict=True):
                 p.grad = g

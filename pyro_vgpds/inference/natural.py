@@ -137,13 +137,14 @@ class NaturalGradient:
         :raises ValueError: if ``rate`` is not in (0, 1].
         :raises RuntimeError: if there was no backward pass since the last step.
         """
-        check_rate("rate", rate)
-        d_mean, d_variance = self.derivatives()
+        if type(rate) is not float or not 0.0 < rate <= 1.0:
+            check_rate("rate", rate)
         q = self.q
-        assert q is not None
-        if isinstance(q, KnownPath):
+        if isinstance(q, KnownPath) and q.derivatives is not None:
             self.eta, self.lam = q.natural_step(rate, LEAST_LAM)
         else:
+            d_mean, d_variance = self.derivatives()
+            assert isinstance(q, Tracked)
             with torch.no_grad():
                 least = least_lam(q.prior.variance)
                 self.eta, self.lam = natural_step(self.eta, self.lam, q.mean, d_mean, d_variance, least, rate)

@@ -110,7 +110,7 @@ def small_bound(
     e, u = torch.linalg.eigh(A)
     u = u.contiguous()
     gradients = [torch.empty_like(x) for x in (*inputs[:4], inputs[5])] if wanted else []
-    written = [x.data_ptr() for x in gradients] or [None] * 5
+    written = [x.data_ptr() for x in gradients] or [0] * 5
     failed = library.bound_end(
         given, *sizes, *pointers[1:], groups.squares.data_ptr(), variance_of_f, added, relative, shared, e.data_ptr(),
         u.data_ptr(), *written, numbers,

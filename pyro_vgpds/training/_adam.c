@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of Adam for many small parameters in two calls; training/adam.py does the same with operations of torch.
+// A step of Adam for many small parameters in two calls, and copies of them in one; training/adam.py and
+// training/bundle.py do the same with operations of torch.
 
 #include <Python.h>
 
 #include <math.h>
+#include <string.h>
 
 _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 
@@ -25,13 +27,24 @@ int adam_averages(long count, const long *sizes, double first, double second, in
     return 0;
 }
 
-// Parameter i moves by lengths[i] average / (root / roots[i] + eps), with root the square root of its average square,
-// which is an argument because that of torch is not always the nearest number. One without a gradient stays.
-int adam_move(long count, const long *sizes, const double *lengths, const double *roots, double eps,
-              const double *const *gradients, const double *average, const double *root, double *const *parameters) {
-    for (long i = 0; i < count; average += sizes[i], root += sizes[i], i++)
-        for (long k = 0; k < sizes[i] && gradients[i]; k++)
-            parameters[i][k] += lengths[i] * average[k] / (root[k] / roots[i] + eps);
+// Parameter i moves by rates[i] length average / (1 - first^n) / (root / sqrt(1 - second^n) + eps) at its step n = steps[i],
+// with root the square root of its average square, which is an argument because that of torch is not always the nearest
+// number. One without a gradient stays.
+int adam_move(long count, const long *sizes, const long *steps, const double *rates, double length, double first,
+              double second, double eps, const double *const *gradients, const double *average, const double *root,
+              double *const *parameters) {
+    for (long i = 0; i < count; average += sizes[i], root += sizes[i], i++) {
+        if (!gradients[i]) continue;
+        const double n = (double)steps[i], factor = -(rates[i] * length / (1.0 - pow(first, n)));
+        const double scale = sqrt(1.0 - pow(second, n));
+        for (long k = 0; k < sizes[i]; k++) parameters[i][k] += factor * average[k] / (root[k] / scale + eps);
+    }
+    return 0;
+}
+
+// The numbers of tensors, one after the other
+int bundle_copy(long count, const long *sizes, const double *const *tensors, double *target) {
+    for (long i = 0; i < count; target += sizes[i], i++) memcpy(target, tensors[i], sizeof(double) * sizes[i]);
     return 0;
 }
 

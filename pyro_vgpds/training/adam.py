@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.training.bundle import Bundle, Packed, library
 
 __all__ = ["Adam", "AdamState", "Moments"]
 
@@ -30,7 +29,7 @@ class Moments(NamedTuple):
     """What Adam knows of a parameter."""
 
     step: int  #: steps that moved it
-    average: Tensor  #: of the gradient, of the shape of the parameter or as a vector
+    average: Tensor  #: of the gradient, of the shape of the parameter
     square: Tensor  #: the average of the squared gradient
 
 
@@ -38,35 +37,22 @@ def _unmoved(parameter: Tensor) -> Moments:
     return Moments(0, torch.zeros_like(parameter), torch.zeros_like(parameter))
 
 
-class _Packed(Sequence[Moments | None]):
-    """The moments of all parameters as vectors, with one parameter after the other.
+class _State(Sequence[Moments | None]):
+    """The moments of all parameters as vectors.
 
     :param steps: steps that moved each parameter.
     :param averages: of all gradients.
     :param squares: the averages of the squared gradients.
-    :param ends: where each parameter ends.
     """
 
-    def __init__(self, steps: Sequence[int], averages: Tensor, squares: Tensor, ends: Sequence[int]) -> None:
-        self.steps, self.averages, self.squares, self.ends = steps, averages, squares, ends
-
-    @classmethod
-    def of(cls, state: AdamState, parameters: Sequence[Tensor]) -> _Packed:
-        """From the moments of each parameter."""
-        moments = [own or _unmoved(parameter) for own, parameter in zip(state, parameters, strict=True)]
-        averages = torch.cat([own.average.flatten() for own in moments])
-        squares = torch.cat([own.square.flatten() for own in moments])
-        ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
-        return cls([own.step for own in moments], averages, squares, ends)
+    def __init__(self, steps: Sequence[int], averages: Packed, squares: Packed) -> None:
+        self.steps, self.averages, self.squares = steps, averages, squares
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, i: Any) -> Any:
-        if self.steps[i] == 0:
-            return None
-        own = slice(self.ends[i - 1] if i else 0, self.ends[i])
-        return Moments(self.steps[i], self.averages[own], self.squares[own])
+    def __getitem__(self, i: int) -> Moments | None:  # type: ignore[override]
+        return Moments(self.steps[i], self.averages[i], self.squares[i]) if self.steps[i] else None
 
 
 #: of each parameter; None if it has not moved yet
@@ -74,20 +60,29 @@ AdamState: TypeAlias = Sequence[Moments | None]
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._adam",
-        adam_averages=[number, pointer, real, real, ctypes.c_int, *[pointer] * 5],
-        adam_move=[number, *[pointer] * 3, real, *[pointer] * 4],
-    )
-
-
-@functools.cache
 def _is_fused() -> bool:
     """Whether torch rounds -1 + 0.1 x 10 once: the result is then the error of 0.1 times 10 instead of 0."""
     start, end = torch.tensor([-1.0, 9.0], dtype=torch.float64, device="cpu")
     return start.lerp(end, 0.1).item() != 0.0
+
+
+@functools.cache
+def _marks_many() -> bool:
+    """Whether torch takes a list of tensors that were changed, as it does from 2.4 on."""
+    try:
+        increment_version([torch.zeros(1)])  # type: ignore[arg-type,unused-ignore]
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _mark_changed(parameters: list[Tensor]) -> None:
+    """Tell autograd and caches that parameters were changed in place."""
+    if _marks_many():
+        increment_version(parameters)  # type: ignore[arg-type,unused-ignore]
+        return
+    for parameter in parameters:
+        increment_version(parameter)
 
 
 class Adam:
@@ -111,10 +106,8 @@ class Adam:
         self.parameters, self.rates, self.betas = list(parameters), list(rates), betas
         #: never changed in place: keep it to go back
         self.state: AdamState = (None,) * len(self.parameters)
-        self._is_compiled = _library() is not None and all(
-            p.dtype == torch.float64 and p.is_cpu and p.is_contiguous() for p in self.parameters
-        )
-        self._sizes = (ctypes.c_long * len(self.parameters))(*[p.numel() for p in self.parameters])
+        self._bundle = Bundle(self.parameters)
+        self._rates = (ctypes.c_double * len(self.rates))(*self.rates)
 
     @torch.no_grad()
     def step(self, length: float = 1.0) -> None:
@@ -124,61 +117,56 @@ class Adam:
         """
         gradients = [parameter.grad for parameter in self.parameters]
         if any(gradient is not None for gradient in gradients):
-            self.state = (self._move_compiled if self._is_compiled else self._move)(gradients, length)
-
-    def _factors(self, steps: Sequence[int], length: float) -> tuple[list[float], list[float]]:
-        """What the steps of parameters are multiplied by, and what the roots of the average squares are divided by.
-
-        :param steps: the steps that moved each, with this one; 0 if none did.
-        """
-        first, second = self.betas
-        known = {n: (1 - first**n, math.sqrt(1 - second**n)) for n in {*steps} if n}
-        found = [known.get(n, (1.0, 1.0)) for n in steps]
-        lengths = [-(rate * length / correction) for rate, (correction, _) in zip(self.rates, found, strict=True)]
-        return lengths, [root for _, root in found]
+            self.state = (self._move_compiled if self._bundle.is_compiled else self._move)(gradients, length)
 
     def _move(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
         """Move parameters, and return the new state."""
         moved = [i for i, gradient in enumerate(all_gradients) if gradient is not None]
         parameters, gradients = [self.parameters[i] for i in moved], [g for g in all_gradients if g is not None]
         before = [self.state[i] or _unmoved(self.parameters[i]) for i in moved]
-        steps = [0] * len(all_gradients)
-        for i, old in zip(moved, before, strict=True):
-            steps[i] = old.step + 1
-        lengths, roots = ([own[i] for i in moved] for own in self._factors(steps, length))
         first, second = self.betas
+        lengths = [
+            -(self.rates[i] * length / (1 - first ** (old.step + 1))) for i, old in zip(moved, before, strict=True)
+        ]
         averages = torch._foreach_lerp([old.average for old in before], gradients, 1 - first)
         squares = torch._foreach_mul([old.square for old in before], second)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
         scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, roots)
+        torch._foreach_div_(scales, [math.sqrt(1 - second ** (old.step + 1)) for old in before])
         torch._foreach_add_(scales, _EPS)
         torch._foreach_addcdiv_(parameters, averages, scales, lengths)
         state = list(self.state)
-        for i, average, square in zip(moved, averages, squares, strict=True):
-            state[i] = Moments(steps[i], average, square)
+        for i, old, average, square in zip(moved, before, averages, squares, strict=True):
+            state[i] = Moments(old.step + 1, average, square)
         return tuple(state)
 
     def _move_compiled(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
         """The same in three calls, for all parameters at once."""
-        library, count, before = _library(), len(all_gradients), self.state
-        assert library is not None
-        if not isinstance(before, _Packed):
-            before = _Packed.of(before, self.parameters)
+        functions, bundle, before, count = library(), self._bundle, self.state, len(all_gradients)
+        assert functions is not None
+        if not isinstance(before, _State):
+            before = self._packed(before)
         given = [None if g is None else g.contiguous() for g in all_gradients]
         steps = [n if g is None else n + 1 for n, g in zip(before.steps, given, strict=True)]
-        numbers, pointers = ctypes.c_double * count, ctypes.c_void_p * count
-        sizes, gradients = self._sizes, pointers(*[None if g is None else g.data_ptr() for g in given])
-        averages, squares = torch.empty_like(before.averages), torch.empty_like(before.squares)
-        old, new = (before.averages.data_ptr(), before.squares.data_ptr()), averages.data_ptr()
-        library.adam_averages(count, sizes, *self.betas, _is_fused(), gradients, *old, new, squares.data_ptr())
-        lengths, roots = (numbers(*own) for own in self._factors(steps, length))
-        scales, moving = squares.sqrt(), pointers(*[p.data_ptr() for p in self.parameters])
-        library.adam_move(count, sizes, lengths, roots, _EPS, gradients, new, scales.data_ptr(), moving)
-        for parameter, gradient in zip(self.parameters, given, strict=True):
-            if gradient is not None:
-                increment_version(parameter)
-        return _Packed(steps, averages, squares, before.ends)
+        gradients, moving = bundle.addresses(given), bundle.addresses(self.parameters)
+        old = before.averages.vector, before.squares.vector
+        averages, squares = torch.empty_like(old[0]), torch.empty_like(old[1])
+        vectors = [x.data_ptr() for x in (*old, averages, squares)]
+        functions.adam_averages(count, bundle.sizes, *self.betas, _is_fused(), gradients, *vectors)
+        scales, numbers = squares.sqrt(), (ctypes.c_long * count)(*steps)
+        functions.adam_move(
+            count, bundle.sizes, numbers, self._rates, length, *self.betas, _EPS, gradients, vectors[2],
+            scales.data_ptr(), moving,
+        )  # fmt: skip
+        _mark_changed([p for p, g in zip(self.parameters, given, strict=True) if g is not None])
+        return _State(steps, bundle.pack(averages), bundle.pack(squares))
+
+    def _packed(self, state: AdamState) -> _State:
+        """A state as vectors."""
+        moments = [own or _unmoved(parameter) for own, parameter in zip(state, self.parameters, strict=True)]
+        averages = torch.cat([own.average.flatten() for own in moments])
+        squares = torch.cat([own.square.flatten() for own in moments])
+        return _State([own.step for own in moments], self._bundle.pack(averages), self._bundle.pack(squares))
 
     def state_dict(self) -> dict[str, dict[int, dict[str, Tensor]]]:
         """The state for a file, in the form of ``torch.optim.Adam``."""
@@ -186,10 +174,10 @@ class Adam:
             "state": {
                 i: {
                     "step": torch.tensor(float(own.step)),
-                    "exp_avg": own.average.view(parameter.shape),
-                    "exp_avg_sq": own.square.view(parameter.shape),
+                    "exp_avg": own.average,
+                    "exp_avg_sq": own.square,
                 }
-                for i, (own, parameter) in enumerate(zip(self.state, self.parameters, strict=True))
+                for i, own in enumerate(self.state)
                 if own is not None
             }
         }

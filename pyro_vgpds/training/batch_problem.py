@@ -14,7 +14,8 @@ from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
-from pyro_vgpds.training.problem import Values, are_finite, copies, noise_parameters, put_back
+from pyro_vgpds.training.bundle import are_finite, copies
+from pyro_vgpds.training.problem import Values, noise_parameters, put_back
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["BatchProblem", "unpacked"]

@@ -16,8 +16,9 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.training.adam import Adam, AdamState, Moments
 from pyro_vgpds.training.batch_problem import BatchProblem, unpacked
+from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.gradient import adam_rates
-from pyro_vgpds.training.problem import NO_START, Values, copies, put_back
+from pyro_vgpds.training.problem import NO_START, Values, put_back
 from pyro_vgpds.training.settings import ResumeError, Settings
 
 __all__ = ["SCHEDULES", "BatchSettings", "BatchState", "BatchSteps"]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
@@ -20,20 +20,16 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import strict_rounding
 from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
 from pyro_vgpds.team import Team
+from pyro_vgpds.training.bundle import Bundle, are_finite
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Trained", "Values", "are_finite", "copies", "noise_parameters", "put_back"]
+__all__ = ["NO_START", "Problem", "Trained", "Values", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
 
-def copies(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The current values of parameters."""
-    return [parameter.detach().clone() for parameter in parameters]
-
-
 def put_back(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Set parameters, in place, to values that :func:`copies` took."""
+    """Set parameters, in place, to copies of their values."""
     with torch.no_grad():
         for parameter, value in zip(parameters, values, strict=True):
             parameter.copy_(value)
@@ -82,6 +78,7 @@ class Problem:
         self._everything = [*model.parameters(), *guide.parameters()]
         own = {id(p) for p in (guide.mean_bar_unconstrained, guide.lam_unconstrained)} if self.natural else set()
         self.parameters = [p for p in self._everything if p.requires_grad and id(p) not in own]
+        self._bundle = Bundle(self.parameters)
         self.outputs = sites_of(model)
         #: parameters that are fixed at first, so that the model does not explain everything as noise
         self.late = noise_parameters(model)
@@ -109,7 +106,7 @@ class Problem:
     def values(self) -> Values:
         """Copies of the current values."""
         sites = () if self.natural is None else (self.natural.eta, self.natural.lam)
-        return Values(copies(self.parameters), sites if self.outputs is None else (*sites, self.outputs.state))
+        return Values(self._bundle.copies(), sites if self.outputs is None else (*sites, self.outputs.state))
 
     @property
     def team(self) -> Team:
@@ -184,15 +181,6 @@ class Problem:
     def small_change(self, bound: float, tolerance: float) -> float:
         """The change that is small for a bound, which may cross zero: so its size alone is no measure."""
         return tolerance * max(abs(bound), self._observed)
-
-
-def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite, and so is their sum; all are read at once, because most tensors are a handful of
-    numbers.
-
-    :param tensors: of the same dtype.
-    """
-    return not tensors or math.isfinite(torch.cat([x.flatten() for x in tensors]).sum(dtype=torch.float64))
 
 
 def noise_parameters(model: PyroModule) -> list[Tensor]:

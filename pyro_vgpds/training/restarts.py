@@ -16,8 +16,9 @@ from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.mapping.output_sites import sites_of
+from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
-from pyro_vgpds.training.problem import Problem, copies, put_back
+from pyro_vgpds.training.problem import Problem, put_back
 from pyro_vgpds.training.processes import can_fork, in_processes
 from pyro_vgpds.training.progress import counting_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records

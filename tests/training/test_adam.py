@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyro_vgpds.training import adam as adam_module
+from pyro_vgpds.training import bundle
 from pyro_vgpds.training.adam import Adam
 
 SHAPES, RATES, BETAS = [(600, 2), (3,), (), (4,)], [0.07, 0.14, 0.14, 0.004], (0.9, 0.95)
@@ -29,7 +29,7 @@ def give_gradients(k, *sides):
 @pytest.mark.parametrize(("dtype", "compiled"), [(torch.float64, True), (torch.float64, False), (torch.float32, True)])
 def test_is_that_of_torch(dtype, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(adam_module, "_library", lambda: None)
+        monkeypatch.setattr(bundle, "library", lambda: None)
     own, other = start(dtype), start(dtype)
     adam = Adam(own, RATES, BETAS)
     groups = [{"params": [p], "rate": rate} for p, rate in zip(other, RATES, strict=True)]
