@@ -10,7 +10,8 @@ import numpy as np
 __all__ = ["hide_blocks", "hide_entries", "hide_like_missing", "keep_enough", "mean_length"]
 
 _LEAST = 3  # observed entries of a column that are never hidden
-_TRIES = 8  # places of which the best one for a gap is taken
+_TRIES = 8  # places near a random one, of which the best for a gap is taken
+_NEAR = 1 / 16  # of a sequence, or the length of the gap if it is longer: how far they are from it
 
 
 def hide_entries(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -108,7 +109,10 @@ def _lost_columns(seen: np.ndarray) -> list[_Gap]:
 def _repeat(
     gaps: list[_Gap], masks: list[np.ndarray], hidden: list[np.ndarray], wanted: float, rng: np.random.Generator
 ) -> None:
-    """Hide gaps like these until about as many entries are hidden as wanted."""
+    """Hide gaps like these until about as many entries are hidden as wanted.
+
+    They are at all times, not only where the data have no other gaps, since errors of one time can be larger.
+    """
     chance = np.array([len(seen) for seen in masks], dtype=float)
     chance /= chance.sum()
     total = 0
@@ -120,7 +124,8 @@ def _repeat(
         length = min(gap.length, len(free) - 2)
         if length < 1:
             continue
-        starts = rng.integers(1, len(free) - length, size=_TRIES)
+        place, reach = rng.integers(1, len(free) - length), max(length, int(_NEAR * len(free)))
+        starts = rng.integers(max(1, place - reach), min(len(free) - length, place + reach + 1), size=_TRIES)
         start = max(starts, key=lambda start: _fit(free[start - 1 : start + length + 1], gap))
         block = np.ix_(np.arange(start, start + length), gap.columns)
         hidden[i][block] |= free[block]

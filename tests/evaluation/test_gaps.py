@@ -114,6 +114,17 @@ def test_an_end_is_extended_by_at_most_half_of_the_column():
     assert runs(hidden[:, 1:]) == [(10, 10, 0)]
 
 
+def test_gaps_are_repeated_at_all_times():
+    seen = np.ones((200, 10), dtype=bool)
+    for start in range(100, 190, 12):  # only the second half has gaps
+        seen[start : start + 8, start % 4 : start % 4 + 5] = False
+    late = [
+        hidden[100:].sum() / hidden.sum()
+        for (hidden,) in (hide_like_missing([seen], 0.1, np.random.default_rng(seed)) for seed in range(50))
+    ]
+    assert 0.25 < np.mean(late) < 0.5
+
+
 def test_lost_frames_and_lost_columns_are_both_repeated():
     """Many long gaps of columns, and two spans of lost frames: both kinds are hidden, with their lengths."""
     seen = with_runs(300, 12, 15, 40, 0)
