@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|Moments",
+        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|HasMoments|Moments",
     ),
     (
         "py:class",
@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ),
     (
         "py:class",
-        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
+        r"pyro_vgpds\.(kernels\.((base|registry)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.(conditioning|predictions)\.P)",
     ),
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
     (

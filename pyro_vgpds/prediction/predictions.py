@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Iterator
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Functions", "Prediction", "Reconstruction"]
+
+P = TypeVar("P", bound="Prediction")
 
 
 class Prediction(Outputs):
@@ -76,7 +79,7 @@ class Prediction(Outputs):
         if full_cov:
             self._covariance = self._make_covariance()
 
-    def with_noise(self, include_noise: bool) -> Prediction:
+    def with_noise(self: P, include_noise: bool) -> P:
         """The same prediction with or without the outputs' noise.
 
         :param include_noise: with noise or without.
