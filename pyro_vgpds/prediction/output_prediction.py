@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
@@ -101,6 +103,14 @@ class OutputPrediction(Prediction):
         check_output(output, self.shape[1])
         kind = self.outputs.likelihood.kind_of(output)
         return "continuous" if kind == "count" and not self.include_noise else kind
+
+    def with_noise(self, include_noise: bool) -> OutputPrediction:
+        check_flags(include_noise=include_noise)
+        if include_noise == self.include_noise:
+            return self
+        new = copy.copy(self)
+        new.include_noise, new._moments, new._covariance = include_noise, None, None
+        return new
 
     # the mixture
 

@@ -7,7 +7,6 @@ import copy
 import math
 from collections.abc import Iterator
 from statistics import NormalDist
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +26,6 @@ from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Functions", "Prediction", "Reconstruction"]
-
-P = TypeVar("P", bound="Prediction")
 
 
 class Prediction(Outputs):
@@ -79,7 +76,7 @@ class Prediction(Outputs):
         if full_cov:
             self._covariance = self._make_covariance()
 
-    def with_noise(self: P, include_noise: bool) -> P:
+    def with_noise(self, include_noise: bool) -> Prediction:
         """The same prediction with or without the outputs' noise.
 
         :param include_noise: with noise or without.
