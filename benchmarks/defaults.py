@@ -31,8 +31,7 @@ import torch
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, auto, datasets, fit
 from pyro_vgpds.evaluation import Split, score_predictor
-from pyro_vgpds.evaluation.gaps import hide_blocks, hide_entries
-from pyro_vgpds.evaluation.splits import choose_columns, hide_spans
+from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_spans
 from pyro_vgpds.experiments.record import table
 from pyro_vgpds.selection.proposals import propose_baselines
 from pyro_vgpds.selection.rivals import make_rival

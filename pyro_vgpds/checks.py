@@ -83,11 +83,11 @@ def check_not_negative(name: str, value: object) -> None:
     check_number(name, value, "finite and 0 or more", lambda value: value >= 0.0)
 
 
-def check_lengths(length: object, name: str = "length") -> None:
+def check_lengths(length: object) -> None:
     """Raise a ValueError if ``length`` is not a pair of whole numbers, the smallest and the largest length."""
     pair = tuple(length) if isinstance(length, (tuple, list)) else ()
     if len(pair) != 2 or not all(is_whole(one) for one in pair) or not 1 <= pair[0] <= pair[1]:
-        raise ValueError(f"{name} must be (shortest, longest) with 1 <= shortest <= longest, but got {length!r:.80}.")
+        raise ValueError(f"length must be (shortest, longest) with 1 <= shortest <= longest, but got {length!r:.80}.")
 
 
 def check_noise(noise: object, num_outputs: int, name: str = "noise") -> Tensor:

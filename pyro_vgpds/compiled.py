@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 __all__ = [
-    "LOOP_WORK", "Loop", "added", "address", "chunks", "keep_memory", "loop_threads", "open_library", "pointer", "run",
-    "run_loops", "start",
+    "LOOP_WORK", "Loop", "added", "address", "chunks", "keep_memory", "loop_threads", "most_threads",
+    "open_library", "pointer", "run", "run_loops", "start",
 ]  # fmt: skip
 
 #: multiply-adds of a compiled loop for each thread: tenths of a millisecond, several times what a thread takes to start

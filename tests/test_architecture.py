@@ -123,6 +123,21 @@ def test_no_private_name_of_another_module():
     assert [use for name in MODULES for use in private_uses(name)] == []
 
 
+def listed(name: str) -> set[str]:
+    """The names in ``__all__`` of a module."""
+    for node in TREES[name].body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_modules_list_what_others_import():
+    """``__all__`` is the interface of a module, which a reader finds at its top."""
+    found = [(name, module, own) for name in MODULES for module, own, _ in imports(name) if own and module in MODULES]
+    is_folder = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    assert [use for use in found if use[1] not in is_folder and use[2] not in listed(use[1])] == []
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_are_short(name):
     lines = MODULES[name].read_text().count("\n")

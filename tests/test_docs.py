@@ -110,6 +110,19 @@ def test_front_page_is_short_and_links_exist():
     assert (ROOT / "docs" / "vgpds.png").stat().st_size < 300_000
 
 
+def test_the_route_through_the_code_exists_and_is_short():
+    text, package = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "pyro_vgpds"
+    names = re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*\.py)`", text)
+    assert [name for name in names if not ((package / name).is_file() or (ROOT / name).is_file())] == []
+    route = re.findall(r"^\d+\. `(\S+\.py)`: ", text, re.MULTILINE)
+    assert 10 <= len(route) <= 12
+    assert sum((package / name).read_text().count("\n") for name in route) < 4000
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    helpers = {path.name for path in package.glob("*.py") if not path.name.startswith("__")} - {"version.py"}
+    described = set(re.findall(r"`(\w+)/`", text)) | set(names)
+    assert folders | helpers <= described  # the table of folders
+
+
 # prose
 
 

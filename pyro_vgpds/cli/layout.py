@@ -15,6 +15,9 @@ from pyro_vgpds.cli.errors import CommandError
 __all__ = ["InputTable", "Layout", "listed", "select"]
 
 
+_LISTED = 20  # names in an error message
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which columns of a file mean what. None: look for the usual names."""
@@ -46,9 +49,9 @@ class InputTable:
     ignored: tuple[str, ...] = ()  #: columns of text
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names as text; of many only the first."""
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
 
 
 def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:

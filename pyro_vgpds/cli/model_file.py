@@ -14,6 +14,7 @@ from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, listed
 from pyro_vgpds.data.dates import format_duration, format_times, to_dates
+from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.files.models import load_metadata
@@ -87,7 +88,7 @@ class ModelFile:
     @property
     def names(self) -> list[str]:
         """Names of the sequences. Default: their numbers."""
-        return self.data.names or [str(s) for s in range(self.data.num_sequences)]
+        return sequence_names(self.data)
 
     def outputs(self, sequence: int | None = None) -> np.ndarray:
         """The outputs (N, D) of a training sequence. Default: of all."""

@@ -13,22 +13,21 @@ from pyro_vgpds.data.sequences import Sequences
 
 __all__ = [
     "base_outputs", "check_data", "check_zone", "like_training", "make_like", "merge_frames", "same_outputs",
-    "split_outputs", "take_frames", "with_outputs", "without_lags",
+    "sequence_names", "split_outputs", "take_frames", "with_outputs", "without_lags",
 ]  # fmt: skip
 
 
-def check_data(data: object, name: str = "data", needs_outputs: bool = True) -> None:
+def check_data(data: object, needs_outputs: bool = True) -> None:
     """Raise a TypeError if ``data`` is not sequences, or a ValueError if it has no outputs.
 
-    :param name: the argument that it was given as.
     :param needs_outputs: whether times alone are refused.
     """
     if not isinstance(data, Sequences):
         is_frame = hasattr(data, "iloc") and hasattr(data, "columns")
         got = "a DataFrame. Sequences.from_frame(frame) reads it." if is_frame else f"{type(data).__name__}."
-        raise TypeError(f"{name} must be Sequences(t, y), but got {got}")
+        raise TypeError(f"data must be Sequences(t, y), but got {got}")
     if needs_outputs and data.y is None:
-        raise ValueError(f"{name} must be Sequences(t, y) with outputs, but got {data!r:.80}.")
+        raise ValueError(f"data must be Sequences(t, y) with outputs, but got {data!r:.80}.")
 
 
 def base_outputs(data: Sequences) -> Tensor:
@@ -39,6 +38,11 @@ def base_outputs(data: Sequences) -> Tensor:
 def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
     """Times (n,) and outputs (n, D) of each sequence, without lagged copies."""
     return list(data.times.t.split(data.lengths)), list(base_outputs(data).split(data.lengths))
+
+
+def sequence_names(data: Sequences) -> list[str]:
+    """The names of the sequences. Default: their numbers."""
+    return data.names or [str(i) for i in range(data.num_sequences)]
 
 
 def same_outputs(data: Sequences, other: Sequences) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both chapters of the demo use: training, errors and figures."""
+"""What the chapters of the demo share: training, errors and figures."""
 
 from __future__ import annotations
 

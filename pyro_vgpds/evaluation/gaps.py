@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["hide_blocks", "hide_entries", "hide_like_missing", "keep_enough", "mean_length"]
+__all__ = [
+    "choose_columns",
+    "hide_blocks",
+    "hide_entries",
+    "hide_like_missing",
+    "hide_spans",
+    "keep_enough",
+    "mean_length",
+]
 
 _LEAST = 3  # observed entries of a column that are never hidden
 _TRIES = 8  # places near a random one, of which the best for a gap is taken
@@ -35,6 +43,19 @@ def hide_blocks(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.
         start = rng.integers(0, frames - length + 1)
         hidden[start : start + length, choose_columns(outputs, rng)] = True
     return hidden & seen
+
+
+def hide_spans(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Whole frames, in spans, until the share of the frames is reached; the first and the last frame stay."""
+    frames = len(seen)
+    length = min(8, max(1, frames // 8))
+    hidden = np.zeros(frames, dtype=bool)
+    for _ in range(10 * frames):
+        if hidden.mean() >= share or frames < length + 3:
+            break
+        start = rng.integers(1, frames - length)
+        hidden[start : start + length] = True
+    return hidden[:, None] & seen
 
 
 def choose_columns(outputs: int, rng: np.random.Generator) -> np.ndarray:

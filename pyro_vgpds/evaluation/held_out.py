@@ -10,10 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kinds import check_parts
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["HeldOut", "Predicted", "Predictor", "check_predictor"]
+__all__ = ["HeldOut", "Predicted", "Predictor"]
 
 
 class Predicted(Protocol):
@@ -45,15 +44,6 @@ class Predictor(Protocol):
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: Sequence[int | None] | int | None = None) -> Predicted:
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
-
-
-def check_predictor(name: str, value: object, *parts: str) -> None:
-    """Raise a TypeError if ``value`` lacks a part of a :class:`Predictor` that will be used.
-
-    :param name: of the argument.
-    :param parts: names of methods and attributes.
-    """
-    check_parts(name, value, "a predictor, such as a Posterior", *parts)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from pyro_vgpds.evaluation.gaps import (
     hide_blocks,
     hide_entries,
     hide_like_missing,
+    hide_spans,
     keep_enough,
     mean_length,
 )
-from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor, check_predictor
+from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kinds import check_list, check_parts
 
@@ -59,7 +60,7 @@ class Split:
 
         :param predictor: a model of the training data.
         """
-        check_predictor("predictor", predictor, self.task)
+        check_parts("predictor", predictor, "a predictor, such as a Posterior", self.task)
         if self.task == "impute":
             return [predictor.impute(fill=False)]
         if self.task == "forecast":
@@ -197,19 +198,6 @@ def _entries(data: Sequences, share: float, pattern: str | None, rng: np.random.
     t, seen_parts = split_outputs(train)
     truth = y.masked_fill(~gone, torch.nan).split(data.lengths)
     return Split("impute", train, t, seen_parts, list(truth), list(everything), list(everything))
-
-
-def hide_spans(seen: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Whole frames, in spans, until the share of the frames is reached; the first and the last frame stay."""
-    frames = len(seen)
-    length = min(8, max(1, frames // 8))
-    hidden = np.zeros(frames, dtype=bool)
-    for _ in range(10 * frames):
-        if hidden.mean() >= share or frames < length + 3:
-            break
-        start = rng.integers(1, frames - length)
-        hidden[start : start + length] = True
-    return hidden[:, None] & seen
 
 
 def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:

@@ -11,7 +11,7 @@ from pyro_vgpds.kinds import check_kind, check_list
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Table", "Value"]
+__all__ = ["Table", "Value", "format_value"]
 
 Value = str | int | float | None
 

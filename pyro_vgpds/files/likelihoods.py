@@ -25,7 +25,7 @@ from pyro_vgpds.registry import check_arguments
 
 __all__ = [
     "StoredOutputs", "UnknownLikelihoodError", "build_likelihood", "check_sites", "describe_likelihood",
-    "describe_outputs", "read_stored_outputs",
+    "describe_outputs", "read_outputs",
 ]  # fmt: skip
 
 _PREFIX = "output_likelihood."  # of the tensors of a model's likelihood
@@ -162,7 +162,7 @@ def describe_outputs(model: VGPDS) -> Json:
     }
 
 
-def read_stored_outputs(about: Json, state: Tensors, data: Sequences) -> StoredOutputs:
+def read_outputs(about: Json, state: Tensors, data: Sequences) -> StoredOutputs:
     """What :func:`describe_outputs` described; files without a likelihood have Gaussian outputs.
 
     :param state: the tensors of the model, to which those are added that older files do not have.

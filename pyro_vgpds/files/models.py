@@ -13,7 +13,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
 from pyro_vgpds.files.data import Tensors, build_data, describe_data
 from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
-from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_stored_outputs
+from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.gathering import gathered
@@ -202,7 +202,7 @@ def describe_model(
 def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS, OpperArchambeauGuide]:
     """The model and the guide that :func:`describe_model` described, in the dtype and on the device of the data."""
     about, state, guide_state = header["model"], strip(tensors, "model."), strip(tensors, "guide.")
-    outputs = read_stored_outputs(about, state, data)
+    outputs = read_outputs(about, state, data)
     model = VGPDS(
         build_kernel(about["temporal"], state, data.dtype, "temporal."),
         build_kernel(about["mapping"], state, data.dtype, "mapping."),

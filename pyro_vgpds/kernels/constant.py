@@ -14,7 +14,7 @@ from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
 from pyro_vgpds.parameters import ParameterLike
 
-__all__ = ["Bias", "White"]
+__all__ = ["Bias", "BiasValue", "White", "WhiteValue"]
 
 
 class BiasValue(ConstantState, KernelValue, MappingValue):

@@ -19,7 +19,7 @@ from torch import Tensor
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.linalg import broadcast_shapes
 
-__all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum"]
+__all__ = ["ConstantState", "StateSpace", "StateSpaceProduct", "StateSpaceSum", "block_diagonal", "matrix"]
 
 
 class StateSpace:

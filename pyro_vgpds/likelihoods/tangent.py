@@ -23,7 +23,7 @@ from pyro_vgpds.checks import undefined
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.factors import Moments, Sites, Values
 
-__all__ = ["Curve", "TangentLikelihood", "Terms"]
+__all__ = ["LEAST", "Curve", "TangentLikelihood", "Terms"]
 
 LEAST = 1e-12  # of r: the derivative of φ may be infinite at 0
 _SPREAD = 0.1  # first variance of a function value

@@ -33,7 +33,7 @@ from pyro_vgpds.mapping.basis import Basis
 from pyro_vgpds.mapping.pairs import quadratic_forms
 from pyro_vgpds.types import Context
 
-__all__ = ["Given", "correction", "path_draws", "randomised"]
+__all__ = ["Given", "GivenOptimum", "correction", "path_draws", "randomised"]
 
 _SEED = 20110
 _draws: ContextVar[tuple[int, int | None]] = ContextVar("_draws", default=(_SEED, None))  # their seed and number
@@ -80,7 +80,36 @@ def _path_draws(num_draws: int, num_frames: int, dim: int, seed: int, first: int
 
 
 class Given(NamedTuple):
-    """What the distribution of f given x needs: the inducing variables, q(U) and the outputs' scale."""
+    """The distribution of f given x under a Gaussian q(U) of the whitened inducing variables."""
+
+    basis: Basis
+    factor: Tensor  #: L
+    weights: Tensor  #: c, the means of u, (F, M)
+    covariance: Tensor  #: B⁻¹, the covariances of u, (F, M, M)
+    mean: Tensor  #: m, (F,)
+    scale: Tensor  #: s, (F,)
+
+    def of(self, functions: Tensor) -> Given:
+        """The same for some functions."""
+        q = self.weights[functions], self.covariance[functions]
+        return Given(self.basis, self.factor, *q, self.mean[functions], self.scale[functions])
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at points x (..., N, Q), (..., N, F) each."""
+        k = self.basis.cov(x)
+        a = solve_triangular(self.factor, k.flatten(0, -2).mT, upper=False)  # (M, R)
+        prior = self.basis.kernel.cov_diag(x).reshape(-1)
+        rest = (prior - a.square().sum(0)).clamp_min(0.0)
+        variance = torch.maximum(quadratic_forms(a, self.covariance) + rest, _LEAST * prior)  # (F, R)
+        mean = torch.addcmul(self.mean, self.scale, (self.weights @ a).mT.contiguous())
+        shape = x.shape[:-1] + self.mean.shape
+        return mean.reshape(shape), (self.scale.square() * variance.mT.contiguous()).reshape(shape)
+
+
+class GivenOptimum(NamedTuple):
+    """The same under the optimal q(U), from the statistics; only matrices of the functions that are asked for are
+    inverted.
+    """
 
     basis: Basis
     factor: Tensor  #: L
@@ -90,27 +119,15 @@ class Given(NamedTuple):
     scale: Tensor  #: s, (F,)
 
     def of(self, functions: Tensor) -> Given:
-        """The same for some functions."""
-        q = self.A[functions], self.v[:, functions]
-        return Given(self.basis, self.factor, *q, self.mean[functions], self.scale[functions])
-
-    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at points x (..., N, Q), (..., N, F) each."""
-        k = self.basis.cov(x)
-        a = solve_triangular(self.factor, k.flatten(0, -2).mT, upper=False)  # (M, R)
-        inverse = _Inverse.apply(add_diagonal(self.A, 1.0))
-        weights = (inverse @ self.v.mT.unsqueeze(-1)).squeeze(-1)  # c, (F, M)
-        prior = self.basis.kernel.cov_diag(x).reshape(-1)
-        rest = (prior - a.square().sum(0)).clamp_min(0.0)
-        variance = torch.maximum(quadratic_forms(a, inverse) + rest, _LEAST * prior)  # (F, R)
-        mean = torch.addcmul(self.mean, self.scale, (weights @ a).mT.contiguous())
-        shape = x.shape[:-1] + self.mean.shape
-        return mean.reshape(shape), (self.scale.square() * variance.mT.contiguous()).reshape(shape)
+        """The distribution of some functions."""
+        inverse = _Inverse.apply(add_diagonal(self.A[functions], 1.0))
+        weights = (inverse @ self.v[:, functions].mT.unsqueeze(-1)).squeeze(-1)
+        return Given(self.basis, self.factor, weights, inverse, self.mean[functions], self.scale[functions])
 
 
 def correction(
-    given: Given, x: Tensor, variance: Tensor | None, y: Tensor, sites: Sites, likelihood: LikelihoodValue,
-    first: int = 0,
+    given: Given | GivenOptimum, x: Tensor, variance: Tensor | None, y: Tensor, sites: Sites,
+    likelihood: LikelihoodValue, first: int = 0,
 ) -> tuple[Tensor, Moments | None]:  # fmt: skip
     """Σ E[log p(y given f) − log factor] of the outputs whose likelihoods need draws, and the moments of f.
 

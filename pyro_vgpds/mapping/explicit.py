@@ -25,11 +25,12 @@ from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
 from pyro_vgpds.types import Shape
 
-__all__ = ["ExpectedGP", "ExplicitGP", "expected_log_density", "optimum"]
+__all__ = ["ExpectedGP", "ExplicitGP", "conditional_root", "expected_log_density", "optimum"]
 
 
 def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) -> Tensor:
@@ -55,6 +56,19 @@ def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
     dual = Dual.empty(m, d, device=sums.v.device).moved(sums, 1.0, 1.0)
     q = dual.posterior(noise)
     return dual, expected_log_density(sums, noise, q) - q.kl_to_prior()
+
+
+def conditional_root(kernel: MappingValue, x: Tensor, k: Tensor) -> Tensor:
+    """The Cholesky factor of the covariance of the functions at points x given u, (..., N, N).
+
+    :param kernel: the mapping kernel's value.
+    :param x: (..., N, Q).
+    :param k: L⁻¹ K_MN as (..., N, M).
+    """
+    prior = kernel.cov(x, x)
+    # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
+    jitter = default_jitter(k.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
+    return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
 
 
 class ExplicitGP(Expandable):
@@ -108,10 +122,7 @@ class ExplicitGP(Expandable):
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         gp, (k, f) = self.gp, self._functions()
-        prior = gp.kernel.cov(gp.x, gp.x)
-        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
-        jitter = default_jitter(f.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
-        root = cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
+        root = conditional_root(gp.kernel, gp.x, k)
         noise = torch.randn((2, *self._extended_shape(sample_shape)), dtype=f.dtype, device=f.device)
         scaled = f + root @ noise[0] + gp.noise.sqrt().unsqueeze(-2) * noise[1]
         return torch.addcmul(gp.output_mean, gp.output_scale, scaled)

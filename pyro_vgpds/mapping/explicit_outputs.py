@@ -9,8 +9,6 @@ factors are lower bounds it is exact. For others an average over draws of the la
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -22,24 +20,21 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
-from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
-from pyro_vgpds.mapping.basis import Basis
+from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.bound import check_slack, site_limits
-from pyro_vgpds.mapping.drawn import correction
-from pyro_vgpds.mapping.explicit import expected_log_density, optimum
+from pyro_vgpds.mapping.drawn import Given, correction
+from pyro_vgpds.mapping.explicit import conditional_root, expected_log_density, optimum
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import OutputSites, site_moments
-from pyro_vgpds.mapping.pairs import quadratic_forms
 from pyro_vgpds.mapping.sums import FrameSums, sum_frames
 from pyro_vgpds.types import Shape
 
-__all__ = ["ExpectedOutputs", "ExplicitOutputs", "GivenInducing", "site_sums"]
+__all__ = ["ExpectedOutputs", "ExplicitOutputs", "site_sums"]
 
 _NODES = 15  # Gauss–Hermite nodes of a function value given u
 _NODES_OF_SEVERAL = 9  # the same with several functions for each output
-_LEAST = 1e-12  # of the prior variance, for the variance given x: rounding may leave less
 _FIRST_UPDATES = 10  # of the factors of frames that are visited for the first time
 
 
@@ -64,33 +59,6 @@ def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, site
     terms = mean_terms(sites, gp.output_mean) + sites.constant.sum()
     which = torch.arange(len(slack), device=slack.device)
     return FrameSums(a, v, slack.clamp_min(0.0), which, zeros.detach(), zeros.detach(), -terms)
-
-
-class GivenInducing(NamedTuple):
-    """The distribution of f given x under a Gaussian q(U), as :class:`~pyro_vgpds.mapping.drawn.Given`."""
-
-    basis: Basis
-    factor: Tensor  #: L
-    weights: Tensor  #: means of u, (M, F)
-    covariance: Tensor  #: of u, (F, M, M)
-    mean: Tensor  #: m, (F,)
-    scale: Tensor  #: s, (F,)
-
-    def of(self, functions: Tensor) -> GivenInducing:
-        """The same for some functions."""
-        q = self.weights[:, functions], self.covariance[functions]
-        return GivenInducing(self.basis, self.factor, *q, self.mean[functions], self.scale[functions])
-
-    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at points x (..., N, Q), (..., N, F) each."""
-        k = self.basis.cov(x)
-        a = solve_triangular(self.factor, k.flatten(0, -2).mT, upper=False)  # (M, R)
-        prior = self.basis.kernel.cov_diag(x).reshape(-1)
-        rest = (prior - a.square().sum(0)).clamp_min(0.0)
-        variance = torch.maximum(quadratic_forms(a, self.covariance) + rest, _LEAST * prior)  # (F, R)
-        mean = torch.addcmul(self.mean, self.scale, (self.weights.mT @ a).mT)
-        shape = x.shape[:-1] + self.mean.shape
-        return mean.reshape(shape), (self.scale.square() * variance.mT).reshape(shape)
 
 
 class ExplicitOutputs(Expandable):
@@ -143,10 +111,7 @@ class ExplicitOutputs(Expandable):
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         with torch.no_grad():
             gp, (k, mean) = self.gp, self._functions()
-            prior = gp.kernel.cov(gp.x, gp.x)
-            jitter = default_jitter(mean.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
-            given = add_diagonal(prior - k @ k.mT, jitter)
-            root = cholesky(given, "the mapping's covariance given the inducing variables")
+            root = conditional_root(gp.kernel, gp.x, k)
             shape = torch.Size(sample_shape) + self.batch_shape + mean.shape[-2:]
             f = mean + gp.output_scale * (root @ torch.randn(shape, dtype=mean.dtype, device=mean.device))
             y: Tensor = self.likelihood.distribution(f).sample()
@@ -246,10 +211,10 @@ class ExpectedOutputs(Expandable):
         :param sites: their factors.
         """
         gp, factor = self.likelihood, self.outputs.prior.factor
-        given = GivenInducing(gp.basis, factor, q.mean, q.covariance_matrix, gp.output_mean, gp.output_scale)
+        given = Given(gp.basis, factor, q.mean.mT, q.covariance_matrix, gp.output_mean, gp.output_scale)
         team = self.outputs.prior.team
         first = sum(team.gather(len(y))[: team.rank])
-        return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood, first)  # type: ignore[arg-type]
+        return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood, first)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("ExpectedOutputs is for the bound; sample the model itself.")

@@ -17,7 +17,7 @@ from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
-from pyro_vgpds.mapping.drawn import Given, correction
+from pyro_vgpds.mapping.drawn import GivenOptimum, correction
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -72,14 +72,14 @@ class LatentGP(Expandable):
         """L, the Cholesky factor of the covariance K_MM of the inducing variables, with its jitter."""
         return self.basis.factor()
 
-    def given(self, psi: Psi, factor: Tensor) -> Given:
+    def given(self, psi: Psi, factor: Tensor) -> GivenOptimum:
         """The distribution of f given x under the optimal q(U).
 
         :param psi: the statistics with the Gaussian factors of the outputs.
         :param factor: L, the Cholesky factor of K_MM.
         """
         v, A = solve_triangular(factor, psi.psi1_y, upper=False), whiten(factor, psi.psi2)
-        return Given(self.basis, factor, A, v, self.output_mean, self.output_scale)
+        return GivenOptimum(self.basis, factor, A, v, self.output_mean, self.output_scale)
 
     def _factor(self) -> Tensor:
         return cholesky(self.kernel.cov(self.x, self.x), "the mapping's covariance K_NN", None)

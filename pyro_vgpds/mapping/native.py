@@ -23,6 +23,11 @@ from pyro_vgpds.compiled import Loop, added, address, open_library, pointer, run
 from pyro_vgpds.mapping.panels import matrices_of, panels_of, panels_size
 from pyro_vgpds.types import Context
 
+__all__ = [
+    "Gradients", "SumContext", "available", "backward", "backward_loop", "forward", "forward_loop", "is_single",
+    "run_with", "single_sums",
+]  # fmt: skip
+
 _ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
 _EXP = 16  # multiply-adds that an exponential costs
 _single = ContextVar("_single", default=False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pyro_vgpds.checks import as_numbers, check_number
 from pyro_vgpds.data.dates import to_dates
+from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kinds import check_list
 from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, find_output, read_axes, time_axis
@@ -190,7 +191,7 @@ def _name_times(ax: Axes, sequences: Sequences | None, count: int) -> None:
 
 def _name_sequences(ax: Axes, sequences: Sequences, starts: Sequence[float]) -> None:
     """Names of the sequences below them; of many, some."""
-    names = sequences.names or [str(i) for i in range(sequences.num_sequences)]
+    names = sequence_names(sequences)
     every = max(1, -(-len(names) // _LABELLED))
     middles = [start + 0.5 * length for start, length in zip(starts, sequences.lengths, strict=True)]
     ax.set_xticks(middles[::every], names[::every], fontsize="small")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINE",
+    "CYCLE",
     "HIDDEN",
     "LEARNED",
     "MUTED",
@@ -39,7 +40,7 @@ __all__ = [
     "tidy",
     "time_axis",
     "tint",
-]
+]  # fmt: skip
 
 #: one label for each frame, printed by ``str``
 Labels: TypeAlias = "Sequence[object] | np.ndarray"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, is_whole, positive
-from pyro_vgpds.data.parts import check_zone
+from pyro_vgpds.data.parts import check_zone, sequence_names
 from pyro_vgpds.data.reading import is_list, read_outputs, read_times, to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import check_range
@@ -90,7 +90,7 @@ def _known(data: Sequences) -> str:
 
 def describe_parts(data: Sequences, new: Sequences, belongs: Sequence[int | None]) -> Parts:
     """The sequences of a prediction at new frames, with the names of the training sequences that they belong to."""
-    known = data.names or [str(i) for i in range(data.num_sequences)]
+    known = sequence_names(data)
     fresh = "" if all(s is None for s in belongs) else "new "
     return Parts(new.lengths, [f"{fresh}{i}" if s is None else known[s] for i, s in enumerate(belongs)])
 

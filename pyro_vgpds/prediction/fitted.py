@@ -40,7 +40,7 @@ from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["FittedModel"]
+__all__ = ["FittedModel", "Origin"]
 
 F = TypeVar("F", bound="FittedModel")
 

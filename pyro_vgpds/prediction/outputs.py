@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_choice, check_number
 from pyro_vgpds.data.dates import format_times, to_dates
+from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
@@ -38,7 +39,7 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, data: Sequences) -> Parts:
         """Those of the training frames."""
-        return cls(data.lengths, data.names or [str(i) for i in range(data.num_sequences)])
+        return cls(data.lengths, sequence_names(data))
 
 
 class Outputs(Marginals):
@@ -206,8 +207,7 @@ class Outputs(Marginals):
             raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
         times, labels = pandas.Index(self._times()), self._labels()
         if self.data.time_zone is not None:
-            zone = read_zone(self.data.time_zone)
-            # of pandas' own kind of zones if it has a name
+            zone = read_zone(self.data.time_zone)  # by its name, if it has one, to get a zone of pandas' own kind
             times = times.tz_localize("UTC").tz_convert(getattr(zone, "key", zone))
         if labels is None:
             index = times.rename("time")

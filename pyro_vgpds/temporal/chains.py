@@ -18,6 +18,9 @@ from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
+    "FRAME_WORK",
+    "LANES",
+    "UNROLLED",
     "Plain",
     "available",
     "draw",
@@ -30,7 +33,7 @@ __all__ = [
     "undraw",
     "variance",
     "variance_grad",
-]
+]  # fmt: skip
 
 LANES = 4  #: chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops

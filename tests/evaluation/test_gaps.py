@@ -11,10 +11,10 @@ from pyro_vgpds.evaluation.gaps import (
     hide_blocks,
     hide_entries,
     hide_like_missing,
+    hide_spans,
     keep_enough,
     mean_length,
 )
-from pyro_vgpds.evaluation.splits import hide_spans
 
 
 def runs(mask):

@@ -277,7 +277,7 @@ def held_out_score(model, guide, data, y, hidden) -> float:
     with torch.no_grad():
         q, value = guide.posterior(data), model.output_likelihood()
         latent, sites = model.functions(q.mean).integrate(q), value.sites(data.y, model.sites.state)
-        given = latent.gp.given(*latent._bound(sites)[1:])
+        given = latent.gp.given(*latent._bound(sites)[1:]).of(slice(None))
         mean, variance = given.moments(q.mean + q.variance.sqrt() * path_draws(64, *q.mean.shape))
         z, weights = hermite_nodes(15, model.output_likelihood.num_functions)
         f = mean + variance.sqrt() * z.repeat(1, model.num_outputs)[:, None, None]
