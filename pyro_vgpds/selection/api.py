@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -25,9 +26,10 @@ from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.distributions import covered
 from pyro_vgpds.selection.jobs import workplace
-from pyro_vgpds.selection.outputs import LikelihoodLike, meet_likelihood
-from pyro_vgpds.selection.pooling import choose_pool, covered
+from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
+from pyro_vgpds.selection.pooling import choose_pool
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
@@ -120,7 +122,7 @@ def auto(
         check_number("seconds", seconds, "positive", lambda value: value > 0.0)
     if processes is not None:
         check_count("processes", processes)
-    outputs = meet_likelihood(likelihood, data)
+    outputs = meet_likelihood(likelihood, data, task)
     names = propose_baselines(data, task, outputs) if baselines is None else list(baselines)
     models = (
         propose_models(data, task, None if outputs is None else likelihood) if candidates is None else list(candidates)
@@ -128,11 +130,16 @@ def auto(
     check_candidates(names, models, outputs)
     for model in models:
         model.check(data)
+    likelihoods = [likelihood, *(model.likelihood for model in models)]
+    for each in likelihoods:
+        check_shared(each, processes, folder is not None)
+    if any(is_own(each) for each in likelihoods):
+        processes = 1
     if horizon is not None:
         check_horizon(horizon)
     problem = Problem(data, task, horizon, seed)
     if outputs is not None:
-        problem = replace(problem, origins=propose_origins(data, horizon))
+        problem = replace(problem, origins=propose_origins(data, horizon), likelihood=likelihood)
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
     deadline = monotonic() + seconds
@@ -145,7 +152,7 @@ def auto(
         trials = outcome.complete
         if not trials:
             raise ValueError(f"no candidate succeeded: {outcome.failures}.")
-        combine = choose if outputs is None else choose_pool
+        combine = choose if outputs is None else partial(choose_pool, is_continuous=are_continuous(outputs))
         choice = combine([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
@@ -169,12 +176,9 @@ def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale
     candidates += [
         Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in outcome.failures.items()
     ]
-    inside, log_score = _quality(choice.found, scale)
-    comparison = None
-    if log_score is None:
-        comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
-        inside = comparison.coverage(ENSEMBLE, 0.95)
-    error = relative_error(choice.found, scale)
+    _, log_score = _quality(choice.found, scale)
+    comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
+    inside, error = comparison.coverage(ENSEMBLE, 0.95), relative_error(choice.found, scale)
     ensemble = Scored(ENSEMBLE, False, error, inside, total, 1.0, log_score=log_score)
     stopped = list(outcome.stopped)
     return Report(task, candidates, ensemble, len(choice.found.truth), outcome.skipped, stopped, comparison)
