@@ -155,8 +155,8 @@ class OutputPrediction(Prediction):
         """
         count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
         if has_steps and count == 1:
-            points, weight = normal_lattice(_POINTS, _DRAWS + widen), torch.full((_POINTS,), 1.0 / _POINTS)
-            points = points[..., None, None]  # (H, S, 1, 1)
+            points = normal_lattice(_POINTS, _DRAWS + widen)[..., None, None]  # (H, S, 1, 1)
+            weight = torch.full((_POINTS,), 1.0 / _POINTS, dtype=torch.float64)
         else:
             points, weight = hermite_nodes(_NODES.get(count, 3), count)  # (H, P), (H,)
             # function d·P + p has the p-th coordinate of the points

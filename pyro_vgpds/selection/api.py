@@ -72,14 +72,15 @@ def auto(
 
     With a ``likelihood``, such as ``"negative-binomial"`` for counts, predictions are mixtures of the candidates'
     distributions, with weights that have the highest held-out log-probability. The baselines of counts have negative
-    binomial distributions; for other outputs only models are compared.
+    binomial distributions, those of yes/no are rates, and those of numbers with outliers are Gaussian. There are none
+    for a likelihood of your own.
 
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
         columns of new or partly observed frames) or ``"forecast"``. Default: ``"impute"`` if something is missing, else
         ``"forecast"``.
-    :param likelihood: of the outputs, if they are not Gaussian: a name, or a dictionary from names to columns, as in
-        :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`.
+    :param likelihood: of the outputs, if they are not Gaussian: a name, a likelihood, or a dictionary from these to
+        columns, as in :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`. It stays as it is.
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
@@ -87,7 +88,7 @@ def auto(
         on the first held-out part, that part alone decides. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
     :param processes: number of processes that train candidates. Default: one for each core if the data are large,
-        else 1.
+        else 1, and 1 for a likelihood of your own.
     :param folder: a folder in which finished candidates are kept, so that a call that was interrupted continues when it
         is repeated. Default: none.
     :param refit: train the chosen candidates on all data. If False, they are those of the comparison, which never saw

@@ -276,12 +276,22 @@ def test_a_registered_likelihood_is_kept_in_a_folder(tmp_path, monkeypatch):
     torch.testing.assert_close(first.forecast([30.0]).mean, second.forecast([30.0]).mean)
 
 
+@pytest.fixture
+def single_precision():
+    """The default of torch, which worker processes have: numbers such as 0.1 are rounded to it before training."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.usefixtures("single_precision")
 def test_worker_processes_find_the_same(tmp_path):
     data = make_mixed()
     likelihood = {StudentT(df=5.0): ["angle"], "poisson": ["count"], "bernoulli": ["contact"]}
     models = [model(likelihood), model(likelihood, "line", mapping="linear")]
     one, two = (
-        auto(data, "impute", likelihood=likelihood, candidates=models, processes=count, folder=folder)
+        auto(data, "impute", likelihood=likelihood, candidates=models, processes=count, folder=folder, refit=False)
         for count, folder in ((1, None), (2, tmp_path))
     )
     assert one.names == two.names
