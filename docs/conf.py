@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     ),
     (
         "py:class",
-        r"CountPrediction|Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun",
+        r"ComponentPrediction|Motions|Path|PyroModule|Shape|Start|StationaryKernel|Tensor|TextIO|TorchDistribution|TrainingRun",
     ),
     (
         "py:class",

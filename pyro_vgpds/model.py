@@ -278,7 +278,7 @@ class VGPDS(ParameterModule):
             )
         with torch.no_grad():
             if likelihood is None:
-                check_exposure(None, data)
+                check_exposure(None, data.exposure, data.columns)
                 outputs = OutputStart(data, data.output_means, data.output_scales)
             else:
                 check_outputs(likelihood(), data)

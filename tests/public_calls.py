@@ -127,7 +127,7 @@ class Things:
         self.ensemble = self.post.calibrate("forecast", horizon=2)
         self.baseline = baselines.BaselinePosterior(impute, self.data)
         self.events = with_outputs(self.data, self.data.read().abs().round())
-        self.event_baseline = baselines.CountBaseline("common level", self.events)
+        self.event_baseline = baselines.OutputBaseline("common level", self.events, "negative-binomial")
         self.skeleton = datasets.stick_figure()
         self.motion = datasets.make_gait(1, (8, 9))
         self.amortized = vg.AmortizedOpperArchambeau(self.model, num_hidden=3)
@@ -499,11 +499,12 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "BaselinePosterior.forecast": lambda k: (k.baseline.forecast, {"t": k.t, "sequence": 0}),
     "BaselinePosterior.impute": lambda k: (k.baseline.impute, {"fill": True}),
     "BaselinePosterior.reconstruct": lambda k: (k.baseline.reconstruct, {
-        **_NEW, "sequence": None, "progress": False}),
-    "CountBaseline": lambda k: (baselines.CountBaseline, {"name": "mean count", "data": k.events, "dispersion": 2.0}),
-    "CountBaseline.condition": lambda k: (k.event_baseline.condition, {"data": k.events, "sequences": [0, 1]}),
-    "CountBaseline.impute": lambda k: (k.event_baseline.impute, {"fill": True}),
-    "CountBaseline.reconstruct": lambda k: (k.event_baseline.reconstruct, {
+        **_NEW, "sequence": None, "fill": True, "progress": False}),
+    "OutputBaseline": lambda k: (baselines.OutputBaseline, {
+        "name": "mean count", "data": k.events, "likelihood": "negative-binomial"}),
+    "OutputBaseline.condition": lambda k: (k.event_baseline.condition, {"data": k.events, "sequences": [0, 1]}),
+    "OutputBaseline.impute": lambda k: (k.event_baseline.impute, {"fill": True}),
+    "OutputBaseline.reconstruct": lambda k: (k.event_baseline.reconstruct, {
         "t": k.t, "y": [[1.0] * 5] * 2, "sequence": None, "fill": True, "progress": False}),
     "LinearDynamicalSystem.fill": lambda k: (k.lds.fill, {**_NEW, "return_variance": True}),
     "LinearDynamicalSystem.fit": lambda k: (baselines.LinearDynamicalSystem.fit, {

@@ -7,12 +7,11 @@ unchanged. A forecast is an imputation of rows that are all NaN.
 :func:`nearest_neighbour` and :func:`kernel_ridge` do not use times: they are ``f(train, test)`` and return ``test``
 without NaN. :class:`LinearDynamicalSystem` keeps what it learnt and can fill other sequences.
 :class:`GPFA`, :class:`GLM` and :class:`NegativeBinomialFactors` are for counts and yes/no outputs, and so is
-:class:`CountBaseline`, which has simple rules and the methods of a posterior.
+:class:`OutputBaseline`, which has simple rules and the methods of a posterior.
 :class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
 from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
-from pyro_vgpds.baselines.counts import CountBaseline
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
 from pyro_vgpds.baselines.glm import GLM
 from pyro_vgpds.baselines.gp import gp_interpolation
@@ -20,6 +19,7 @@ from pyro_vgpds.baselines.gpfa import GPFA
 from pyro_vgpds.baselines.kernel_ridge import kernel_ridge
 from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_system
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
+from pyro_vgpds.baselines.output_baseline import OutputBaseline
 from pyro_vgpds.baselines.pca import pca, ppca
 from pyro_vgpds.baselines.point import MapGPLVM
 from pyro_vgpds.baselines.predictor import BaselinePosterior
@@ -32,10 +32,10 @@ __all__ = [
     "GLM",
     "GPFA",
     "BaselinePosterior",
-    "CountBaseline",
     "LinearDynamicalSystem",
     "MapGPLVM",
     "NegativeBinomialFactors",
+    "OutputBaseline",
     "column_mean",
     "column_median",
     "cubic_spline",

@@ -96,11 +96,19 @@ class BaselinePosterior:
         return self._with_new(times, [times], [hidden], [which])
 
     def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, progress: CountLike = False
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike = None,
+        *,
+        fill: bool = False,
+        progress: CountLike = False,
     ) -> GaussianPrediction:
         """Hidden outputs of partly observed frames. Arguments as in :meth:`Posterior.reconstruct
-        <pyro_vgpds.Posterior.reconstruct>`; there are no steps to show progress of.
+        <pyro_vgpds.Posterior.reconstruct>`; observed numbers are always unchanged, and there are no steps to show
+        progress of.
         """
+        check_flags(fill=fill)
         check_progress(progress)
         new = read_new_data(t, y, self.data)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)

@@ -7,18 +7,15 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from pyro_vgpds.baselines.counts import COUNT_BASELINES
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.progress import watching
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
-from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
-from pyro_vgpds.selection.outputs import are_counts
-from pyro_vgpds.selection.proposals import propose_models
+from pyro_vgpds.selection.outputs import check_likelihood
+from pyro_vgpds.selection.proposals import known_baselines, propose_models
 from pyro_vgpds.selection.report import Report
-from pyro_vgpds.selection.rivals import RIVALS
 
 __all__ = ["check_choice", "choose", "report_of"]
 
@@ -76,9 +73,7 @@ def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likeli
 
 def _known(likelihood: str | None) -> list[str]:
     """The names of baselines."""
-    if likelihood is None:
-        return list(RIVALS)
-    return list(COUNT_BASELINES) if are_counts(parse_likelihood(likelihood)) else []
+    return known_baselines(check_likelihood(likelihood))
 
 
 def report_of(ensemble: Ensemble) -> Report:

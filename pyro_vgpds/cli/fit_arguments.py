@@ -19,13 +19,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="data file: csv, npz, npy, bvh or video")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="MODEL", help="model file, .safetensors")
     add_layout(parser, "--sequence")
-    parser.add_argument(
-        "--likelihood",
-        metavar="NAME",
-        help=f"distribution of the outputs: {', '.join(TEXTS)}. Counts: negative-binomial or poisson; "
-        "0 and 1: bernoulli; successes of TOTAL trials: binomial:TOTAL; numbers with outliers: student-t. "
-        "Default: gaussian",
-    )
+    _add_likelihood(parser)
     _add_choice(parser, page=True)
     model = parser.add_argument_group("a single model instead", "Each of these arguments implies --quick.")
     model.add_argument("--quick", action="store_true", help="train one model, without a comparison on held-out data")
@@ -101,8 +95,19 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FILE", help="the page, .html. Default: NAME_report.html for NAME.csv"
     )
     add_layout(parser, "--sequence")
+    _add_likelihood(parser)
     _add_choice(parser)
     _add_machine(parser)
+
+
+def _add_likelihood(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--likelihood",
+        metavar="NAME",
+        help=f"distribution of the outputs: {', '.join(TEXTS)}. Counts: negative-binomial or poisson; "
+        "0 and 1: bernoulli; successes of TOTAL trials: binomial:TOTAL; numbers with outliers: student-t. "
+        "Default: gaussian",
+    )
 
 
 def _add_choice(parser: argparse.ArgumentParser, page: bool = False) -> None:

@@ -64,8 +64,6 @@ def run_fit(args: argparse.Namespace) -> int:
             words = "belongs" if len(single) == 1 else "belong"
             say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick")
         return _fit_one(args, likelihood)
-    if likelihood is not None and args.report is not None:
-        raise UsageError(f"--report needs Gaussian outputs, but got --likelihood {args.likelihood}.")
     return _fit_best(args, None if likelihood is None else args.likelihood)
 
 

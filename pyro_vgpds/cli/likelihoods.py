@@ -33,7 +33,7 @@ def read_likelihood(args: argparse.Namespace) -> Likelihood | None:
     if isinstance(likelihood, Gaussian):
         return None
     for name in _GAUSSIAN:
-        if getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False):
+        if getattr(args, name.removeprefix("--").replace("-", "_"), None) not in (None, False):
             raise UsageError(f"{name} needs Gaussian outputs, but got --likelihood {args.likelihood}.")
     return likelihood
 

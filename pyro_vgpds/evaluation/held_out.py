@@ -64,6 +64,7 @@ class HeldOut:
     ahead: Tensor  #: (n,), number of frames since the last training frame of a forecast; 0 for other tasks
     log_density: Tensor | None = None  #: (n,), the predictions' own; None if they are Gaussian
     cdf: Tensor | None = None  #: (n, 2), P(output < truth) and P(output ≤ truth); None if they were not asked for
+    ends: Tensor | None = None  #: (n, 2), of central 95 % intervals; None if they were not asked for
 
     def take(self, where: Tensor) -> HeldOut:
         """Some of the entries.

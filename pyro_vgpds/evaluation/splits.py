@@ -50,6 +50,7 @@ class Split:
     truth: list[Tensor]  #: the hidden numbers, (T, D) each, NaN if they were never known
     sequence: list[int | None]  #: the training sequence that they belong to
     kept: list[int]  #: for each training sequence its index in the data before the split
+    exposure: list[Tensor] | None = None  #: of frames to forecast, (T, D) each, if each entry of the data has its own
 
     def __repr__(self) -> str:
         hidden = sum(int(part.isfinite().sum()) for part in self.truth)
@@ -64,7 +65,10 @@ class Split:
         if self.task == "impute":
             return [predictor.impute(fill=False)]
         if self.task == "forecast":
-            return [predictor.forecast(t, s) for t, s in zip(self.t, self.sequence, strict=True)]
+            found = [predictor.forecast(t, s) for t, s in zip(self.t, self.sequence, strict=True)]
+            if self.exposure is None:
+                return found
+            return [part.with_exposure(e) for part, e in zip(found, self.exposure, strict=True)]  # type: ignore[attr-defined]
         return [predictor.reconstruct(self.t, self.y, self.sequence)]
 
     def predict(self, predictor: Predictor) -> HeldOut:
@@ -215,7 +219,12 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     ends = [(i, slice(n, n + horizon)) for i, n in enumerate(keep) if n >= 3]
     truth, everything = [y[i][rows] for i, rows in ends], list(range(data.num_sequences))
     hidden = [torch.full_like(part, torch.nan) for part in truth]
-    return Split("forecast", train, [t[i][rows] for i, rows in ends], hidden, truth, [i for i, _ in ends], everything)
+    exposure = None
+    if data.exposure is not None and data.exposure.dim() > 1:
+        each = data.exposure.split(data.lengths)
+        exposure = [each[i][rows] for i, rows in ends]
+    times, belongs = [t[i][rows] for i, rows in ends], [i for i, _ in ends]
+    return Split("forecast", train, times, hidden, truth, list(belongs), everything, exposure)
 
 
 def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split:

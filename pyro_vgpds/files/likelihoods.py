@@ -25,7 +25,7 @@ from pyro_vgpds.registry import check_arguments
 
 __all__ = [
     "StoredOutputs", "UnknownLikelihoodError", "build_likelihood", "check_sites", "describe_likelihood",
-    "describe_outputs", "read_outputs",
+    "describe_outputs", "pack_likelihood", "read_outputs", "unpack_likelihood",
 ]  # fmt: skip
 
 _PREFIX = "output_likelihood."  # of the tensors of a model's likelihood
@@ -127,6 +127,38 @@ def _build_option(value: object, tensors: Tensors, dtype: torch.dtype, root: str
     if kind != "d":
         raise ValueError(f"an option is of the unknown kind {kind!r:.80}.")
     return {_build_option(key, tensors, dtype, root): _build_option(item, tensors, dtype, root) for key, item in items}
+
+
+def pack_likelihood(likelihood: Likelihood) -> Json:
+    """A likelihood with its parameters as dictionaries, lists, strings and numbers.
+
+    :raises TypeError: as :func:`describe_likelihood`.
+    """
+    return {
+        "likelihood": describe_likelihood(likelihood),
+        "state": {name: value.tolist() for name, value in likelihood.state_dict().items()},
+        "unset": {name: sorted(part.unset) for name, part in _parts(likelihood)},
+    }
+
+
+def unpack_likelihood(content: Json) -> Likelihood:
+    """The likelihood that :func:`pack_likelihood` packed. Its parameters are double.
+
+    :raises FileFormatError: if a likelihood is not registered.
+    :raises KeyError: if something is missing.
+    """
+    state = {name: torch.tensor(value, dtype=torch.float64) for name, value in content["state"].items()}
+    likelihood = build_likelihood(content["likelihood"], state, torch.float64)
+    exact = {name: value for name, value in state.items() if name.endswith("_unconstrained")}
+    likelihood.double().load_state_dict(exact, strict=False)
+    for name, part in _parts(likelihood):
+        part.unset = set(content["unset"][name])
+    return likelihood
+
+
+def _parts(likelihood: Likelihood) -> list[tuple[str, Likelihood]]:
+    """A likelihood and those inside it, by their names in it."""
+    return [(name, part) for name, part in likelihood.named_modules() if isinstance(part, Likelihood)]
 
 
 # the outputs of a model

@@ -99,7 +99,7 @@ def check_outputs(
             "without lagged()."
         )
     likelihood.meet(data.num_outputs, columns)
-    check_exposure(likelihood, data)
+    check_exposure(likelihood, data.exposure, columns)
     y = data.y.detach().double()
     wrong = (torch.isfinite(y) & ~likelihood.is_valid(torch.nan_to_num(y), value.parameters)).nonzero()
     if not len(wrong):
@@ -114,20 +114,24 @@ def check_outputs(
     )
 
 
-def check_exposure(likelihood: Likelihood | None, data: Sequences) -> None:
+def check_exposure(
+    likelihood: Likelihood | None, exposure: Tensor | None, columns: Sequence[str] | None, name: str = "data"
+) -> None:
     """Raise a ValueError that names the first output with an exposure whose likelihood takes none.
 
     :param likelihood: the likelihood of all outputs; None for Gaussian.
-    :param data: the sequences.
+    :param exposure: (D,) or (N, D); None if there is none.
+    :param columns: names of the outputs.
+    :param name: the argument that has the exposure.
     """
-    if data.exposure is None:
+    if exposure is None:
         return
-    other = (data.exposure != 1.0).reshape(-1, data.num_outputs).any(0)
+    other = (exposure != 1.0).reshape(-1, exposure.shape[-1]).any(0)
     for column in other.nonzero().flatten().tolist():
         if likelihood is None or not likelihood.has_exposure(column):
-            name = f" ({data.columns[column]!r})" if data.columns else ""
+            called = f" ({columns[column]!r})" if columns else ""
             raise ValueError(
-                f"data has an exposure for output {column}{name}, whose likelihood is "
+                f"{name} has an exposure for output {column}{called}, whose likelihood is "
                 f"{'Gaussian' if likelihood is None else likelihood.name_of(column)}: only counts (Poisson and "
                 "NegativeBinomial) have one."
             )
@@ -151,7 +155,7 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     mean = function_means(value, y, team)
     seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
     # a guess of a discrete output that was not observed follows its neighbours; others are at the mean, without spread
-    counts = seen | _is_discrete(value, y.shape[1]).to(seen.device)
+    counts = seen | value.is_discrete(y.shape[1]).repeat_interleave(likelihood.num_functions).to(seen.device)
     scale = _deviations(f, counts, team)
     # of those that vary; the second function of an output may be in other units
     by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
@@ -166,15 +170,6 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     if team.size > 1:
         pseudo = Shard(pseudo, team)
     return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))
-
-
-def _is_discrete(value: LikelihoodValue, num_outputs: int) -> Tensor:
-    """Whether each function belongs to a discrete output, (F,)."""
-    count = value.likelihood.num_functions
-    found = torch.zeros(num_outputs * count, dtype=torch.bool)
-    for part in value.parts(num_outputs):
-        found[part.functions(num_outputs, count)] = part.likelihood.is_discrete
-    return found
 
 
 def _deviations(f: Tensor, counts: Tensor, team: Team) -> Tensor:

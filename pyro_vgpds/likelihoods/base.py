@@ -248,6 +248,13 @@ class LikelihoodValue:
         offset = None if exposure is None else exposure.double().log()
         return LikelihoodValue(self.likelihood, self.parameters, offset)
 
+    def exposed_like(self, other: LikelihoodValue) -> LikelihoodValue:
+        """The same with the exposures of another one.
+
+        :param other: for the same frames.
+        """
+        return LikelihoodValue(self.likelihood, self.parameters, other.offset)
+
     @property
     def elsewhere(self) -> LikelihoodValue:
         """The same for other frames, which have the exposure 1 if those of the data differ by frame."""
@@ -278,6 +285,16 @@ class LikelihoodValue:
         :param num_outputs: D.
         """
         return self.likelihood.parts(self.parameters, num_outputs)
+
+    def is_discrete(self, num_outputs: int) -> Tensor:
+        """Whether each output is discrete, (D,).
+
+        :param num_outputs: D.
+        """
+        found = torch.zeros(num_outputs, dtype=torch.bool)
+        for part in self.parts(num_outputs):
+            found[part.columns(num_outputs)] = part.likelihood.is_discrete
+        return found
 
     def of(self, part: Part) -> LikelihoodValue:
         """The value of one of the parts, with its exposures.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +38,8 @@ class Combination:
     weights: Tensor  #: (members, D), with sum 1 over the members
     calibration: Calibration  #: of the intervals
     lost: Combination | None = None  #: for frames of which nothing is observed. Default: the same
+    is_pool: bool = False  #: whether the prediction is the mixture of the members' distributions, without calibration
+    spread: float = 1.0  #: of a pool, as in :class:`~pyro_vgpds.prediction.MixturePrediction`
 
     @property
     def used(self) -> Tensor:
@@ -52,7 +53,7 @@ class Combination:
         :param members: a mask (members,).
         """
         lost = None if self.lost is None else self.lost.take(members)
-        return Combination(self.weights[members], self.calibration, lost)
+        return replace(self, weights=self.weights[members], lost=lost)
 
     def at(self, lost: Tensor) -> list[tuple[Combination, Tensor]]:
         """The combinations of frames.
@@ -151,8 +152,8 @@ class Ensemble:
     :param combinations: how they are combined for each task: ``"impute"``, ``"reconstruct"`` and ``"forecast"``. A
         task without a combination uses the first one.
     :param names: of the members. Default: their numbers.
-    :ivar is_gaussian: whether all members have Gaussian outputs and are combined by their moments. If not, predictions
-        are :class:`~pyro_vgpds.prediction.MixturePrediction`, without calibration.
+    :ivar is_gaussian: whether members have Gaussian outputs and are combined by their moments. If not, predictions are
+        :class:`~pyro_vgpds.prediction.MixturePrediction`, without calibration.
     :ivar report: how :func:`~pyro_vgpds.auto` chose the members; None for other ensembles.
     :raises ValueError: if a task is unknown, there is no combination, or the weights do not fit.
 
@@ -176,7 +177,8 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
-        self.is_gaussian = all(getattr(member, "likelihood", None) is None for member in self.members)
+        is_gaussian = all(getattr(member, "likelihood", None) is None for member in self.members)
+        self.is_gaussian = is_gaussian and not any(each.is_pool for each in self.combinations.values())
         self.report: object | None = None
         shape = (len(self.members), self.num_outputs)
         for task, combination in self.combinations.items():
@@ -226,11 +228,10 @@ class Ensemble:
         members = self._used("forecast")
         if given is None:
             return self._combine("forecast", [member.forecast(t, sequence) for member in members])
-        options = self._options(True)
         which = resolve_sequence(sequence, self.data)
         seen = base_outputs(read_new_data(t, given, self.data, "given"))
         return self._combine(
-            "forecast", [member.reconstruct(t, given, which, **options) for member in members], seen, True
+            "forecast", [member.reconstruct(t, given, which, fill=True) for member in members], seen, True
         )
 
     def reconstruct(
@@ -248,7 +249,7 @@ class Ensemble:
         seen = base_outputs(read_new_data(t, y, self.data))
         used = self._used("reconstruct")
         found = [
-            member.reconstruct(t, y, sequence, progress=part_of(progress, i, len(used)), **self._options(fill))
+            member.reconstruct(t, y, sequence, fill=fill, progress=part_of(progress, i, len(used)))
             for i, member in enumerate(used)
         ]
         return self._combine("reconstruct", found, seen, fill)
@@ -266,10 +267,6 @@ class Ensemble:
         """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; weights and calibration stay."""
         return Ensemble([m.extended(t, y, sequence) for m in self.members], self.combinations, self.names)
 
-    def _options(self, fill: bool) -> dict[str, Any]:
-        """Distributions are filled by the members, moments afterwards."""
-        return {} if self.is_gaussian else {"fill": fill}
-
     def _used(self, task: str) -> list[Member]:
         """Members with a weight: the others need not predict."""
         used = self.combination(task).used.tolist()
@@ -284,6 +281,7 @@ class Ensemble:
         """
         combination = self.combination(task)
         if not self.is_gaussian:
-            return MixturePrediction(found, combination.weights[combination.used].mean(1).to(found[0].t))
+            weights = combination.weights[combination.used].mean(1).to(found[0].t)
+            return MixturePrediction(found, weights, combination.spread)
         lost = None if seen is None else ~seen.isfinite().any(1)
         return EnsemblePrediction(found, combination.take(combination.used), seen if fill else None, lost)

@@ -5,6 +5,7 @@ register how they are written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -137,6 +138,8 @@ def _plain(combination: Combination) -> dict[str, object]:
         "weights": combination.weights,
         "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
         "lost": None if combination.lost is None else _plain(combination.lost),
+        "is_pool": combination.is_pool,
+        "spread": combination.spread,
     }
 
 
@@ -150,8 +153,12 @@ def _combination(about: dict[str, Any], member: Member) -> Combination:
             raise ValueError(f"{field.name} of a calibration must be finite, {tuple(known.shape)}.")
     if not bool((weights >= 0.0).all()) or not torch.allclose(weights.sum(0), torch.ones_like(weights[0])):
         raise ValueError("weights must not be negative and have sum 1.")
-    lost = about.get("lost")  # files of earlier versions do not have it
-    return Combination(weights, Calibration(**given), None if lost is None else _combination(lost, member))
+    # files of earlier versions do not have these
+    lost, is_pool, spread = about.get("lost"), about.get("is_pool", False), checked(about.get("spread", 1.0), float)
+    if not 0.0 < spread < math.inf:
+        raise ValueError(f"the spread of a pool must be positive, but it is {spread}.")
+    lost = None if lost is None else _combination(lost, member)
+    return Combination(weights, Calibration(**given), lost, checked(is_pool, bool), spread)
 
 
 def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:

@@ -27,7 +27,13 @@ class Member(Protocol):
     def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> Outputs: ...
 
     def reconstruct(
-        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, progress: CountLike = False
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike = None,
+        *,
+        fill: bool = False,
+        progress: CountLike = False,
     ) -> Outputs: ...
 
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Member: ...

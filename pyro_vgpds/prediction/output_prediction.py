@@ -20,10 +20,11 @@ from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.draws import with_moments
+from pyro_vgpds.prediction.exposures import expose
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
-from pyro_vgpds.prediction.quantiles import Weighted, mixture_quantiles
+from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_quantiles
 from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
@@ -81,11 +82,7 @@ class OutputPrediction(Prediction):
 
     @property
     def is_whole(self) -> Tensor:
-        found = super().is_whole
-        for part in self.outputs.parts(len(found)) if self.include_noise else ():
-            index = slice(None) if part.outputs is None else part.outputs
-            found[index] = part.likelihood.is_discrete
-        return found
+        return self.outputs.is_discrete(self.shape[1]).to(self.t.device) if self.include_noise else super().is_whole
 
     @property
     def function(self) -> Prediction:
@@ -106,10 +103,19 @@ class OutputPrediction(Prediction):
 
     def with_noise(self, include_noise: bool) -> OutputPrediction:
         check_flags(include_noise=include_noise)
-        if include_noise == self.include_noise:
-            return self
+        return self if include_noise == self.include_noise else self._changed(include_noise, self.outputs)
+
+    def with_exposure(self, exposure: ArrayLike) -> OutputPrediction:
+        """The prediction for counts with other exposures, such as the population of the next year.
+
+        :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
+        :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
+        """
+        return self._changed(self.include_noise, expose(self.outputs, exposure, self))
+
+    def _changed(self, include_noise: bool, outputs: LikelihoodValue) -> OutputPrediction:
         new = copy.copy(self)
-        new.include_noise, new._moments, new._covariance = include_noise, None, None
+        new.include_noise, new.outputs, new._moments, new._covariance = include_noise, outputs, None, None
         return new
 
     # the mixture
@@ -149,8 +155,8 @@ class OutputPrediction(Prediction):
         """
         count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
         if has_steps and count == 1:
-            points, weight = normal_lattice(_POINTS, _DRAWS + widen), torch.full((_POINTS,), 1.0 / _POINTS)
-            points = points[..., None, None]  # (H, S, 1, 1)
+            points = normal_lattice(_POINTS, _DRAWS + widen)[..., None, None]  # (H, S, 1, 1)
+            weight = torch.full((_POINTS,), 1.0 / _POINTS, dtype=torch.float64)
         else:
             points, weight = hermite_nodes(_NODES.get(count, 3), count)  # (H, P), (H,)
             # function d·P + p has the p-th coordinate of the points
@@ -211,10 +217,7 @@ class OutputPrediction(Prediction):
         :raises ValueError: if ``probability`` is not between 0 and 1.
         """
         check_probability(probability)
-        tails = 0.5 * (1.0 - probability), 0.5 * (1.0 + probability)
-        return self._quantiles(tails)
-
-    def _quantiles(self, levels: tuple[float, float]) -> tuple[Tensor, Tensor]:
+        levels = 0.5 * (1.0 - probability), 0.5 * (1.0 + probability)
         ends = torch.empty(2, *self.shape, dtype=self.t.dtype, device=self.t.device)
         with torch.no_grad():
             for rows, outputs, f, weight in self._nodes(has_steps=True):
@@ -282,7 +285,7 @@ class OutputPrediction(Prediction):
                 here = value[rows]
                 y_here = torch.where(torch.isfinite(here), here, 0.0)
                 if self.include_noise:
-                    found = (weight[:, None, None] * outputs.cdf(y_here, f)).sum(0)
+                    found = mixture_cdf(outputs, f, weight, y_here)
                 else:
                     found = (weight[:, None, None] * (outputs.moments(f)[0] <= y_here)).sum(0)
                 if self.observed is not None:

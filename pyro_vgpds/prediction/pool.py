@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.quantiles import invert
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["MixturePrediction"]
+__all__ = ["MixturePrediction", "spread_density", "spread_probability"]
+
+
+_TAIL = 1e-15  # probability beyond which the tail of a pool is that of the mixture
 
 
 class MixturePrediction(Outputs):
@@ -24,6 +29,9 @@ class MixturePrediction(Outputs):
     :param components: the prediction of each member. Those of models (:class:`~pyro_vgpds.Prediction`) have their own
         ``latent`` paths.
     :param weights: (models,), with sum 1.
+    :param spread: c, by which the mixture F is wider: the distribution is Φ(Φ⁻¹(F) / c) with that of a standard
+        Gaussian, Φ. Medians and means stay, and variances are multiplied by c², which is exact for a Gaussian. It is
+        for continuous outputs. Default: 1, the mixture itself.
 
     >>> import torch
     >>> from pyro_vgpds.prediction.pool import MixturePrediction
@@ -33,8 +41,8 @@ class MixturePrediction(Outputs):
     True
     """
 
-    def __init__(self, components: Sequence[Outputs], weights: Tensor) -> None:
-        self.components, self.weights = list(components), weights
+    def __init__(self, components: Sequence[Outputs], weights: Tensor, spread: float = 1.0) -> None:
+        self.components, self.weights, self.spread = list(components), weights, spread
         first = self.components[0]
         super().__init__(first.t, first.data, first.include_noise, first.parts)
         self.is_gaussian = all(part.is_gaussian for part in self.components)
@@ -48,12 +56,27 @@ class MixturePrediction(Outputs):
         :param include_noise: with noise or without.
         :raises ValueError: if a component is that of a baseline, which has no function without noise.
         """
-        parts = []
+        return self._each("with_noise", include_noise, "always includes noise")
+
+    def with_exposure(self, exposure: ArrayLike) -> MixturePrediction:
+        """The prediction for counts with other exposures.
+
+        :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
+        :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
+        """
+        return self._each("with_exposure", exposure, "has no exposure")
+
+    def _each(self, method: str, argument: object, fault: str) -> MixturePrediction:
+        """The mixture of what a method of all components returns.
+
+        :raises ValueError: if a component does not have the method.
+        """
         for part in self.components:
-            if (change := getattr(part, "with_noise", None)) is None:
-                raise ValueError(f"a {type(part).__name__}, one of the components, always includes noise.")
-            parts.append(change(include_noise))
-        return MixturePrediction(parts, self.weights)
+            if not hasattr(part, method):
+                raise ValueError(f"a {type(part).__name__}, one of the components, {fault}.")
+        return MixturePrediction(
+            [getattr(part, method)(argument) for part in self.components], self.weights, self.spread
+        )
 
     def _mix(self, values: Callable[[Outputs], Tensor]) -> Tensor:
         total = torch.zeros(self.shape, dtype=self.t.dtype, device=self.t.device)
@@ -63,7 +86,7 @@ class MixturePrediction(Outputs):
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         mean = self._mix(lambda part: part.mean)
-        return mean, self._mix(lambda part: part.variance + (part.mean - mean).square())
+        return mean, self.spread**2 * self._mix(lambda part: part.variance + (part.mean - mean).square())
 
     @property
     def is_whole(self) -> Tensor:
@@ -75,9 +98,12 @@ class MixturePrediction(Outputs):
         :param probability: of each interval.
         :raises ValueError: if it is not between 0 and 1.
         """
-        ends = [part.interval(probability) for part in self.components]
-        lower, upper = (torch.stack(side) for side in zip(*ends, strict=True))
+        check_probability(probability)
         tail = 0.5 * (1.0 - probability)
+        if self.spread != 1.0:  # the level of the same interval under the mixture itself
+            tail = NormalDist().cdf(self.spread * NormalDist().inv_cdf(tail))
+        ends = [part.interval(1.0 - 2.0 * tail) for part in self.components]
+        lower, upper = (torch.stack(side) for side in zip(*ends, strict=True))
         return self._quantile(tail, lower), self._quantile(1.0 - tail, upper)
 
     def _quantile(self, probability: float, ends: Tensor) -> Tensor:
@@ -90,16 +116,22 @@ class MixturePrediction(Outputs):
                 centre = centre.floor() if is_whole else centre
                 spread = torch.where(needed, spread, 1.0)
                 found = torch.where(
-                    needed, invert(self.cdf, probability, centre, spread, is_whole=is_whole, needed=needed), found
+                    needed,
+                    invert(self._mixed_cdf, probability, centre, spread, is_whole=is_whole, needed=needed),
+                    found,
                 )
         return found
 
-    def cdf(self, y: ArrayLike) -> Tensor:
+    def _mixed_cdf(self, y: ArrayLike) -> Tensor:
         return self._mix(lambda part: part.cdf(y))
+
+    def cdf(self, y: ArrayLike) -> Tensor:
+        return spread_probability(self._mixed_cdf(y), self.spread)
 
     def log_probs(self, y: ArrayLike) -> Tensor:
         terms = torch.stack([part.log_probs(y) for part in self.components])
-        return torch.logsumexp(terms + self.weights.log()[:, None, None], 0)
+        found = torch.logsumexp(terms + self.weights.log()[:, None, None], 0)
+        return found if self.spread == 1.0 else found + spread_density(self._mixed_cdf(y), self.spread).to(found)
 
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D), each from one model.
@@ -113,14 +145,36 @@ class MixturePrediction(Outputs):
             mine = which == i
             if bool(mine.any()):
                 draws[mine] = part.sample(int(mine.sum()))
-        return draws
+        return draws if self.spread == 1.0 else self.mean + self.spread * (draws - self.mean)
 
     def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-density of all outputs together under the mixture of the components' densities; NaN is ignored.
+        """Log-density of all outputs together under the mixture of the components' densities; NaN is ignored. With a
+        ``spread``, outputs are independent.
 
         :param y: (T, D).
         :raises ValueError: if ``y`` has another shape.
         """
         value = self.checked(y)
+        if self.spread != 1.0:
+            return torch.nansum(self.log_probs(value))
         terms = torch.stack([part.log_prob(value) for part in self.components])
         return torch.logsumexp(terms + self.weights.log(), 0)
+
+
+def spread_probability(probability: Tensor, spread: float) -> Tensor:
+    """Φ(Φ⁻¹(F) / c): probabilities under distributions that are wider by a factor.
+
+    :param probability: F.
+    :param spread: c.
+    """
+    return probability if spread == 1.0 else torch.special.ndtr(torch.special.ndtri(probability) / spread)
+
+
+def spread_density(probability: Tensor, spread: float) -> Tensor:
+    """What is added to the log-densities of distributions that become wider by a factor: log dΦ(Φ⁻¹(F) / c) / dF.
+
+    :param probability: F.
+    :param spread: c.
+    """
+    z = torch.special.ndtri(probability.double().clamp(_TAIL, 1.0 - _TAIL))
+    return 0.5 * z.square() * (1.0 - spread**-2) - math.log(spread)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.quadrature import normal_groups
 
-__all__ = ["Weighted", "count_quantiles", "invert", "mixture_quantiles", "quantiles"]
+__all__ = ["Weighted", "count_quantiles", "invert", "mixture_cdf", "mixture_quantiles", "quantiles"]
 
 _GROUPS = 32  # function values that a mixture is reduced to
 _FEW = 32  # counts up to which probabilities are added up one by one
@@ -73,17 +73,41 @@ def mixture_quantiles(
     :param weight: (K,).
     :param levels: the probabilities.
     """
-    count = outputs.likelihood.num_functions
-    num_outputs = f.shape[-1] // count
-    found = [f.new_empty(f.shape[1], num_outputs) for _ in levels]
-    for part in outputs.parts(num_outputs):
-        index = torch.arange(num_outputs, device=f.device) if part.outputs is None else part.outputs
-        own = f.unflatten(-1, (num_outputs, count))[..., index, : part.likelihood.num_functions].flatten(-2)
-        value = outputs.of(part)
-        solve = count_quantiles if part.likelihood.is_discrete else quantiles
-        for end, result in zip(found, solve(value, *_reduce(value, own, weight), levels), strict=True):
+    found = [f.new_empty(f.shape[1], f.shape[-1] // outputs.likelihood.num_functions) for _ in levels]
+    for index, value, own in _groups(outputs, f, weight):
+        solve = count_quantiles if value.likelihood.is_discrete else quantiles
+        for end, result in zip(found, solve(value, *own, levels), strict=True):
             end[:, index] = result
     return tuple(found)
+
+
+def mixture_cdf(outputs: LikelihoodValue, f: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    """P(output ≤ y) of each output under a mixture, (T, D). It is the distribution of :func:`mixture_quantiles`.
+
+    :param outputs: the likelihood of all outputs.
+    :param f: function values (K, T, F).
+    :param weight: (K,).
+    :param y: (T, D).
+    """
+    found = torch.empty_like(y)
+    for index, value, own in _groups(outputs, f, weight):
+        try:
+            found[:, index] = (own.weight[:, None, None] * value.cdf(y[:, index], own.values)).sum(0)
+        except NotImplementedError:
+            drawn = _drawn(value, *own)
+            found[:, index] = (drawn.weight[:, None, None] * (drawn.values <= y[:, index])).sum(0)
+    return found
+
+
+def _groups(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, LikelihoodValue, Weighted]]:
+    """The indices of the outputs of each likelihood, its value, and fewer function values of these outputs."""
+    count = outputs.likelihood.num_functions
+    num_outputs = f.shape[-1] // count
+    for part in outputs.parts(num_outputs):
+        index = part.columns(num_outputs).to(f.device)
+        own = f.unflatten(-1, (num_outputs, count))[..., index, : part.likelihood.num_functions].flatten(-2)
+        value = outputs.of(part)
+        yield index, value, _reduce(value, own, weight)
 
 
 def _reduce(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
@@ -141,7 +165,7 @@ def quantiles(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple
     try:
         outputs.cdf(centre, f[:1])
     except NotImplementedError:
-        return _drawn(outputs, f, weight, levels)
+        return _drawn(outputs, f, weight).quantiles(levels)
     spread = (w * (means - centre).square()).sum(0) + torch.where(torch.isfinite(variances), w * variances, 0.0).sum(0)
     spread = torch.where(spread > 0.0, spread.sqrt(), centre.abs().clamp_min(1e-3))
     return tuple(invert(lambda y: (w * outputs.cdf(y, f)).sum(0), level, centre, spread) for level in levels)
@@ -204,8 +228,9 @@ def _share(x: Tensor, other: Tensor, before: Tensor, at_x: Tensor, at_other: Ten
     return torch.where(smooth & torch.isfinite(quadratic), quadratic, 0.5)
 
 
-def _drawn(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]) -> tuple[Tensor, ...]:
+def _drawn(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
+    """Draws of the outputs, the same in each call, for likelihoods without a distribution function."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         y = outputs.distribution(f).sample(torch.Size((_DRAWS,)))  # (draws, K, T, D)
-    return Weighted(y.flatten(0, 1), (weight / _DRAWS).repeat(_DRAWS)).quantiles(levels)
+    return Weighted(y.flatten(0, 1), (weight / _DRAWS).repeat(_DRAWS))

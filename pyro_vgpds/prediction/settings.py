@@ -80,6 +80,7 @@ class Trained(Member, Protocol):
         sequence: SequenceLike = None,
         *,
         solver: Solver | None = None,
+        fill: bool = False,
         progress: CountLike = False,
     ) -> Outputs: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -24,9 +25,10 @@ from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.distributions import covered
 from pyro_vgpds.selection.jobs import workplace
-from pyro_vgpds.selection.outputs import LikelihoodLike, meet_likelihood
-from pyro_vgpds.selection.pooling import choose_pool, covered
+from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
+from pyro_vgpds.selection.pooling import choose_pool
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
@@ -70,14 +72,15 @@ def auto(
 
     With a ``likelihood``, such as ``"negative-binomial"`` for counts, predictions are mixtures of the candidates'
     distributions, with weights that have the highest held-out log-probability. The baselines of counts have negative
-    binomial distributions; for other outputs only models are compared.
+    binomial distributions, those of yes/no are rates, and those of numbers with outliers are Gaussian. There are none
+    for a likelihood of your own.
 
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
         columns of new or partly observed frames) or ``"forecast"``. Default: ``"impute"`` if something is missing, else
         ``"forecast"``.
-    :param likelihood: of the outputs, if they are not Gaussian: a name, or a dictionary from names to columns, as in
-        :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`.
+    :param likelihood: of the outputs, if they are not Gaussian: a name, a likelihood, or a dictionary from these to
+        columns, as in :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`. It stays as it is.
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
@@ -85,7 +88,7 @@ def auto(
         on the first held-out part, that part alone decides. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
     :param processes: number of processes that train candidates. Default: one for each core if the data are large,
-        else 1.
+        else 1, and 1 for a likelihood of your own.
     :param folder: a folder in which finished candidates are kept, so that a call that was interrupted continues when it
         is repeated. Default: none.
     :param refit: train the chosen candidates on all data. If False, they are those of the comparison, which never saw
@@ -120,7 +123,7 @@ def auto(
         check_number("seconds", seconds, "positive", lambda value: value > 0.0)
     if processes is not None:
         check_count("processes", processes)
-    outputs = meet_likelihood(likelihood, data)
+    outputs = meet_likelihood(likelihood, data, task)
     names = propose_baselines(data, task, outputs) if baselines is None else list(baselines)
     models = (
         propose_models(data, task, None if outputs is None else likelihood) if candidates is None else list(candidates)
@@ -128,9 +131,15 @@ def auto(
     check_candidates(names, models, outputs)
     for model in models:
         model.check(data)
+    likelihoods = [likelihood, *(model.likelihood for model in models)]
+    for each in likelihoods:
+        check_shared(each, processes, folder is not None)
+    if any(is_own(each) for each in likelihoods):
+        processes = 1
     if horizon is not None:
         check_horizon(horizon)
-    problem = Problem(data, task, horizon, seed, propose_origins(data, horizon, outputs))
+    origins, own = propose_origins(data, horizon, outputs), None if outputs is None else likelihood
+    problem = Problem(data, task, horizon, seed, origins, own)
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
     deadline = monotonic() + seconds
@@ -143,7 +152,7 @@ def auto(
         trials = outcome.complete
         if not trials:
             raise ValueError(f"no candidate succeeded: {outcome.failures}.")
-        combine = choose if outputs is None else choose_pool
+        combine = choose if outputs is None else partial(choose_pool, is_continuous=are_continuous(outputs))
         choice = combine([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
@@ -167,12 +176,9 @@ def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale
     candidates += [
         Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in outcome.failures.items()
     ]
-    inside, log_score = _quality(choice.found, scale)
-    comparison = None
-    if log_score is None:
-        comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
-        inside = comparison.coverage(ENSEMBLE, 0.95)
-    error = relative_error(choice.found, scale)
+    _, log_score = _quality(choice.found, scale)
+    comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
+    inside, error = comparison.coverage(ENSEMBLE, 0.95), relative_error(choice.found, scale)
     ensemble = Scored(ENSEMBLE, False, error, inside, total, 1.0, log_score=log_score)
     stopped = list(outcome.stopped)
     return Report(task, candidates, ensemble, len(choice.found.truth), outcome.skipped, stopped, comparison)

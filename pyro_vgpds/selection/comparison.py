@@ -12,6 +12,7 @@ from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.selection.combining import Choice
+from pyro_vgpds.selection.distributions import LEVEL, covered
 
 __all__ = ["ENSEMBLE", "Comparison", "compare"]
 
@@ -28,7 +29,12 @@ class Comparison:
 
     entries: Entries
     found: dict[str, HeldOut]  #: by candidate; ``"ensemble"`` is one of them
-    widths: dict[float, Tensor]  #: half widths (n,) of the ensemble's intervals, for each of ``LEVELS``
+    widths: dict[float, Tensor]  #: half widths (n,) of the ensemble's intervals, for each of ``LEVELS``; none of a pool
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether predictions have distributions of their own, and the ensemble is their mixture."""
+        return self.found[ENSEMBLE].cdf is not None
 
     @property
     def truth(self) -> Tensor:
@@ -48,8 +54,18 @@ class Comparison:
 
     def coverage(self, name: str, level: float) -> float:
         """Percentage of the entries inside the intervals."""
-        error = (self.found[name].mean - self.truth).abs()
-        return 100.0 * float((error <= self.half_width(name, level)).double().mean())
+        found = self.found[name]
+        if self.is_pool:
+            return 100.0 * float(covered(found, level).double().mean())
+        return 100.0 * float(((found.mean - self.truth).abs() <= self.half_width(name, level)).double().mean())
+
+    def interval(self) -> tuple[Tensor, Tensor]:
+        """Ends (n,) of the ensemble's 95 % intervals."""
+        found = self.found[ENSEMBLE]
+        if found.ends is not None:
+            return found.ends[:, 0], found.ends[:, 1]
+        width = self.half_width(ENSEMBLE, LEVEL)
+        return found.mean - width, found.mean + width
 
     def error(self, name: str, scale: Tensor, where: Tensor | None = None) -> float:
         """Root mean squared error in units of each output's scale (D,), of all entries or of some."""

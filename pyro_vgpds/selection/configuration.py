@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import copy
+from dataclasses import dataclass, fields
+from typing import Any
 
 import pyro
 
@@ -18,7 +20,7 @@ from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
-from pyro_vgpds.selection.outputs import LikelihoodLike, check_likelihood
+from pyro_vgpds.selection.outputs import LikelihoodLike, check_likelihood, pack_outputs, unpack_outputs
 from pyro_vgpds.training.api import fit
 
 __all__ = ["Configuration"]
@@ -46,7 +48,7 @@ class Configuration:
     scale_outputs: bool = True  #: as in ``VGPDS.from_data``
     lags: tuple[int, ...] = ()  #: as in ``Sequences.lagged``
     num_steps: int = 60  #: of training
-    likelihood: LikelihoodLike = None  #: by name, as in ``VGPDS.from_data``. Default: Gaussian outputs
+    likelihood: LikelihoodLike = None  #: as in ``VGPDS.from_data``; training changes a copy. Default: Gaussian outputs
 
     def __post_init__(self) -> None:
         check_kind("name", self.name, str, "a string")
@@ -95,7 +97,8 @@ class Configuration:
             temporal = None if self.temporal is None else parse_kernel(self.temporal)
             model = VGPDS.from_data(
                 data, self.latent_dim, self.num_inducing, temporal, self.kernel(), static_dim=self.static_dim,
-                noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs, likelihood=self.likelihood,
+                noise_per_output=self.noise_per_output, scale_outputs=self.scale_outputs,
+                likelihood=copy.deepcopy(self.likelihood),
             )  # fmt: skip
             if temporal is not None:
                 temporal.per_dimension(model.latent_dim)
@@ -111,5 +114,22 @@ class Configuration:
         return ARDRBF() + ARDLinear() if self.mapping == "sum" else None
 
     def settings(self) -> dict[str, object]:
-        """The choices as a dictionary."""
-        return asdict(self)
+        """The choices as a dictionary of plain values, which JSON can have.
+
+        :raises TypeError: if the likelihood is of a class that is not registered.
+        """
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "likelihood": pack_outputs(self.likelihood)}
+
+    @classmethod
+    def from_settings(cls, content: dict[str, Any]) -> Configuration:
+        """The inverse of :meth:`settings`, also after JSON.
+
+        :param content: what :meth:`settings` returned.
+
+        >>> small = Configuration("small", latent_dim=2, lags=(-1, 1))
+        >>> Configuration.from_settings(small.settings()) == small
+        True
+        """
+        lags, likelihood = tuple(content["lags"]), unpack_outputs(content["likelihood"])
+        return cls(**{**content, "lags": lags, "likelihood": likelihood})

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_vgpds.baselines import BaselinePosterior, CountBaseline
+from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.likelihoods import pack_likelihood, unpack_likelihood
 from pyro_vgpds.prediction.ensemble_files import register
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.selection.rivals import RIVALS, Rival, make_rival
@@ -18,7 +19,7 @@ __all__ = ["register_files"]
 
 def register_files() -> None:
     """Let :func:`~pyro_vgpds.save_posterior` write the ensembles of :func:`~pyro_vgpds.auto`."""
-    register("baseline of counts", CountBaseline, _describe_counts, _build_counts, is_member=True)
+    register("baseline of outputs", OutputBaseline, _describe_outputs, _build_outputs, is_member=True)
     register("baseline", BaselinePosterior, _describe_baseline, _build_baseline, is_member=True)
     register("report", Report, Report.to_dict, Report.from_dict, is_member=False)
 
@@ -39,14 +40,15 @@ def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:
     }
 
 
-def _describe_counts(member: CountBaseline) -> dict[str, object]:
-    return {"name": member.name, "dispersion": member.dispersion, "data": member.data}
+def _describe_outputs(member: OutputBaseline) -> dict[str, object]:
+    likelihood = pack_likelihood(member.likelihood.likelihood)
+    return {"name": member.name, "likelihood": likelihood, "data": member.data}
 
 
-def _build_counts(content: dict[str, Any]) -> CountBaseline:
-    if content.keys() != {"name", "dispersion", "data"}:
-        raise ValueError("a baseline of counts must have its name, dispersion and data.")
-    return CountBaseline(content["name"], content["data"], content["dispersion"])
+def _build_outputs(content: dict[str, Any]) -> OutputBaseline:
+    if content.keys() != {"name", "likelihood", "data"}:
+        raise ValueError("a baseline of outputs must have its name, likelihood and data.")
+    return OutputBaseline(content["name"], content["data"], unpack_likelihood(content["likelihood"]))
 
 
 def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:

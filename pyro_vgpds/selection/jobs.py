@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
@@ -137,7 +136,7 @@ class Workplace:
 
     def _try(self, kind: str, candidate: Candidate, parts: int, known: Trial | None) -> Trial | str:
         try:
-            trial = try_out(candidate, self.problem.splits[:parts], self.problem.seed, known)
+            trial = try_out(candidate, self.problem.splits[:parts], self.problem.seed, known, self.problem.likelihood)
             if (path := self._path(candidate, kind)) is not None:
                 save_trial(path, trial)
             return trial
@@ -183,7 +182,7 @@ class Workplace:
     def _path(self, candidate: Candidate, kind: str) -> Path | None:
         if self.folder is None:
             return None
-        about = candidate if isinstance(candidate, str) else asdict(candidate)
+        about = candidate if isinstance(candidate, str) else candidate.settings()
         digest = hashlib.sha256(json.dumps([self.problem.digest, kind, about]).encode()).hexdigest()
         return self.folder / f"{kind}-{digest[:24]}.safetensors"
 
@@ -223,13 +222,13 @@ class Workplace:
 
     def _hire(self, kind: str, candidates: Sequence[Candidate], deadline: float) -> None:
         """Start workers for jobs of a kind."""
-        models = [asdict(c) if isinstance(c, Configuration) else c for c in candidates]
         count = min(self.processes - 1, sum(isinstance(c, Configuration) for c in candidates) - (kind == "final"))
         if self.folder is None or count < 1:
             return
         problem = self.folder / f"problem-{self.problem.digest[:24]}.safetensors"
         if not problem.exists():
             self.problem.write(problem)
+        models = [c.settings() if isinstance(c, Configuration) else c for c in candidates]
         seconds = max(0.0, deadline - monotonic())
         home = str(Path(__file__).parents[2])
         paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -52,19 +52,21 @@ def write_page(
     """
     if report.comparison is None:
         raise ValueError("report must have held-out predictions: it must come from auto itself, not from a file.")
-    pictures = Pictures(report, report.comparison, data, names)
+    pictures, is_pool = Pictures(report, report.comparison, data, names), report.comparison.is_pool
     lead = (
         f"Models and baselines predicted held-out parts of <strong>{escape(source)}</strong>. "
         f"{_KEPT[report.task]} Errors are root mean squared errors in standard deviations of the outputs: "
         "1 is as bad as predicting the mean, 0 is perfect. "
+        f"{_SCORES if is_pool else ''}"
         f"This page was made by pyro_vgpds {__version__}."
     )
+    coverage = _COVERAGE + (_POOLED if is_pool else _CALIBRATED)
     chapters = [
         Chapter("Conclusions", _conclusions(report)),
         Chapter("The data", [_describe(data, source, names)]),
         Chapter("Candidates", [_table(report, report.comparison), ReportFigure(pictures.errors(), _ERRORS)]),
         Chapter("Held-out predictions", [ReportFigure(pictures.predictions(), _PREDICTIONS)]),
-        Chapter("Are the intervals right?", [ReportFigure(pictures.coverage(), _COVERAGE)]),
+        Chapter("Are the intervals right?", [ReportFigure(pictures.coverage(), coverage)]),
     ]
     ahead = pictures.ahead()
     if ahead is not None:
@@ -80,8 +82,19 @@ _PREDICTIONS = (
 )
 _COVERAGE = (
     "Percentage of the held-out entries that lie in the intervals. The black lines are the nominal percentages: bars "
-    "below them mean intervals that are too narrow, bars above them intervals that are too wide. Intervals of the "
-    "ensemble were calibrated on the other half of the held-out entries; those of single candidates are their own."
+    "below them mean intervals that are too narrow, bars above them intervals that are too wide. "
+)
+_CALIBRATED = (
+    "Intervals of the ensemble were calibrated on the other half of the held-out entries; those of single candidates "
+    "are their own."
+)
+_POOLED = (
+    "Intervals are quantiles of the predicted distributions. Those of counts and of yes/no are whole numbers and hold "
+    "at least the nominal percentage."
+)
+_SCORES = (
+    "Log scores are mean log-probabilities of the held-out entries, in nats: higher is better. The ensemble is the "
+    "mixture of the candidates' distributions. "
 )
 _AHEAD = "Held-out error by the number of frames since the last known frame."
 
@@ -94,18 +107,20 @@ def _conclusions(report: Report) -> list[str | Highlight | ReportFigure | Report
 
 def _table(report: Report, comparison: Comparison) -> ReportTable:
     rows = []
+    keys = ["log score", "error"] if comparison.is_pool else ["error"]
     for row in report.table():
         name = str(row["candidate"])
         known = name in comparison.found  # on all held-out parts
         inside = [f"{comparison.coverage(name, level):.1f}" if known else "" for level in LEVELS]
         weight = "" if name == ENSEMBLE else f"{100 * float(row['weight'] or 0.0):.0f} %"
         seconds = f"{float(row['CPU s'] or 0.0):.1f}"
-        rows.append([name, str(row["kind"]), format_value(row["error"]), *inside, weight, seconds])
-    head = ["candidate", "kind", "error", *(f"in {100 * level:.0f} %" for level in LEVELS), "weight", "CPU s"]
+        scores = [format_value(row[key]) for key in keys]
+        rows.append([name, str(row["kind"]), *scores, *inside, weight, seconds])
+    head = ["candidate", "kind", *keys, *(f"in {100 * level:.0f} %" for level in LEVELS), "weight", "CPU s"]
     caption = (
-        f"Scores on {report.hidden} held-out entries: the error, the percentages inside 50, 80 and 95 % intervals, the "
-        "mean weight in the ensemble, and the CPU time. Weights and intervals of the ensemble's own row come from the "
-        "other half of the entries."
+        f"Scores on {report.hidden} held-out entries: the {' and the '.join(keys)}, the percentages inside 50, 80 and "
+        "95 % intervals, the mean weight in the ensemble, and the CPU time. Weights and intervals of the ensemble's "
+        "own row come from the other half of the entries."
     )
     return ReportTable(head, rows, caption, text=2)
 

@@ -23,6 +23,7 @@ from pyro_vgpds.plotting.comparisons import (
 )
 from pyro_vgpds.selection.combining import LEVELS
 from pyro_vgpds.selection.comparison import ENSEMBLE, Comparison
+from pyro_vgpds.selection.distributions import LEVEL
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["Pictures"]
@@ -30,7 +31,6 @@ __all__ = ["Pictures"]
 _PANELS = 4  # outputs
 _WIDTH = 9.2  # inches
 _FRAMES = 120  # in a panel
-_LEVEL = 0.95
 
 
 class Pictures:
@@ -86,7 +86,7 @@ class Pictures:
         figure = Figure((_WIDTH, 0.5 + 1.9 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for ax, panel in zip(axes, panels, strict=True):
-            draw_panel(ax, panel, self.colors, _LEVEL)
+            draw_panel(ax, panel, self.colors, LEVEL)
         axes[-1].set_xlabel("time")
         figure.align_ylabels(axes)
         for ax, panel, after in zip(axes, panels, panels[1:], strict=False):
@@ -135,7 +135,7 @@ class Pictures:
         known[at] = np.nan
         split = entries.split[which].numpy()
         run = np.concatenate([[0], np.cumsum((np.diff(at) != 1) | (np.diff(split) != 0))])
-        mean, width = comparison.found[ENSEMBLE].mean[which], comparison.half_width(ENSEMBLE, _LEVEL)[which]
+        lower, upper = (end[which].cpu().numpy() for end in comparison.interval())
         columns, t = self.data.columns, times[first:last].numpy()
         name = f"output {output}" if columns is None else columns[output]
         return HeldOutPanel(
@@ -146,14 +146,14 @@ class Pictures:
             run,
             comparison.truth[which].cpu().numpy(),
             {one: comparison.found[one].mean[which].cpu().numpy() for one in self.shown},
-            ((mean - width).cpu().numpy(), (mean + width).cpu().numpy()),
+            (lower, upper),
         )
 
 
 def _shown(report: Report) -> list[str]:
     """The ensemble and the three best candidates, among them the best model and the best baseline."""
     complete = (c for c in report.candidates if c.failure is None and c.name not in report.stopped)
-    ranked = sorted(complete, key=lambda c: c.error)
+    ranked = sorted(complete, key=lambda c: c.loss)
     firsts = [next((c for c in ranked if c.is_baseline is kind), None) for kind in (False, True)]
     kept = {c.name for c in firsts if c is not None}
     for candidate in ranked:

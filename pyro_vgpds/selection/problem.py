@@ -17,6 +17,7 @@ from pyro_vgpds.files.container import FileFormatError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.selection.outputs import LikelihoodLike, pack_outputs, unpack_outputs
 from pyro_vgpds.version import __version__
 
 __all__ = ["Problem"]
@@ -46,6 +47,7 @@ class Problem:
     horizon: int | None
     seed: int
     origins: int = _ORIGINS  #: of forecasts, at the most
+    likelihood: LikelihoodLike = None  #: of the outputs. Default: Gaussian outputs
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -122,17 +124,21 @@ class Problem:
     def digest(self) -> str:
         """A digest of the data, the settings and the procedure."""
         header, tensors = describe_data(self.data)
-        about = [header, self.task, self.horizon, self.seed, __version__, _PROCEDURE, self.origins, _PARTS, _ENTRIES]
+        about = [header, self._about(), __version__, _PROCEDURE, _PARTS, _ENTRIES]
         total = hashlib.sha256(json.dumps(about).encode())
         for tensor in tensors.values():
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()
 
+    def _about(self) -> dict[str, object]:
+        """All except the data, as JSON."""
+        plain = {name: getattr(self, name) for name in ("task", "horizon", "seed", "origins")}
+        return {**plain, "likelihood": pack_outputs(self.likelihood)}
+
     def write(self, path: Path) -> None:
         """Write the problem for workers."""
         header, tensors = describe_data(self.data)
-        about = {"task": self.task, "horizon": self.horizon, "seed": self.seed, "origins": self.origins}
-        write_file(path, "comparison", {**header, "comparison": about}, tensors)
+        write_file(path, "comparison", {**header, "comparison": self._about()}, tensors)
 
     @classmethod
     def read(cls, path: Path) -> Problem:
@@ -142,14 +148,14 @@ class Problem:
         """
         header, tensors = read_file(path, "comparison")
         try:
-            task, horizon, seed, origins = (
-                header["comparison"][name] for name in ("task", "horizon", "seed", "origins")
+            task, horizon, seed, origins, outputs = (
+                header["comparison"][name] for name in ("task", "horizon", "seed", "origins", "likelihood")
             )
             check_task(task)
             if horizon is not None:
                 check_horizon(horizon)
             check_seed(seed)
             check_count("origins", origins)
-            return cls(build_data(header, tensors), task, horizon, seed, origins)
+            return cls(build_data(header, tensors), task, horizon, seed, origins, unpack_outputs(outputs))
         except BAD_CONTENT as error:
             raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None

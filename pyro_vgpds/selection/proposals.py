@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pyro_vgpds.baselines.counts import COUNT_BASELINES, common_period
+from pyro_vgpds.baselines.counts import common_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import StudentT
 from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_counts
+from pyro_vgpds.selection.output_rivals import known_output_rivals, propose_output_rivals
+from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous
 from pyro_vgpds.selection.rivals import RIVALS, find_period
 
-__all__ = ["check_candidates", "propose_baselines", "propose_models", "propose_origins"]
+__all__ = ["check_candidates", "known_baselines", "propose_baselines", "propose_models", "propose_origins"]
 
 _LINEAR = 50  # latent dimensions of a linear mapping
 _OWN, _SHARED = 20, 10  # and of models with neighbouring frames: a noise variance for each output, or one for all
@@ -100,27 +101,25 @@ def propose_origins(data: Sequences, horizon: int | None, likelihood: Likelihood
 def propose_baselines(data: Sequences, task: str, likelihood: Likelihood | None = None) -> list[str]:
     """Names of the baselines that suit the task and the size of the data, the cheapest first.
 
-    :param likelihood: of the outputs. Default: Gaussian outputs. If not all outputs are counts, the list is empty.
+    :param likelihood: of the outputs. Default: Gaussian outputs, whose baselines also suit heavy tails.
     """
-    if likelihood is not None and not are_counts(likelihood):
-        return []
-    if likelihood is not None:
-        if common_period(data) is None:
-            return [name for name in COUNT_BASELINES if name != "common cycle"]
-        # the others are good out of season only, which no weight can express
-        return ["common cycle"] if task == "forecast" else list(COUNT_BASELINES)
+    if likelihood is not None and not are_continuous(likelihood):
+        return propose_output_rivals(data, task, likelihood)
     return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]
+
+
+def known_baselines(likelihood: Likelihood | None = None) -> list[str]:
+    """Names of all baselines for a likelihood. Default: for Gaussian outputs."""
+    return list(RIVALS) if likelihood is None or are_continuous(likelihood) else known_output_rivals(likelihood)
 
 
 def check_candidates(
     names: Sequence[str], models: Sequence[Configuration], likelihood: Likelihood | None = None
 ) -> None:
     """Raise an error if there is nothing to try, or a baseline or model is unknown, before any of them is trained."""
-    known: Collection[str] = RIVALS
-    if likelihood is not None:
-        known = COUNT_BASELINES if are_counts(likelihood) else ()
-        if names and not known:
-            raise ValueError(f"baselines must be [] for outputs that are not all counts, but got {list(names)!r:.80}.")
+    known = known_baselines(likelihood)
+    if names and not known:
+        raise ValueError(f"baselines must be [] for a likelihood of your own, but got {list(names)!r:.80}.")
     for name in names:
         if name not in known:
             raise ValueError(f"baselines must be some of {', '.join(map(repr, known))}, but got {name!r}.")

@@ -13,12 +13,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines import BaselinePosterior, CountBaseline
-from pyro_vgpds.baselines.counts import COUNT_BASELINES, CountPrediction, fit_dispersion
+from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.meeting import TimeScaleWarning
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.conditioning import continue_training
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
@@ -26,7 +26,9 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.pooling import predict_distribution
+from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
+from pyro_vgpds.selection.output_rivals import fit_to_held_out
+from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_likelihood
 from pyro_vgpds.selection.rivals import choose_setting, make_rival
 from pyro_vgpds.threads import threads_for
 
@@ -75,19 +77,30 @@ def name_of(candidate: Candidate) -> str:
     return candidate if isinstance(candidate, str) else candidate.name
 
 
-def try_out(candidate: Candidate, splits: Sequence[Split], seed: int, known: Trial | None = None) -> Trial:
+def try_out(
+    candidate: Candidate,
+    splits: Sequence[Split],
+    seed: int,
+    known: Trial | None = None,
+    likelihood: LikelihoodLike = None,
+) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
     :param splits: held-out parts. The candidate is trained again for each of them, also for later origins of a
         forecast: hyperparameters of fewer frames do not fit the new ones.
     :param seed: of the initial values.
     :param known: its trial on the first split, which is not repeated.
+    :param likelihood: of the outputs. Default: Gaussian outputs.
     """
     if isinstance(candidate, Configuration):
         return _try_model(candidate, splits, seed, known)
-    if candidate in COUNT_BASELINES:
-        return _try_counts(candidate, splits)
-    return _try_baseline(candidate, splits, known)
+    outputs = check_likelihood(likelihood)
+    if outputs is None:
+        return _try_baseline(candidate, splits, known)
+    if are_continuous(outputs):  # Gaussian baselines, with their densities
+        trial = _try_baseline(candidate, splits, known)
+        return replace(trial, found=with_gaussian(trial.found))
+    return _try_outputs(candidate, splits, outputs)
 
 
 def _try_model(model: Configuration, splits: Sequence[Split], seed: int, known: Trial | None) -> Trial:
@@ -131,23 +144,12 @@ def _setting(name: str, split: Split) -> float | None:
     return choose_setting(name, split.train) if split.task == "impute" else None
 
 
-def _try_counts(name: str, splits: Sequence[Split]) -> Trial:
-    """As :func:`try_out`, for a baseline of counts: its dispersion is that of all held-out counts."""
+def _try_outputs(name: str, splits: Sequence[Split], likelihood: Likelihood) -> Trial:
+    """As :func:`try_out`, for a baseline of outputs that are not Gaussian: its errors decide on its likelihood."""
     start = process_time()
-    means = [_held_out_means(split, CountBaseline(name, split.train)) for split in splits]
-    components = max(len(part) for part in means)
-    every = torch.cat([part.repeat(-(-components // len(part)), 1)[:components] for part in means], 1)
-    truth = torch.cat([torch.cat(split.truth) for split in splits])
-    dispersion = fit_dispersion(truth[truth.isfinite()], every)
-    rivals = [CountBaseline(name, split.train, dispersion) for split in splits]
-    found = HeldOut.join([predict_distribution(split, rival) for split, rival in zip(splits, rivals, strict=True)])
-    return Trial(name, rivals[0], TRAINED, found, process_time() - start)
-
-
-def _held_out_means(split: Split, rival: CountBaseline) -> Tensor:
-    """Means of the components at the held-out entries, (K, n)."""
-    found = [cast("CountPrediction", part) for part in split.outputs(rival)]
-    return torch.cat([part.means for part in found], 1)[:, torch.cat(split.truth).isfinite()]
+    rivals = [OutputBaseline(name, split.train, likelihood) for split in splits]
+    fitted, found = fit_to_held_out(rivals, splits)
+    return Trial(name, rivals[0].with_likelihood(fitted), TRAINED, found, process_time() - start)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
@@ -155,7 +157,7 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
 
     :param split: the one that the trial was trained on.
     """
-    if isinstance(trial.predictor, CountBaseline):
+    if isinstance(trial.predictor, OutputBaseline):
         return trial.predictor.condition(data)
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]

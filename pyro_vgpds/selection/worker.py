@@ -29,8 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     register_files()
     models = [
-        Configuration(**{**about, "lags": tuple(about["lags"])}) if isinstance(about, dict) else about
-        for about in json.loads(candidates)
+        Configuration.from_settings(about) if isinstance(about, dict) else about for about in json.loads(candidates)
     ]
     place = Workplace(Problem.read(Path(path)), Path(path).parent, leader=int(leader))
     place.work(kind, models, float(seconds))

@@ -9,8 +9,10 @@ import torch
 from scipy import stats
 
 from pyro_vgpds import Sequences
-from pyro_vgpds.baselines import CountBaseline
-from pyro_vgpds.baselines.counts import COUNT_BASELINES, common_period, fit_dispersion
+from pyro_vgpds.baselines import OutputBaseline
+from pyro_vgpds.baselines.counts import COUNT_RULES, common_period, join_components
+from pyro_vgpds.baselines.output_fitting import fit_dispersion
+from pyro_vgpds.likelihoods import NegativeBinomial
 
 
 def make_counts(frames=90, period=18.0, seed=0):
@@ -35,7 +37,7 @@ def mixture(prediction, dispersion):
 
 
 def test_distribution_is_that_of_scipy(data):
-    found = CountBaseline("common cycle", data, 2.5).forecast([90.0, 95.0])
+    found = OutputBaseline("common cycle", data, NegativeBinomial(2.5)).forecast([90.0, 95.0])
     own = mixture(found, 2.5)
     y = np.array([[0.0, 3.0, 1.0, 12.0], [2.0, np.nan, 0.0, 40.0]])
     seen = np.isfinite(y)
@@ -58,7 +60,7 @@ def test_distribution_is_that_of_scipy(data):
 
 
 def test_mean_count(data):
-    found = CountBaseline("mean count", data).forecast([90.0])
+    found = OutputBaseline("mean count", data, "negative-binomial").forecast([90.0])
     y = data.read().numpy()
     half = 0.5 * np.nanmean(y)
     expected = (np.nansum(y, 0) + half) / (np.isfinite(y).sum(0) + 0.5)
@@ -69,19 +71,19 @@ def test_levels_times_shares():
     level, share = np.array([10.0, 20.0, 40.0, 30.0]), np.array([30.0, 60.0, 90.0])
     y = level[:, None] * share
     y[3] = np.nan
-    found = CountBaseline("common level", Sequences(range(4), y)).impute(fill=False)
+    found = OutputBaseline("common level", Sequences(range(4), y), "negative-binomial").impute(fill=False)
     np.testing.assert_allclose(found.mean[:3], y[:3], rtol=0.01)
     np.testing.assert_allclose(found.mean[3], y[2], rtol=0.02)  # the last level
 
 
 def test_a_cycle_has_one_component_for_each_earlier_one(data):
     assert common_period(data) == pytest.approx(18.0, rel=0.03)
-    ahead = CountBaseline("common cycle", data).forecast(np.arange(90.0, 94.0))
+    ahead = OutputBaseline("common cycle", data, "negative-binomial").forecast(np.arange(90.0, 94.0))
     assert len(ahead.means) == 5
     t, y = make_counts(frames=94)
     rate = np.exp(1.0 + 1.2 * np.sin(2.0 * np.pi * t[90:] / 18.0))[:, None] * np.array([0.5, 1.0, 2.0, 4.0])
     assert np.abs(ahead.mean.numpy() / rate - 1.0).mean() < 0.3
-    last = CountBaseline("common level", data).forecast(np.arange(90.0, 94.0))
+    last = OutputBaseline("common level", data, "negative-binomial").forecast(np.arange(90.0, 94.0))
     assert float(ahead.log_prob(y[90:])) > float(last.log_prob(y[90:]))
 
 
@@ -89,15 +91,18 @@ def test_without_a_cycle_the_level_is_the_last_one():
     t, _ = make_counts()
     data = Sequences(t, np.random.default_rng(1).poisson(3.0, (90, 4)).astype(float))
     assert common_period(data) is None
-    cycle, level = (CountBaseline(name, data).forecast([91.0]).mean for name in ("common cycle", "common level"))
+    cycle, level = (
+        OutputBaseline(name, data, "negative-binomial").forecast([91.0]).mean
+        for name in ("common cycle", "common level")
+    )
     torch.testing.assert_close(cycle, level)
 
 
 def test_known_numbers_are_unchanged(data):
     y = data.read()
     known = y.isfinite()
-    for name in COUNT_BASELINES:
-        rival = CountBaseline(name, data, 3.0)
+    for name in COUNT_RULES:
+        rival = OutputBaseline(name, data, NegativeBinomial(3.0))
         found = rival.impute()
         assert torch.equal(found.mean[known], y[known])
         assert (found.variance[known] == 0).all()
@@ -115,25 +120,26 @@ def test_known_numbers_are_unchanged(data):
 
 
 def test_new_sequences_and_other_data(data):
-    rival = CountBaseline("common level", data, 3.0)
+    rival = OutputBaseline("common level", data, NegativeBinomial(3.0))
     y = torch.tensor([[8.0, torch.nan, 30.0, torch.nan], [torch.nan] * 4]).double()
     found = rival.reconstruct([0.0, 1.0], y)
     assert found.mean[0, 3] > 2.0 * rival.impute().mean[:, 3].mean()
     torch.testing.assert_close(found.mean[1], found.mean[0])
     shorter = Sequences(data.times.t[:50], data.read()[:50])
     other = rival.condition(shorter)
-    assert isinstance(other, CountBaseline)
-    assert (other.name, other.dispersion) == ("common level", 3.0)
+    assert isinstance(other, OutputBaseline)
+    assert other.name == "common level"
+    assert float(other.likelihood.parameters.dispersion) == pytest.approx(3.0)
     longer = other.extended([50.0], [[1.0, 1.0, 1.0, 1.0]])
-    assert isinstance(longer, CountBaseline)
+    assert isinstance(longer, OutputBaseline)
     assert longer.data.num_frames == 51
 
 
 def test_columns_of_zeros_are_possible():
     y = np.zeros((6, 3))
     y[:, 0] = [3, 0, 0, 1, 0, 2]
-    for name in COUNT_BASELINES:
-        found = CountBaseline(name, Sequences(range(6), y)).forecast([6.0])
+    for name in COUNT_RULES:
+        found = OutputBaseline(name, Sequences(range(6), y), "negative-binomial").forecast([6.0])
         assert (found.mean > 0).all()
         assert found.log_probs([[1.0, 1.0, 1.0]]).isfinite().all()
 
@@ -146,10 +152,16 @@ def test_dispersion_of_counts():
         assert fit_dispersion(counts, mean[None]) == pytest.approx(r, rel=0.2)
 
 
+def test_components_repeat_in_turn():
+    few, many = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0], [5.0]])
+    assert join_components([few, many]).tolist() == [[1.0, 3.0], [2.0, 4.0], [1.0, 5.0]]
+    assert join_components([many]).tolist() == many.tolist()
+
+
 def test_errors(data):
-    with pytest.raises(ValueError, match="name must be one of 'mean count', 'common level', 'common cycle'"):
-        CountBaseline("last value", data)
-    with pytest.raises(ValueError, match="dispersion must be positive"):
-        CountBaseline("mean count", data, 0.0)
+    with pytest.raises(ValueError, match="name must be one of 'mean count', 'common level', 'common cycle', 'column"):
+        OutputBaseline("last value", data, "negative-binomial")
+    with pytest.raises(ValueError, match="dispersion"):
+        OutputBaseline("mean count", data, NegativeBinomial(0.0))
     with pytest.raises(ValueError, match=r"data.*a whole number of 0 or more"):
-        CountBaseline("mean count", Sequences(range(2), [[1.0], [-2.0]]))
+        OutputBaseline("mean count", Sequences(range(2), [[1.0], [-2.0]]), "negative-binomial")

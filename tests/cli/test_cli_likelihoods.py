@@ -91,10 +91,13 @@ def test_quick_trains_one_model(files, tmp_path):
 def test_a_likelihood_alone_compares_models(files, tmp_path, capsys, name, source):
     model, ahead = tmp_path / "m.safetensors", tmp_path / "ahead.csv"
     file, only = getattr(files, source), ["--candidates", "linear mapping"]
-    assert run("fit", file, "--likelihood", name, "--horizon", 2, *only, "-o", model) == 0
+    page = tmp_path / "page.html"
+    assert run("fit", file, "--likelihood", name, "--horizon", 2, *only, "-o", model, "--report", page) == 0
     said = capsys.readouterr().out
     assert "log score" in said
     assert ("common level" in said) is (name == "poisson")
+    assert ("neighbouring frames" in said) is (name == "bernoulli")
+    assert "Log scores are mean log-probabilities" in page.read_text()
     found = load_posterior(model)
     assert isinstance(found, Ensemble)
     assert run("info", model) == 0
@@ -105,6 +108,26 @@ def test_a_likelihood_alone_compares_models(files, tmp_path, capsys, name, sourc
     assert (lower == lower.round()).all()
     upper = found.forecast(found.data.times.t[-1:] + 0.5).interval()[1]
     assert (rows[0, [i for i, column in enumerate(header) if column.endswith("upper")]] == upper[0].numpy()).all()
+
+
+def test_evaluate_writes_the_page_of_a_likelihood(files, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    only = ["--candidates", "none", "--horizon", 2, "--likelihood"]
+    assert run("evaluate", files.counts, *only, "negative-binomial", "-o", page) == 0
+    said = capsys.readouterr().out
+    assert "log score" in said
+    assert "mean count" in said
+    text = page.read_text()
+    assert "<th>log score</th>" in text or "log score" in text
+    assert "Those of counts and of yes/no are whole numbers" in text
+    assert "calibrated on the other half" not in text
+    assert run("evaluate", files.counts, *only, "cauchy", "-o", page, "--force") == 2
+    assert "--likelihood: there is no likelihood 'cauchy'" in capsys.readouterr().err
+    wrong = ["--baselines", "last value"]
+    assert run("evaluate", files.counts, *only, "poisson", *wrong, "-o", page, "--force") == 2
+    assert "--baselines: 'last value' is unknown" in capsys.readouterr().err
+    assert run("evaluate", files.counts, *only, "bernoulli", "-o", page, "--force") == 1
+    assert "outputs must be 0 or 1" in capsys.readouterr().err
 
 
 def test_gaussian_is_the_default(files, tmp_path, capsys):
@@ -139,10 +162,6 @@ def test_training_goes_on_from_a_checkpoint(files, tmp_path):
         (
             ["--likelihood", "bernoulli", "--task", "forecast", "--latent-dim", "2"],
             "--task cannot be combined with --latent-dim, which trains a single model without a comparison.",
-        ),
-        (
-            ["--likelihood", "poisson", "--report", "page.html"],
-            "--report needs Gaussian outputs, but got --likelihood poisson.",
         ),
         (
             ["--likelihood", "poisson", "--baselines", "last value"],

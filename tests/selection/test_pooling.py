@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from pyro_vgpds import Ensemble, Sequences, auto, load_posterior, save_posterior
-from pyro_vgpds.baselines import CountBaseline
+from pyro_vgpds.baselines import OutputBaseline
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.likelihoods import NegativeBinomial
 from pyro_vgpds.prediction import Calibration, Combination
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.selection import Configuration, Report
-from pyro_vgpds.selection.pooling import covered, pool, pool_weights, predict_distribution
+from pyro_vgpds.selection.distributions import covered, predict_distribution
+from pyro_vgpds.selection.pooling import pool, pool_weights
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models, propose_origins
 
@@ -69,7 +70,8 @@ def test_held_out_pool_is_that_of_the_predictions():
     """Means, variances, log-probabilities and intervals of the pooled entries are those of the mixture itself."""
     data = make_data()
     split = hold_out(data, "forecast", horizon=6)
-    members = [CountBaseline("common cycle", split.train, 3.0), CountBaseline("mean count", split.train, 1.0)]
+    rules = {"common cycle": 3.0, "mean count": 1.0}
+    members = [OutputBaseline(name, split.train, NegativeBinomial(r)) for name, r in rules.items()]
     weights = torch.tensor([0.7, 0.3]).double()
     found = pool([predict_distribution(split, member) for member in members], weights)
     mixed = MixturePrediction([member.forecast(split.t[0], 0) for member in members], weights)
@@ -81,7 +83,7 @@ def test_held_out_pool_is_that_of_the_predictions():
         lower, upper = mixed.interval(level)
         assert torch.equal(covered(found, level), ((lower <= truth) & (truth <= upper)).flatten())
     assert not covered(found, 0.2).all()
-    with pytest.raises(ValueError, match="a CountPrediction, one of the components, always includes noise"):
+    with pytest.raises(ValueError, match="a ComponentPrediction, one of the components, always includes noise"):
         mixed.with_noise(False)
 
 
@@ -146,22 +148,6 @@ def test_intervals_hold_for_new_counts():
     assert torch.stack(size).mean() < 10.0
 
 
-def test_mixed_outputs_have_models_only():
-    data = make_data(40)
-    y = torch.cat([data.read(), torch.sin(data.times.t / 3.0).unsqueeze(-1)], 1)
-    mixed = Sequences(data.times.t, y)
-    likelihood = {"poisson": [0, 1, 2], "student-t": [3]}
-    linear, nonlinear = (
-        Configuration(name, mapping, latent_dim=2, num_inducing=8, num_steps=10, likelihood=likelihood)
-        for name, mapping in (("one", "linear"), ("two", "rbf"))
-    )
-    found = auto(mixed, "forecast", likelihood=likelihood, candidates=[linear, nonlinear], horizon=3)
-    assert {c.name for c in found.report.candidates} == {"one", "two"}
-    lower, _ = found.forecast([40.0]).interval()
-    assert (lower[0, :3] == lower[0, :3].round()).all()
-    assert lower[0, 3] != lower[0, 3].round()
-
-
 def test_origins_cover_a_cycle():
     data, counts = make_data(), NegativeBinomial()
     assert propose_origins(data, 4, counts) == 4
@@ -188,10 +174,15 @@ def test_a_name_or_a_likelihood_gaussian_is_the_default():
     ("options", "error", "message"),
     [
         ({"likelihood": "cauchy"}, ValueError, "there is no likelihood 'cauchy'"),
-        ({"likelihood": NegativeBinomial()}, TypeError, "a comparison needs the likelihood by name"),
+        ({"likelihood": 3}, TypeError, "likelihood must be one of pyro_vgpds.likelihoods"),
+        ({"likelihood": {"poisson": [0, 1]}}, ValueError, "ByColumn has 2 columns, but there are 3 outputs"),
         ({"likelihood": "bernoulli"}, ValueError, "data.*0 or 1"),
         ({"likelihood": "poisson", "baselines": ["last value"]}, ValueError, "baselines must be some of 'mean count'"),
-        ({"likelihood": "student-t", "baselines": ["mean count"]}, ValueError, r"baselines must be \[\] for outputs"),
+        (
+            {"likelihood": "student-t", "baselines": ["mean count"]},
+            ValueError,
+            "baselines must be some of 'column mean'",
+        ),
         ({"candidates": [SMALL]}, ValueError, "the candidate 'small' must have a likelihood if auto has one"),
         (
             {"likelihood": "poisson", "candidates": [Configuration("plain")]},
@@ -203,16 +194,6 @@ def test_a_name_or_a_likelihood_gaussian_is_the_default():
 def test_errors(options, error, message):
     with pytest.raises(error, match=message):
         auto(make_data(30), "forecast", **options)
-
-
-def test_an_exposure_for_each_entry_is_refused():
-    data = make_data(30)
-    exposed = Sequences(data.times.t, data.read(), exposure=np.ones((30, 3)))
-    with pytest.raises(ValueError, match=r"auto needs one exposure for each output, \(D,\)"):
-        auto(exposed, "forecast", likelihood="poisson")
-    same = Sequences(data.times.t, data.read(), exposure=[1.0, 2.0, 3.0])
-    found = auto(same, "forecast", likelihood="poisson", candidates=[], horizon=3)
-    assert found.forecast([30.0]).mean.shape == (1, 3)
 
 
 def test_heavy_tails_are_pooled_with_gaussian_outputs():

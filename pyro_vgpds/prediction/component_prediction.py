@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prediction that is given by the means of outputs that are not Gaussian, as their baselines predict."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.factors import filled
+from pyro_vgpds.prediction.exposures import expose
+from pyro_vgpds.prediction.outputs import Outputs, Parts
+from pyro_vgpds.prediction.quantiles import mixture_cdf, mixture_quantiles
+from pyro_vgpds.prediction.selecting import check_output
+from pyro_vgpds.types import ArrayLike
+
+__all__ = ["ComponentPrediction"]
+
+
+class ComponentPrediction(Outputs):
+    """Outputs at T times, (T, D): an equal mixture of a likelihood with given means.
+
+    :param t: the times, (T,).
+    :param data: the sequences that it was made from.
+    :param means: of the components at the exposure 1, (K, T, D).
+    :param outputs: the likelihood at its parameters, with the exposures of these frames. It has one function for each
+        output.
+    :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere. Default: none.
+    :param parts: the sequences that the frames belong to. Default: one.
+    """
+
+    is_gaussian = False
+
+    def __init__(
+        self,
+        t: Tensor,
+        data: Sequences,
+        means: Tensor,
+        outputs: LikelihoodValue,
+        observed: Tensor | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(t, data, True, parts)
+        self.means, self.outputs, self.observed = means.double(), outputs, observed
+        self._weight = means.new_full((len(means),), 1.0 / len(means), dtype=torch.float64)
+
+    @property
+    def is_whole(self) -> Tensor:
+        return self.outputs.is_discrete(self.shape[1]).to(self.t.device)
+
+    def kind_of(self, output: int) -> str:
+        check_output(output, self.shape[1])
+        return self.outputs.likelihood.kind_of(output)
+
+    def with_outputs(self, outputs: LikelihoodValue) -> ComponentPrediction:
+        """The same means with another likelihood.
+
+        :param outputs: the likelihood at its parameters, with exposures.
+        """
+        new = copy.copy(self)
+        new.outputs, new._moments = outputs, None
+        return new
+
+    def with_exposure(self, exposure: ArrayLike) -> ComponentPrediction:
+        """The prediction for counts with other exposures.
+
+        :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
+        :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
+        """
+        return self.with_outputs(expose(self.outputs, exposure, self))
+
+    def filled(self, observed: Tensor) -> ComponentPrediction:
+        """The same with known numbers that are returned unchanged.
+
+        :param observed: (T, D), NaN elsewhere.
+        """
+        return ComponentPrediction(self.t, self.data, self.means, self.outputs, observed, self.parts)
+
+    @property
+    def _f(self) -> Tensor:
+        """Function values (K, T, D) with these means."""
+        return self.outputs.link(self.means)
+
+    def _known(self, value: Tensor, known: Tensor | float | None = None) -> Tensor:
+        """``value``, with observed numbers, or with ``known``, in its place if they are observed."""
+        if self.observed is not None:
+            put = self.observed.to(value) if known is None else torch.as_tensor(known).to(value)
+            value = torch.where(self.observed.isfinite(), put, value)
+        return value.to(self.t.dtype)
+
+    def _make_moments(self) -> tuple[Tensor, Tensor]:
+        means, variances = self.outputs.moments(self._f)
+        mean = means.mean(0)
+        return self._known(mean), self._known((variances + (means - mean).square()).mean(0), 0.0)
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        check_probability(probability)
+        levels = 0.5 * (1.0 - probability), 0.5 * (1.0 + probability)
+        low, high = mixture_quantiles(self.outputs, self._f, self._weight, levels)
+        return self._known(low), self._known(high)
+
+    def sample(self, num_samples: int = 1) -> Tensor:
+        """Draws (num_samples, T, D), each of one component."""
+        check_count("num_samples", num_samples)
+        which = torch.randint(len(self.means), (num_samples,), device=self.means.device)
+        return self._known(self.outputs.distribution(self._f[which]).sample())
+
+    def log_probs(self, y: ArrayLike) -> Tensor:
+        value = self.checked(y).double()
+        if self.observed is not None:
+            value = value.masked_fill(self.observed.isfinite(), torch.nan)
+        terms = self.outputs.log_prob_of(self.outputs.distribution(self._f), filled(value))
+        found = torch.logsumexp(terms + self._weight.log()[:, None, None], 0)
+        return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)
+
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        return torch.nansum(self.log_probs(y))
+
+    def cdf(self, y: ArrayLike) -> Tensor:
+        value = self.checked(y).double()
+        found = mixture_cdf(self.outputs, self._f, self._weight, filled(value))
+        if self.observed is not None:
+            found = self._known(found, (self.observed <= value).to(found))
+        return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)
