@@ -23,7 +23,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.gathering import same
-from pyro_vgpds.inference.meeting import meet, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.meeting import check_time_scales, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
     check_exposure,
@@ -266,7 +266,7 @@ class VGPDS(ParameterModule):
         sizes = Sizes(latent_dim, num_inducing, static_dim)
         check_start(data, sizes)
         check_flags(noise_per_output=noise_per_output, scale_outputs=scale_outputs)
-        meet(temporal, data)
+        check_time_scales(temporal, data)
         latent_dim, num_inducing, static_dim = sizes.chosen(data)
         if not scale_outputs:
             warn_of_spreads(data)
@@ -330,7 +330,7 @@ class VGPDS(ParameterModule):
         self._claim()
         warn_of_stored("inducing", self.inducing_unconstrained)
         data = args[0] if args else kwargs.get("data")
-        meet(self.temporal, data.paths if isinstance(data, Batch) else data, self.warns_of_scales)
+        check_time_scales(self.temporal, data.paths if isinstance(data, Batch) else data, self.warns_of_scales)
         self.warns_of_scales = False
         result = super().__call__(*args, **kwargs)
         if data is not None:

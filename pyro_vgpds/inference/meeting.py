@@ -15,7 +15,7 @@ from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Kernel
 
-__all__ = ["TimeScaleWarning", "check_dated", "meet", "warn_of_spreads", "warn_of_stored"]
+__all__ = ["TimeScaleWarning", "check_dated", "check_time_scales", "warn_of_spreads", "warn_of_stored"]
 
 # In units of the spacing: a shorter period has no meaning (up to rounding), and with a lengthscale of a quarter all
 # frames are almost independent.
@@ -52,7 +52,7 @@ def check_dated(kernel: Kernel, data: Sequences, name: str = "temporal") -> None
         )
 
 
-def meet(kernel: object, data: object, warn: bool = True) -> None:
+def check_time_scales(kernel: object, data: object, warn: bool = True) -> None:
     """Compare a temporal kernel with the times of data; nothing is done if they are not a kernel and sequences.
 
     :param warn: warn if a period that was given is below the spacing of the frames, a lengthscale is far below it, or

@@ -14,7 +14,7 @@ from pyro_vgpds.data.lags import check_lags
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.inference.meeting import meet
+from pyro_vgpds.inference.meeting import check_time_scales
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, parse_kernel
 from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.model import VGPDS
@@ -73,7 +73,7 @@ class Configuration:
         >>> Configuration("wave", temporal="rbf(lengthscale=1)").check(data)
         """
         check_data(data)
-        meet(None if self.temporal is None else parse_kernel(self.temporal), data)
+        check_time_scales(None if self.temporal is None else parse_kernel(self.temporal), data)
 
     @one_at_a_time
     def fit(self, data: Sequences, seed: int = 0) -> Posterior:
