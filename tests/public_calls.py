@@ -373,6 +373,9 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
        for name, values in {
            "interval": {"probability": 0.9}, "sample": {"num_samples": 2}, "log_prob": {"y": np.ones((2, 5))}}.items()},
     "Prediction.with_noise": lambda k: (k.forecast.with_noise, {"include_noise": False}),
+    "MixturePrediction.with_exposure": lambda k: (
+        prediction.MixturePrediction([k.event_baseline.forecast([4.0, 5.0], 0)], torch.ones(1)).with_exposure,
+        {"exposure": np.ones((2, 5))}),
     "MixturePrediction.with_noise": lambda k: (
         k.mixture.forecast([4.0], 0).with_noise, {"include_noise": False}),
     "Outputs.to_file": lambda k: (k.forecast.to_file, {

@@ -17,7 +17,7 @@ from pyro_vgpds.checks import check_choice
 from pyro_vgpds.data.parts import base_outputs, check_data, make_like, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data
@@ -67,13 +67,6 @@ class OutputBaseline(BaselinePosterior):
     def likelihood(self) -> LikelihoodValue:
         """The distribution of the outputs, which are not Gaussian, at the exposure 1."""
         return cast("LikelihoodValue", self._likelihood()).detached()
-
-    def with_likelihood(self, likelihood: Likelihood) -> OutputBaseline:
-        """The same rule with another distribution around the means.
-
-        :param likelihood: of the outputs.
-        """
-        return OutputBaseline(self.name, self.data, likelihood)
 
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> OutputBaseline:
         super().condition(data, sequences)

@@ -120,7 +120,7 @@ def check_exposure(
     """Raise a ValueError that names the first output with an exposure whose likelihood takes none.
 
     :param likelihood: the likelihood of all outputs; None for Gaussian.
-    :param exposure: (D,) or (N, D); None if there is none.
+    :param exposure: (D,) or (N, D), or None.
     :param columns: names of the outputs.
     :param name: the argument that has the exposure.
     """

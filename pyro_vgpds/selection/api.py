@@ -72,8 +72,8 @@ def auto(
 
     With a ``likelihood``, such as ``"negative-binomial"`` for counts, predictions are mixtures of the candidates'
     distributions, with weights that have the highest held-out log-probability. The baselines of counts have negative
-    binomial distributions, those of yes/no are rates, and those of numbers with outliers are Gaussian. There are none
-    for a likelihood of your own.
+    binomial distributions, those of yes/no are rates, and those of numbers with outliers are Gaussian. With a
+    likelihood of your own, only models are compared.
 
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden

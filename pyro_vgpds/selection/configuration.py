@@ -23,7 +23,7 @@ from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.selection.outputs import LikelihoodLike, check_likelihood, pack_outputs, unpack_outputs
 from pyro_vgpds.training.api import fit
 
-__all__ = ["Configuration"]
+__all__ = ["Configuration", "read_settings"]
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,8 @@ class Configuration:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**plain, "likelihood": pack_outputs(self.likelihood)}
 
-    @classmethod
-    def from_settings(cls, content: dict[str, Any]) -> Configuration:
-        """The inverse of :meth:`settings`, also after JSON.
 
-        :param content: what :meth:`settings` returned.
-
-        >>> small = Configuration("small", latent_dim=2, lags=(-1, 1))
-        >>> Configuration.from_settings(small.settings()) == small
-        True
-        """
-        lags, likelihood = tuple(content["lags"]), unpack_outputs(content["likelihood"])
-        return cls(**{**content, "lags": lags, "likelihood": likelihood})
+def read_settings(content: dict[str, Any]) -> Configuration:
+    """The configuration with these choices, the inverse of :meth:`Configuration.settings`, also after JSON."""
+    lags, likelihood = tuple(content["lags"]), unpack_outputs(content["likelihood"])
+    return Configuration(**{**content, "lags": lags, "likelihood": likelihood})

@@ -149,7 +149,8 @@ def _try_outputs(name: str, splits: Sequence[Split], likelihood: Likelihood) -> 
     start = process_time()
     rivals = [OutputBaseline(name, split.train, likelihood) for split in splits]
     fitted, found = fit_to_held_out(rivals, splits)
-    return Trial(name, rivals[0].with_likelihood(fitted), TRAINED, found, process_time() - start)
+    final = OutputBaseline(name, splits[0].train, fitted)
+    return Trial(name, final, TRAINED, found, process_time() - start)
 
 
 def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.configuration import read_settings
 from pyro_vgpds.selection.files import register_files
 from pyro_vgpds.selection.jobs import Workplace
 from pyro_vgpds.selection.problem import Problem
@@ -28,9 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     register_files()
-    models = [
-        Configuration.from_settings(about) if isinstance(about, dict) else about for about in json.loads(candidates)
-    ]
+    models = [read_settings(about) if isinstance(about, dict) else about for about in json.loads(candidates)]
     place = Workplace(Problem.read(Path(path)), Path(path).parent, leader=int(leader))
     place.work(kind, models, float(seconds))
 

@@ -28,6 +28,7 @@ from pyro_vgpds.prediction import GaussianPrediction
 from pyro_vgpds.prediction.pool import MixturePrediction, spread_probability
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.comparison import ENSEMBLE
+from pyro_vgpds.selection.configuration import read_settings
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
 from pyro_vgpds.selection.page import write_page
 from pyro_vgpds.selection.pooling import choose_spread, pool, pool_weights
@@ -125,7 +126,7 @@ def test_configurations_survive_json():
     for likelihood in (None, "poisson", {"poisson": [0, 1], Bernoulli(): [2]}, StudentT(df=3.0)):
         first = model(likelihood, lags=(-1, 2))
         content = json.loads(json.dumps(first.settings()))
-        again = Configuration.from_settings(content)
+        again = read_settings(content)
         assert again.settings() == first.settings()
         assert again.lags == (-1, 2)
     with pytest.raises(TypeError, match="save knows the likelihoods"):
