@@ -109,7 +109,6 @@ class Adam:
         self._bundle = Bundle(self.parameters)
         self._rates = (ctypes.c_double * len(self.rates))(*self.rates)
 
-    @torch.no_grad()
     def step(self, length: float = 1.0) -> None:
         """Move the parameters.
 
@@ -119,6 +118,7 @@ class Adam:
         if any(gradient is not None for gradient in gradients):
             self.state = (self._move_compiled if self._bundle.is_compiled else self._move)(gradients, length)
 
+    @torch.no_grad()
     def _move(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
         """Move parameters, and return the new state."""
         moved = [i for i, gradient in enumerate(all_gradients) if gradient is not None]

@@ -40,7 +40,9 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
 
     :param tensors: of the same dtype.
     """
-    return not tensors or math.isfinite(torch.cat([x.flatten() for x in tensors]).sum(dtype=torch.float64))
+    return not tensors or math.isfinite(
+        torch.cat([x if x.dim() == 1 else x.flatten() for x in tensors]).sum(dtype=torch.float64)
+    )
 
 
 class Packed(Sequence[Tensor]):
