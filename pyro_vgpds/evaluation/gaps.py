@@ -124,7 +124,7 @@ def _repeat(
         length = min(gap.length, len(free) - 2)
         if length < 1:
             continue
-        place, reach = rng.integers(1, len(free) - length), max(length, int(_NEAR * len(free)))
+        place, reach = int(rng.integers(1, len(free) - length)), max(length, int(_NEAR * len(free)))
         starts = rng.integers(max(1, place - reach), min(len(free) - length, place + reach + 1), size=_TRIES)
         start = max(starts, key=lambda start: _fit(free[start - 1 : start + length + 1], gap))
         block = np.ix_(np.arange(start, start + length), gap.columns)
