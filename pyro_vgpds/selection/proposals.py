@@ -24,7 +24,7 @@ _LINEAR = 50  # latent dimensions of a linear mapping
 _OWN, _SHARED = 20, 10  # and of models with neighbouring frames: a noise variance for each output, or one for all
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
 _ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts; of counts at the most
-_MANY = 50  # outputs that are so many errors at each origin that three origins are enough
+_MANY = 50  # outputs from which three origins are enough, because each has many errors
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
