@@ -32,6 +32,17 @@ def test_mixtures_have_the_given_moments(widen, within):
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_draws_do_not_depend_on_the_default_precision():
+    draws = {}
+    before = torch.get_default_dtype()
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        draws[dtype] = normal_draws.__wrapped__(8, 3)
+    torch.set_default_dtype(before)
+    assert draws[torch.float32].dtype == torch.float64
+    assert torch.equal(*draws.values())
+
+
 def log_density(y, centre, spread, log_weight):
     return (torch.distributions.Normal(centre, spread.sqrt()).log_prob(y) + log_weight).logsumexp(0)
 
