@@ -62,9 +62,8 @@ class Problem:
             return self._parts(first)
         self._check_columns(first)
         width, length = max(len(t) for t in first.t), sorted(self.data.lengths)[self.data.num_sequences // 2]
-        for apart in range(
-            max(2, min(self.origins, int(_SHARE * length / width))), 1, -1
-        ):  # that have no frame in common
+        most = max(2, min(self.origins, int(_SHARE * length / width)))
+        for apart in range(most, 1, -1):  # origins whose held-out frames have none in common
             earliest = width * (apart - 1)
             skips = {round(earliest * k / (self.origins - 1)) for k in range(1, self.origins)} - {0}
             try:
