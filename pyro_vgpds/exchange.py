@@ -29,9 +29,6 @@ def exchange(
 
     :param terms: of the same length in all processes, float64; empty if this process has failed.
     :param report: any integer, nonzero if this process has failed.
-    :param rank: of this process in the group.
-    :param ranks: the global ranks of the processes of the group.
-    :param group: the group; None for all processes.
     :raises RuntimeError: if a process has ended, or if the lengths differ.
     """
     others = [i for i in range(len(ranks)) if i != rank]

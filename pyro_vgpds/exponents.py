@@ -27,10 +27,7 @@ def viewed(view: Tensor, value: Tensor) -> Tensor:
 
 
 def exponent_of(value: Tensor) -> Tensor | None:
-    """The learned parameter of which a value is the exponential.
-
-    :param value: a parameter of a kernel value.
-    """
+    """The learned parameter of which a value is the exponential."""
     reference = getattr(value, "exponent", None)
     return None if reference is None else reference()
 
@@ -38,9 +35,6 @@ def exponent_of(value: Tensor) -> Tensor | None:
 def add_to_parameter(value: Tensor, gradient: Tensor) -> bool:
     """Add the gradient in a value to that of the learned parameter which it is, or of which it is the exponential, or
     that plus a constant. False if only autograd can do that.
-
-    :param value: a parameter of the model.
-    :param gradient: of the same shape.
     """
     own = getattr(value, "above_least", value).detach()
     parameter = exponent_of(getattr(value, "above_least", value))
@@ -58,8 +52,5 @@ def add_to_parameter(value: Tensor, gradient: Tensor) -> bool:
 
 
 def is_watched(parameter: Tensor) -> bool:
-    """Whether a hook watches the gradient of a parameter.
-
-    :param parameter: a leaf of autograd.
-    """
+    """Whether a hook watches the gradient of a parameter, a leaf of autograd."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

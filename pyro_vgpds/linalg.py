@@ -146,21 +146,15 @@ def positive_part(matrix: Tensor) -> Tensor:
 
 
 def positive_power(matrix: Tensor, power: float = 1.0) -> Tensor:
-    """The positive part of symmetric matrices (..., n, n), to a power.
-
-    :param matrix: the matrices.
-    :param power: of their eigenvalues, of which negative ones become zero.
-    """
+    """The positive part of symmetric matrices (..., n, n), to a power: negative eigenvalues become zero."""
     e, u = torch.linalg.eigh(matrix)
     return (u * e.clamp_min(0.0).pow(power).unsqueeze(-2)) @ u.mT
 
 
 def in_double(value: V) -> V:
-    """A kernel value with its tensors in float64, and those of its parts; itself if they are float64 already.
+    """A kernel value, or those in a list or tuple, with all tensors in float64; itself if they are float64 already.
 
     float32 has too few digits for the differences and inverses of the bound, whatever the jitter.
-
-    :param value: a kernel value, or a list or tuple of them.
     """
     if isinstance(value, Tensor):
         return value.double() if value.is_floating_point() else value  # type: ignore[return-value]
@@ -184,10 +178,7 @@ def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def followed(x: Tensor) -> Tensor:
-    """``x`` with a gradient of its own; a leaf if it does not require one already, and itself without gradients.
-
-    :param x: any tensor.
-    """
+    """``x`` with a gradient of its own; a leaf if it does not require one already, and itself without gradients."""
     if not torch.is_grad_enabled():
         return x
     if not x.requires_grad:

@@ -16,11 +16,10 @@ _ACTIVE = 259  # STILL_ACTIVE
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this machine is running, also one of another user.
+    """Whether a process of this machine is running, also one of another user. No process has a number that is not
+    positive or that the system cannot represent.
 
     On POSIX systems, ``os.kill(pid, 0)`` checks this. On Windows, it would end the process.
-
-    :param pid: process id. No process has a number that is not positive or that the system cannot represent.
     """
     if not 0 < pid < 2**31:
         return False

@@ -98,10 +98,7 @@ def own_store(content: Any = None) -> Iterator[None]:
 
 
 def one_at_a_time(function: F) -> F:
-    """A function that runs within :func:`pyro_lock`.
-
-    :param function: of any arguments.
-    """
+    """A function that runs within :func:`pyro_lock`."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:

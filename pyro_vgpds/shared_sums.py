@@ -61,8 +61,6 @@ class _Memory(NamedTuple):
 class SharedSums:
     """The sums of some processes of this machine; see :meth:`open`.
 
-    :param rank: of this process.
-    :param memories: of all processes, in their order.
     :param others: descriptors of the other processes, by their ranks.
     :param timeout: seconds after which a process that does not answer is an error.
     """
@@ -76,7 +74,6 @@ class SharedSums:
     def open(cls, rank: int, gather: Callable[[str], list[str]], timeout: float) -> SharedSums | None:
         """Memory that all processes share, or None in each of them if one cannot reach that of another.
 
-        :param rank: of this process.
         :param gather: the texts of all processes, in their order; called twice, by all of them.
         :param timeout: seconds after which a process that does not answer is an error.
         """
@@ -98,11 +95,8 @@ class SharedSums:
         return None
 
     def exchange(self, terms: Tensor, report: int) -> tuple[list[int], Tensor]:
-        """The reports of all processes, and the sum of their terms, the same bits in each process.
+        """As :func:`~pyro_vgpds.exchange.exchange`: the reports, and if all are zero the sum.
 
-        :param terms: of the same length in all processes, float64; empty if this process has failed.
-        :param report: any integer, nonzero if this process has failed.
-        :returns: the reports, and if all are zero the sum.
         :raises RuntimeError: if a process has ended or does not answer, or if the lengths differ.
         """
         total = torch.empty_like(terms)

@@ -66,7 +66,6 @@ class Team:
     def check(self, error: Exception | None = None) -> None:
         """Wait for all processes, and raise an error on each of them if one of them has one.
 
-        :param error: the error of this process.
         :raises NumericalError: if some process has one, and none has another error.
         :raises ProcessError: if another process has another error.
         """
@@ -79,61 +78,36 @@ class Team:
         yield
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum of a tensor over the processes; the same bits on each of them.
-
-        :param x: of the same shape everywhere.
-        """
+        """The sum of a tensor, of the same shape everywhere, over the processes; the same bits on each of them."""
         return x
 
     def largest(self, numbers: Sequence[float]) -> list[float]:
-        """The largest of each number over the processes.
-
-        :param numbers: as many everywhere.
-        """
+        """The largest of each number over the processes, which have as many."""
         return [float(number) for number in numbers]
 
     def any(self, flag: bool) -> bool:
-        """Whether a flag is set in some process.
-
-        :param flag: that of this process.
-        """
+        """Whether the flag of some process is set."""
         return bool(self.largest([flag])[0])
 
     def gather(self, value: object) -> list[Any]:
-        """The values of all processes, in their order.
-
-        :param value: numbers, text, lists and dictionaries.
-        """
+        """The values of all processes, in their order: numbers, text, lists and dictionaries."""
         return [value]
 
     def rows(self, x: Tensor) -> Tensor:
-        """The rows of all processes, one after the other, in every process.
-
-        :param x: (n, ...), with any n.
-        """
+        """The rows (n, ...) of all processes, one after the other, in every process; n may differ."""
         return x
 
     def rows_of_first(self, x: Tensor) -> Tensor | None:
-        """The rows of all processes, one after the other, in the first process; None in the others.
-
-        :param x: (n, ...), with any n.
-        """
+        """The same in the first process; None in the others."""
         return x
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """The tensor of the first process.
-
-        :param x: of the same shape everywhere.
-        """
+        """The tensor of the first process, of the same shape everywhere."""
         return x
 
     def agree(self, what: str, value: object, hint: str) -> None:
-        """Raise an error in all processes if they have different values.
-
-        :param what: the name of the value.
-        :param value: numbers, text, lists and dictionaries.
-        :param hint: what to do.
-        :raises ProcessError: if they differ.
+        """Raise a ProcessError in all processes if they have different values of what is named; the hint says what to
+        do.
         """
         values = self.gather(value)
         if any(other != values[0] for other in values):
@@ -281,10 +255,7 @@ ALONE = Team()
 
 
 def announced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose errors the other processes hear of, if an argument is data that they have together.
-
-    :param function: of any arguments.
-    """
+    """A function whose errors the other processes hear of, if an argument is data that they have together."""
 
     @functools.wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> R:

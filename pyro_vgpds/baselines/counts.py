@@ -37,10 +37,7 @@ def common_period(data: Sequences) -> float | None:
 
 
 def join_components(parts: Sequence[Tensor]) -> Tensor:
-    """Components (K, n, ...) of several parts, one part after the other; those with fewer repeat theirs in turn.
-
-    :param parts: (k, n, ...) each.
-    """
+    """Components (K, n, ...) of several parts (k, n, ...), one after the other; shorter ones repeat theirs in turn."""
     count = max(len(part) for part in parts)
     return torch.cat([part[torch.arange(count) % len(part)] for part in parts], 1)
 

@@ -119,11 +119,8 @@ class GPFA:
         return means
 
     def _posteriors(self, gaps: Gaps, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Groups of sequences with the same times and missing entries: times (n,), rows (S, n) of the data, means
-        (S, n, K), and the covariance (K, n, K, n) that they share.
-
-        :param gaps: times and sequences.
-        :param y: outputs (N, D) of the same rows, NaN if missing.
+        """Groups of sequences with the same times and missing entries of y (N, D): times (n,), rows (S, n) of the data,
+        means (S, n, K), and the covariance (K, n, K, n) that they share.
         """
         groups: dict[tuple[bytes, bytes], list[slice]] = {}
         for rows in gaps.rows:

@@ -61,18 +61,12 @@ class Smoothed:
 
 
 def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -> Smoothed:
-    """Kalman filter and Rauch-Tung-Striebel smoother of z_1 ~ N(m0, V0), z_{n+1} = A z_n + N(0, Q).
+    """Kalman filter and Rauch-Tung-Striebel smoother of z_1 ~ N(m0, V0), z_{n+1} = A z_n + N(0, Q), for W (S, T, K, K)
+    and b (S, T, K).
 
     The likelihood of step n is exp(bᵀz − ½ zᵀWz) up to a constant: W = CᵀR⁻¹C and b = CᵀR⁻¹(y − d) of the observed
-    entries, zero without any. With P = LLᵀ the predicted covariance and HHᵀ = I + LᵀWL, the filtered covariance is
-    V = (P⁻¹ + W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b.
-
-    :param a: (K, K).
-    :param q: (K, K), positive definite.
-    :param m0: (K,).
-    :param v0: (K, K), positive definite.
-    :param w: (S, T, K, K), positive semidefinite.
-    :param b: (S, T, K).
+    entries, zero without any. With P = LLᵀ the predicted covariance and HHᵀ = I + LᵀWL, the filtered one is V = (P⁻¹ +
+    W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b.
     """
     size, eye = w.shape[0], torch.eye(len(a)).to(a)
     a_, q_ = a.expand(size, -1, -1), q.expand(size, -1, -1)

@@ -109,9 +109,8 @@ class OutputBaseline(BaselinePosterior):
         return ComponentPrediction(times, self.data, means[:, at], outputs, None, parts)
 
     def _exposure(self, t: Sequence[Tensor]) -> Tensor | None:
-        """Exposures (N, D) of sequences that contain the training frames, 1 for others; None if no frame has its own.
-
-        :param t: the times of each sequence.
+        """Exposures (N, D) of sequences with times ``t`` that contain the training frames, 1 for other frames; None if
+        no frame has its own.
         """
         own = self.data.exposure
         if own is None or own.dim() == 1:

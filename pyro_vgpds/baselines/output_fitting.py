@@ -47,10 +47,8 @@ def is_fitted(likelihood: Likelihood) -> bool:
 
 
 def fit_likelihood(likelihood: Likelihood, found: HeldOutMeans) -> Likelihood:
-    """A likelihood of the same kinds, with parameters for the errors of a baseline. Counts are negative binomial.
-
-    :param likelihood: one for which :func:`is_fitted` is true.
-    :param found: held-out outputs and means, with their exposures.
+    """A likelihood of the same kinds, for which :func:`is_fitted` is true, with parameters for the errors of a
+    baseline. Counts are negative binomial.
     """
     if isinstance(likelihood, ByColumn):
         parts = likelihood().parts(len(found.unit))
@@ -70,11 +68,7 @@ def fit_likelihood(likelihood: Likelihood, found: HeldOutMeans) -> Likelihood:
 
 
 def fit_dispersion(counts: Tensor, means: Tensor) -> float:
-    """The dispersion under which counts are most likely.
-
-    :param counts: (n,).
-    :param means: of the components of their distributions, (K, n).
-    """
+    """The dispersion under which counts (n,) are most likely, given the means (K, n) of their components."""
     found = []
     for dispersion in _DISPERSIONS:
         outputs = NegativeBinomial(dispersion=float(dispersion))().detached()
@@ -84,11 +78,10 @@ def fit_dispersion(counts: Tensor, means: Tensor) -> float:
 
 
 def _scales(error: Tensor, found: HeldOutMeans, df: float) -> tuple[Tensor, float]:
-    """Scales of Student-t distributions of errors (n,) for each output (D,), and the log-likelihood.
+    """Scales (D,) of Student-t distributions of errors (n,), and the log-likelihood; Gaussian errors for infinite
+    ``df``.
 
     A few errors of each output are those of all outputs.
-
-    :param df: degrees of freedom; infinite for Gaussian errors.
     """
     square, count = error.square(), torch.bincount(found.output, minlength=len(found.unit))
     scale = square.mean().sqrt().clamp_min(_LEAST).expand(len(found.unit))

@@ -80,11 +80,7 @@ class Batch:
 
 
 class SomeSequences(Sequences):
-    """Some of the sequences of others; nothing is read or copied that the batch does not need.
-
-    :param data: all sequences.
-    :param indices: which of them.
-    """
+    """Some of the sequences of others; nothing is read or copied that the batch does not need."""
 
     def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
         vars(self).update(vars(data))

@@ -81,12 +81,7 @@ def read_durations(value: object) -> float | list[float]:
 
 
 def in_seconds(name: str, value: object, is_time: bool, wanted: str = "positive number") -> float | list[float]:
-    """As :func:`read_durations` for the parameter ``name``.
-
-    :param is_time: whether the parameter is a time.
-    :param wanted: what the parameter must be if it is not.
-    :raises TypeError: also if it is not.
-    """
+    """As :func:`read_durations` for the parameter ``name``; a TypeError says what is ``wanted`` unless it is a time."""
     if not is_time:
         raise TypeError(
             f"{name} must be a {wanted} or tensor, but got {value!r}; it is not a time, so a duration has no meaning "

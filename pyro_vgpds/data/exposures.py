@@ -19,13 +19,10 @@ __all__ = ["join_exposures", "read_exposure"]
 def read_exposure(
     exposure: DataLike | None, lengths: Sequence[int], num_outputs: int, several: bool, device: torch.device
 ) -> Tensor | None:
-    """Exposures (D,), the same in every frame, or (N, D); None stays None.
+    """Exposures (D,), the same in every frame, or (N, D), also from a list of (n, D); None stays None.
 
-    :param exposure: (D,), (N, D), or a list with (n, D) for each sequence.
-    :param lengths: frames of the sequences.
     :param num_outputs: D, or 0 if it is not known.
     :param several: whether the times were a list of sequences.
-    :param device: of the result.
     :raises ValueError: if the shape is another, or an exposure is not positive and finite.
     :raises TypeError: if it is not numbers.
     """
@@ -65,11 +62,7 @@ def _frame(row: int, lengths: Sequence[int]) -> str:
 
 
 def join_exposures(exposures: Sequence[tuple[Tensor | None, int]], num_outputs: int) -> Tensor | None:
-    """The exposures of data that are joined, with 1 for those that have none.
-
-    :param exposures: of each of them, (D,), (N, D) or None, and the number of frames.
-    :param num_outputs: D.
-    """
+    """The exposures of data that are joined, each (D,), (N, D) or None with its number of frames; None counts as 1."""
     known = [each for each, _ in exposures if each is not None]
     if not known:
         return None

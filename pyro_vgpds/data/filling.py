@@ -67,11 +67,7 @@ def regress_windows(
     −K_mm⁻¹ K_mo x_o: the matrices have the size of the missing part.
 
     :param y: outputs (N, D) of mean 0 and variance 1.
-    :param seen: which of them are used, (N, D).
-    :param t: times (N,).
-    :param rows: the frames of each sequence.
     :param lags: neighbours in the window, as differences of frame numbers other than 0.
-    :param penalty: positive.
     """
     n, num_outputs = y.shape
     lines = []

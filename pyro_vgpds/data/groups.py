@@ -147,10 +147,7 @@ class Patterns:
         return int(self.team.total(torch.tensor([self.masks.shape[1]])))
 
     def joint(self, team: Team) -> Patterns:
-        """The patterns of rows that several processes have together: those of columns that are alike in all of them.
-
-        :param team: the processes.
-        """
+        """The patterns of rows that several processes have together: those of columns that are alike in all of them."""
         of_column = torch.from_numpy(self.of_column).to(torch.long)
         every = team.rows(of_column.unsqueeze(0))  # (K, D)
         different, which = every.unique(dim=1, return_inverse=True)  # (K, P), (D,)
@@ -160,11 +157,9 @@ class Patterns:
 def make_groups(
     blocks: Iterable[tuple[slice, Tensor]], patterns: Patterns, mean: Tensor, scale: Tensor, columns: bool
 ) -> ColumnGroups:
-    """Column groups of ``(y - mean) / scale`` by one pass over blocks of columns.
+    """Column groups of ``(y - mean) / scale`` by one pass over blocks: (which columns, those columns (N, block)), with
+    NaN.
 
-    :param blocks: (which columns, those columns (N, block)), NaN where nothing was observed.
-    :param mean: (D,).
-    :param scale: (D,).
     :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
     """
     masks, pattern_of = patterns.masks, patterns.of_column
@@ -223,10 +218,7 @@ def make_groups(
 
 
 def _triangle(factor: Tensor) -> Tensor:
-    """A lower triangular factor of the same Gram matrix, if half of the products with it can be saved by that.
-
-    :param factor: (N, R).
-    """
+    """A lower triangular factor of the same Gram matrix (N, R), if that saves half of the products with it."""
     rows, width = factor.shape
     if not (rows / 2 < width <= rows and _TRIANGLE[0] <= rows <= _TRIANGLE[1]):
         return factor

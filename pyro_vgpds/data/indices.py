@@ -18,13 +18,10 @@ __all__ = ["read_indices", "read_lengths", "read_order"]
 def read_indices(
     indices: Sequence[int] | Tensor, count: int, kind: str, empty: bool = False, name: str = "indices"
 ) -> list[int]:
-    """Indices as a list.
+    """Indices, different from each other, as a list.
 
-    :param indices: different from each other.
-    :param count: the number of all.
     :param kind: what they are, for an error.
     :param empty: whether there may be none.
-    :param name: of the argument, for an error.
     :raises ValueError: if one does not exist or repeats.
     """
     if not isinstance(indices, range):
@@ -39,11 +36,8 @@ def read_indices(
 
 
 def read_order(order: Tensor | None, count: int, kind: str) -> Tensor:
-    """An order of all sequences or frames. Default: as they are.
+    """A permutation of all sequences or frames, (count,). Default: as they are.
 
-    :param order: a permutation, (count,).
-    :param count: the number of all.
-    :param kind: what they are, for an error.
     :raises ValueError: if it does not have each of them once.
     """
     order = torch.arange(count) if order is None else order

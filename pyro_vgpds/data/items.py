@@ -30,8 +30,6 @@ def is_map(source: object) -> TypeGuard[Items]:
 def read_item(source: Items, i: int) -> tuple[ArrayLike, ArrayLike]:
     """The times and outputs of a sequence.
 
-    :param source: the dataset.
-    :param i: the number of the sequence.
     :raises TypeError: if there is no such item, or it is not a pair.
     """
     try:

@@ -18,10 +18,7 @@ __all__ = [
 
 
 def check_data(data: object, needs_outputs: bool = True) -> None:
-    """Raise a TypeError if ``data`` is not sequences, or a ValueError if it has no outputs.
-
-    :param needs_outputs: whether times alone are refused.
-    """
+    """Raise a TypeError if ``data`` is not sequences, or a ValueError if it has no outputs and ``needs_outputs``."""
     if not isinstance(data, Sequences):
         is_frame = hasattr(data, "iloc") and hasattr(data, "columns")
         got = "a DataFrame. Sequences.from_frame(frame) reads it." if is_frame else f"{type(data).__name__}."
@@ -114,9 +111,6 @@ def take_frames(data: Sequences, rows: Sequence[Tensor | slice]) -> Sequences:
 def check_zone(zone: str | None, data: Sequences, name: str, dated: bool = True) -> None:
     """Raise a TypeError if new dates have a time zone and those of training have none, or the reverse.
 
-    :param zone: of the new dates.
-    :param data: of training.
-    :param name: of the argument.
     :param dated: whether new dates without a zone are refused, too; else they are UTC.
     """
     if zone is not None and data.time_zone is None:

@@ -110,7 +110,6 @@ def read_outputs(
 ) -> tuple[list[Array], list[str] | None]:
     """Outputs as one array (n, D) for each sequence, and the names of their columns if they have names.
 
-    :param stamps: the times of each sequence.
     :param several: whether the times were given as a list of sequences.
     :param argument: the argument that ``y`` was given as, for errors.
     """

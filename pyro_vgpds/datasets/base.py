@@ -47,11 +47,7 @@ class Dataset:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional dependency.
-
-    :param extra: the extra of this package that installs it.
-    :raises ImportError: if it is not installed; the message has the command that installs it.
-    """
+    """Import an optional dependency, or raise an ImportError with the command that installs the ``extra`` of it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -136,10 +136,7 @@ class _Reader:
                     yield words
 
     def take(self, wanted: str) -> list[str]:
-        """The words of the next line that is not empty.
-
-        :param wanted: what is expected, for the error at the end of the file.
-        """
+        """The words of the next line that is not empty; what is ``wanted`` is for the error at the end of the file."""
         words = next(self.pieces, None)
         if words is None:
             self.fail(f"expected {wanted}, but the file ends. Is it truncated?")

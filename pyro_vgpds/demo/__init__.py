@@ -22,17 +22,14 @@ def run(
     output: Path, *, steps: int = 150, seed: int = 0, say: Callable[[str], object] = print,
     progress: bool | None = None, small: bool = False,
 ) -> Path:  # fmt: skip
-    """Make the data, train the models, and write figures, animations, models and ``report.html`` to ``output``.
+    """Make the data, train the models, and write figures, animations, models and ``report.html``, whose path is
+    returned.
 
-    If the data folder (:func:`~pyro_vgpds.datasets.data_folder`) has the walks of CMU's subject 07, the report has a
-    chapter on them.
+    Files of an earlier run in the folder are replaced. If the data folder (:func:`~pyro_vgpds.datasets.data_folder`)
+    has the walks of CMU's subject 07, the report has a chapter on them.
 
-    :param output: the folder. It is created if necessary; files of an earlier run are replaced.
-    :param steps: training steps of each model.
     :param say: called with a message for each stage.
-    :param progress: show progress bars. Default: on a terminal only.
     :param small: shorter data, for tests.
-    :returns: the path of the report.
     """
     import matplotlib
 

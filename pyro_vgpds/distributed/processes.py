@@ -85,12 +85,11 @@ def join(timeout: float = 600.0) -> Iterator[int]:
 
 
 def release_group(error: BaseException | None) -> None:
-    """Clear the local variables of torch's finished functions in the traceback of an error, and in those of its causes.
+    """Clear the local variables of torch's finished functions in the traceback of an error that leaves the block of
+    :func:`join`, and in those of its causes.
 
     They would keep the group, and so its threads, until Python ends. A thread that then frees a tensor ends the process
     with ``terminate called without an active exception``, in place of the error.
-
-    :param error: an error that leaves the block of :func:`join`.
     """
     while error is not None:
         trace = error.__traceback__

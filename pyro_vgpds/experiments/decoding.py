@@ -16,9 +16,8 @@ _PENALTIES = tuple(10.0**power for power in range(-2, 6))
 def decode(inputs: np.ndarray, targets: np.ndarray, new: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """Targets (M, E) of new inputs (M, P), by ridge regression of training targets (N, E) on inputs (N, P).
 
-    Inputs are scaled to variance one. The penalty is the best in cross-validation over whole training sequences.
-
-    :param lengths: of the training sequences.
+    Inputs are scaled to variance one. The penalty is the best in cross-validation over whole training sequences, which
+    have these lengths.
     """
     centre, scale = inputs.mean(0), inputs.std(0)
     scale = np.where(scale > 1e-9 * max(float(scale.max()), 1e-300), scale, 1.0)

@@ -45,10 +45,8 @@ class WindowValue(KernelValue):
 
 
 class Window(Kernel):
-    """e(t) e(t'): a window of time, which multiplies the path of another kernel.
-
-    :param centre: c, one for all latent dimensions or (Q,).
-    :param width: w, the same.
+    """e(t) e(t'): a window of time, with centres c and widths w for all latent dimensions or (Q,), which multiplies the
+    path of another kernel.
     """
 
     def __init__(self, centre: object, width: object) -> None:

@@ -117,7 +117,6 @@ def describe_parameter(module: ParameterModule, name: str) -> str | Json:
 def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, prefix: str = "") -> Kernel:
     """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``.
 
-    :param dtype: of priors.
     :raises FileFormatError: if a kernel is not registered.
     :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
     """

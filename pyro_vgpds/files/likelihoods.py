@@ -93,8 +93,6 @@ def _describe_option(value: object, name: str, places: dict[int, str]) -> object
 def build_likelihood(about: Json, tensors: Tensors, dtype: torch.dtype, prefix: str = "", root: str = "") -> Likelihood:
     """The likelihood that :func:`describe_likelihood` described, with its parameters in ``tensors``.
 
-    :param dtype: of priors.
-    :param prefix: of the names of its tensors.
     :param root: of the names of the tensors of the whole likelihood. Default: ``prefix``.
     :raises FileFormatError: if a likelihood is not registered.
     :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
@@ -197,8 +195,7 @@ def describe_outputs(model: VGPDS) -> Json:
 def read_outputs(about: Json, state: Tensors, data: Sequences) -> StoredOutputs:
     """What :func:`describe_outputs` described; files without a likelihood have Gaussian outputs.
 
-    :param state: the tensors of the model, to which those are added that older files do not have.
-    :param data: those of the model.
+    The tensors that older files do not have are added to ``state``.
     """
     dtype = data.dtype
     ones = torch.ones_like(state["output_mean"])

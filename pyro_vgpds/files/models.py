@@ -151,9 +151,8 @@ def describe_model(
     data: Sequences,
     states: tuple[Tensors, Tensors] | None = None,
 ) -> tuple[Json, Tensors]:
-    """Header and tensors of a model and its guide. Errors as in :func:`save`.
-
-    :param states: state dictionaries of model and guide. Default: the current ones.
+    """Header and tensors of a model and its guide, in the current states unless others are given. Errors as in
+    :func:`save`.
     """
     if not isinstance(model, VGPDS):
         raise TypeError(f"model must be VGPDS, but got {type(model).__name__}.")

@@ -110,10 +110,7 @@ def _start(pid: int) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _machine(pid: int) -> str:
-    """The machine since its last restart, and the set of process numbers in it: containers have their own.
-
-    :param pid: of this process. A forked one may be in another container.
-    """
+    """The machine since its last restart, and the set of process numbers of this process: containers have their own."""
     facts = [platform.node()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text())

@@ -109,9 +109,6 @@ def write_arrays(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an npz file as ``numpy.savez_compressed`` does.
 
     On a full disk, that of older numpy leaves an archive open, which fails again when it is deleted.
-
-    :param path: the file, which is overwritten.
-    :param arrays: name ↦ array.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, value in arrays.items():

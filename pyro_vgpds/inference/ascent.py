@@ -69,12 +69,10 @@ class Damping:
         advance: Callable[[Ascent[P]], tuple[P, float]],
         undo: Callable[[Ascent[P]], Ascent[P]] = Ascent.undone,
     ) -> Ascent[P]:
-        """The state after one step.
+        """The state after one step, or ``undo(state)`` if it fails.
 
-        :param state: the current state.
-        :param advance: takes a step of length ``state.length`` and returns the new point and its bound, or raises a
-            NumericalError.
-        :param undo: the state after a step that failed.
+        ``advance`` takes a step of length ``state.length`` and returns the new point and its bound, or raises a
+        NumericalError.
         """
         try:
             point, bound = advance(state)
@@ -130,12 +128,12 @@ def _on_device(value: Any, device: torch.device) -> Any:
 def lbfgs_steps(
     optimiser: torch.optim.LBFGS, evaluate: Callable[[], float], wall: Callable[[], float], num_evaluations: int
 ) -> None:
-    """Maximise a bound by L-BFGS.
+    """Maximise a bound with an optimiser of :func:`lbfgs`.
 
-    :param optimiser: from :func:`lbfgs`.
-    :param evaluate: returns the bound and leaves the gradients of minus the bound with the parameters. If it raises a
-        NumericalError or the bound is not finite, the line search sees a flat wall there, and tries shorter steps.
-    :param wall: the height of the wall.
+    ``evaluate`` returns the bound and leaves the gradients of minus the bound with the parameters. If it raises a
+    NumericalError or the bound is not finite, the line search sees a flat wall of height ``wall()`` there, and tries
+    shorter steps.
+
     :param num_evaluations: evaluations of the bound, and iterations, at the most.
     """
 

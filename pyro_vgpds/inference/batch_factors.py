@@ -14,8 +14,8 @@ __all__ = ["BatchFactors"]
 class BatchFactors(OutputSites):
     """The factors of the outputs of a batch. Their updates are written to the store of all frames.
 
-    :param store: the state of the factors of all frames, (2, N, F); NaN for frames that were not visited yet.
-    :param rows: which frames are those of the batch, (n,). Default: all.
+    :param store: the state of all factors, (2, N, F); NaN for frames that were not visited yet.
+    :param rows: the frames of the batch, (n,). Default: all.
     :param is_held: whether ``Collapsed_ELBO`` leaves the updates to others.
     """
 

@@ -132,12 +132,7 @@ def is_plain(model: object, guide: object, *args: object) -> bool:
 
 
 def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
-    """Minus the bound, of what :func:`is_plain`.
-
-    :param model: a :class:`PlainModel`.
-    :param guide: its :class:`PlainGuide`.
-    :param data: the sequences, or a batch.
-    """
+    """Minus the bound of a :class:`PlainModel` and its :class:`PlainGuide`, on sequences or a batch."""
     if isinstance(data, Batch):
         return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
     prior = cast("PlainModel", model).path_prior(data)
@@ -155,8 +150,6 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
 
     If the gradients of the bound are known in the moments of q(X) and in the values of the other parameters, autograd
     begins there.
-
-    :param retain_graph: as in ``torch.autograd.backward``. Others as in :func:`direct_loss`.
     """
     if isinstance(data, Batch):
         loss = direct_loss(model, guide, data)
@@ -185,9 +178,6 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
 def run_backward(known: Known, retain_graph: bool) -> None:
     """``torch.autograd.backward`` from the inputs of a known number, without its checks of their shapes: for small
     problems these take as long as the steps of autograd.
-
-    :param known: the number.
-    :param retain_graph: whether the graph is used again.
     """
     pairs = [(x, g) for x, g in zip(known.inputs, known.gradients, strict=True) if x.requires_grad]
     if pairs:
@@ -258,11 +248,7 @@ class BatchGuide(PlainGuide, Protocol):
 
 
 def batch_priors(model: BatchModel, batch: Batch) -> tuple[MappingValue, TemporalGP, InducingPrior]:
-    """k_f, and p(X) and p(U) on a batch, of a model in which nothing is random.
-
-    :param model: a :class:`BatchModel`.
-    :param batch: the batch.
-    """
+    """k_f, and p(X) and p(U) on a batch, of a :class:`BatchModel` in which nothing is random."""
     kernel, path = model.mapping(), model.path_prior(batch.paths)
     path.rows, path.places = batch.path_rows, batch.places
     return kernel, path, model.inducing_prior(batch, kernel)

@@ -28,14 +28,10 @@ def encoder_inputs(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 def function_inputs(data: Sequences, likelihood: LikelihoodValue, mean: Tensor, scale: Tensor) -> Tensor:
-    """The same for outputs that are not Gaussian, (N, 2F): scaled functions that explain each output alone.
+    """The same for outputs that are not Gaussian, (N, 2F): functions, scaled by ``scale`` (F,), that explain each
+    output alone.
 
-    An output is averaged with its mean first, because a count of 0 alone has no finite logarithm.
-
-    :param data: sequences with outputs.
-    :param likelihood: the likelihood at its parameters.
-    :param mean: means of the outputs, (D,).
-    :param scale: of the functions, (F,).
+    An output is averaged with its ``mean`` (D,) first, because a count of 0 alone has no finite logarithm.
     """
     y = data.read()
     seen = torch.isfinite(y)
@@ -59,12 +55,7 @@ def middle_likelihood(likelihood: Likelihood) -> LikelihoodValue:
 
 
 class Encoder(nn.Module):
-    """A linear map plus a network with one hidden layer, whose last layer starts at zero.
-
-    :param num_inputs: 2D.
-    :param num_hidden: units of the hidden layer.
-    :param latent_dim: Q; the network returns 2Q numbers.
-    """
+    """A linear map of 2D inputs to 2Q numbers, plus a network with one hidden layer. Its last layer starts at zero."""
 
     def __init__(self, num_inputs: int, num_hidden: int, latent_dim: int) -> None:
         super().__init__()
@@ -83,10 +74,8 @@ class Encoder(nn.Module):
         return self.linear(inputs) + self.outer(torch.tanh(self.inner(inputs)))
 
     def regress(self, inputs: Tensor, x: Tensor, hidden: bool = False) -> None:
-        """Start the linear map at the ridge regression of latent points.
+        """Start the linear map at the ridge regression of latent points x (N, Q) on inputs (N, 2D).
 
-        :param inputs: (N, 2D).
-        :param x: latent points (N, Q).
         :param hidden: regress on the hidden units, too, as they are; otherwise they are not used.
         """
         with torch.no_grad():
@@ -105,10 +94,7 @@ class Encoder(nn.Module):
             self.linear.bias[:latent] = target.mean(0) - centre @ weight
 
     def draw_hidden(self, generator: torch.Generator) -> None:
-        """Hidden units of all directions of the outputs, which bend within their spread.
-
-        :param generator: of the random numbers.
-        """
+        """Hidden units of all directions of the outputs, which bend within their spread."""
         with torch.no_grad():
             half = self.inner.in_features // 2  # outputs, and then which of them were observed
             self.inner.weight.zero_()
@@ -116,9 +102,6 @@ class Encoder(nn.Module):
             self.inner.bias.normal_(generator=generator)
 
     def set_precision(self, precision: Tensor) -> None:
-        """Set the precision of the sites, in all frames the same.
-
-        :param precision: (Q,).
-        """
+        """Set the precision (Q,) of the sites, in all frames the same."""
         with torch.no_grad():
             self.linear.bias[len(precision) :] = precision.log().to(self.linear.bias)

@@ -33,11 +33,8 @@ Encode: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor]]
 def first_sites(
     model: PyroModule, data: SequenceDataset, start: Sequences | tuple[Tensor, Tensor] | Encode | None
 ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
-    """Rows and their sites, some at a time.
+    """Rows and their sites, some at a time; ``start`` is as for :class:`~pyro_vgpds.AutoExplicit`.
 
-    :param model: a VGPDS.
-    :param data: all sequences.
-    :param start: as for :class:`~pyro_vgpds.AutoExplicit`.
     :raises ValueError: if ``start`` does not fit; before the first sites are asked for.
     """
     shape = (data.num_frames, model.latent_dim)
@@ -61,12 +58,7 @@ def first_sites(
 
 
 def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
-    """The linear regression of latent points on the outputs of the same frame.
-
-    :param model: a VGPDS.
-    :param sample: some sequences.
-    :param x: their latent points, (n, Q).
-    """
+    """The linear regression of latent points (n, Q) on the outputs of the same frame, in some sequences."""
     inputs = encoder_inputs(sample, model.output_mean, model.output_scale)
     network = _network(inputs, x, 1)
     network.regress(inputs, x)
@@ -74,14 +66,11 @@ def linear_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
 
 
 def regression_encoder(model: PyroModule, sample: Sequences, x: Tensor) -> Encode:
-    """The regression of latent points on the outputs of the same frame and on random functions of them.
+    """The regression of latent points (n, Q), as training left them, on the outputs of the same frame and on random
+    functions of them, in some sequences.
 
     Half of the sequences tell how well the other half is predicted: whether by the outputs alone, and the precision of
     the sites, that of the predictions of each latent dimension.
-
-    :param model: a VGPDS.
-    :param sample: some sequences.
-    :param x: their latent points after training, (n, Q).
     """
     if sample.num_frames < _FEW:
         return linear_encoder(model, sample, x)
@@ -142,11 +131,8 @@ def _encoded(data: SequenceDataset, encode: Encode, latent_dim: int) -> Iterator
 
 
 def free_parameters(eta: Tensor, lam: Tensor, mean: Tensor, num_groups: int) -> dict[str, PyroParam]:
-    """q(X) and q(U) as Pyro parameters, with copies of these values.
+    """q(X), with η and λ (N, Q), and q(U), with means (M, D), as Pyro parameters with copies of these values.
 
-    :param eta: (N, Q).
-    :param lam: (N, Q).
-    :param mean: of q(U), (M, D).
     :param num_groups: of outputs that share a covariance of U, the first of which is the identity.
     """
     eye = torch.eye(len(mean), dtype=torch.float64, device=mean.device).repeat(num_groups, 1, 1)

@@ -89,8 +89,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
     def take_hyperparameters(self, state: Mapping[str, Tensor], data: Sequences) -> None:
         """Make the distributions of hyperparameters with priors, with the parameters that another guide has for them.
 
-        :param state: the ``state_dict()`` of the other guide of the same model; its q(X) is not read.
-        :param data: data to call the model with.
+        The model is called with ``data``. ``state`` is the ``state_dict()`` of the other guide; its q(X) is not read.
         """
         with own_store():
             self.median(data)
@@ -108,10 +107,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         return q.mean if self._computing_median else q
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
-        """q(X) on a prior.
-
-        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at the current hyperparameters.
-        """
+        """q(X) on the prior of the model at the current hyperparameters."""
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
     def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
@@ -126,11 +122,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         return None
 
     def posterior_of(self, data: Sequences, prior: TemporalGP) -> OpperArchambeau:
-        """q(X) of data on a prior at their times, outside of a call of the guide.
-
-        :param data: the sequences.
-        :param prior: the :class:`~pyro_vgpds.TemporalGP` of the model at their times.
-        """
+        """q(X) of data on a prior at their times, outside of a call of the guide."""
         return self.make_posterior(prior)
 
 

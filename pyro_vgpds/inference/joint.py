@@ -87,10 +87,7 @@ def column_team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
 
 
 def refuse_wrapped() -> None:
-    """Raise an error within the forward pass of a ``DistributedDataParallel``.
-
-    :raises RuntimeError: there.
-    """
+    """Raise a RuntimeError within the forward pass of a ``DistributedDataParallel``."""
     if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
         raise RuntimeError(_WRAPPED)
 
@@ -109,11 +106,8 @@ def warn_if_alone() -> None:
 
 
 def joint_loss(team: Team, guide: object, evaluate: Callable[[], float]) -> float:
-    """The loss of all processes.
+    """The loss of all processes, of which ``evaluate`` computes the part of this one.
 
-    :param team: the processes.
-    :param guide: the guide.
-    :param evaluate: computes the part of this process.
     :raises NumericalError: if one of the processes has one.
     """
     with team.together():
@@ -130,12 +124,9 @@ def joint_gradients(
     traced: bool = True,
     same_frames: bool = False,
 ) -> float:
-    """The loss of all processes; its gradients are left with the parameters.
+    """The loss of all processes, of which ``evaluate`` computes the part of this one; its gradients are left with the
+    parameters.
 
-    :param team: the processes.
-    :param model: the model.
-    :param guide: the guide.
-    :param evaluate: computes the part of this process and its gradients.
     :param traced: whether the parameters are found by tracing the evaluation, and not only those of the modules.
     :param same_frames: whether all processes have the same frames, and so the parameters of q(X).
     :raises NumericalError: if one of the processes has one.
@@ -183,10 +174,8 @@ def _shared(model: object, guide: object, trace: Trace | None, own: set[int]) ->
 
 
 def check_same(team: Team, model: object, guide: object, same_frames: bool = False) -> None:
-    """Raise an error if the processes have different parameters or buffers, except those of their own frames.
-
-    :param same_frames: whether all processes have the same frames.
-    :raises ProcessError: in all processes.
+    """Raise a ProcessError in all processes if they have different parameters or buffers, except those of their own
+    frames.
     """
     with team.together():
         named = dict(shared_tensors(model, guide, same_frames))

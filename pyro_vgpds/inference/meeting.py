@@ -132,10 +132,7 @@ def warn_of_spreads(data: Sequences) -> None:
 
 
 def warn_of_stored(name: str, own: Tensor) -> None:
-    """Warn before Pyro fills a new module from parameters of the same name in its store.
-
-    :param own: the module's own value of the parameter ``name``.
-    """
+    """Warn before Pyro fills a new module, which has the value ``own``, from parameters of this name in its store."""
     stored = dict(pyro.get_param_store().named_parameters()).get(name, own)
     if stored is not own and not pyro.settings.get("module_local_params"):
         warnings.warn(

@@ -49,9 +49,7 @@ def moments_of(fn: Distribution) -> GuideMoments | None:
 def pick_moments(fn: Distribution, mean: Tensor, index: Tensor, scale: Tensor) -> GuideMoments | None:
     """The moments of x = shift + scale ∘ z[index], for z with distribution ``fn``; None if that has no variance.
 
-    :param mean: of x, (N, Q).
-    :param index: positions (N, Q) in z, flattened.
-    :param scale: (N, Q).
+    The mean of x, the scale, and the positions in z, flattened, are (N, Q).
     """
     fn = _plain(fn)
     try:

@@ -68,11 +68,7 @@ def check_likelihood(likelihood: object, noise: object) -> None:
 
 
 def check_functions(likelihood: Likelihood, count: int) -> None:
-    """Raise a ValueError unless the likelihood suits this number of functions.
-
-    :param likelihood: the likelihood of all outputs.
-    :param count: F.
-    """
+    """Raise a ValueError unless the likelihood of all outputs suits this number of functions."""
     if count % likelihood.num_functions:
         raise ValueError(
             f"output_mean must have {likelihood.num_functions} values for each output, as many as {likelihood} has "
@@ -84,10 +80,8 @@ def check_functions(likelihood: Likelihood, count: int) -> None:
 def check_outputs(
     value: LikelihoodValue, data: Sequences, name: str = "data", columns: Sequence[str] | None = None
 ) -> None:
-    """Raise a ValueError that names the first output that is not possible under the likelihood.
+    """Raise a ValueError that names the first output that is not possible under the likelihood of all outputs.
 
-    :param value: the likelihood of all outputs, at its parameters.
-    :param data: sequences with outputs.
     :param name: the argument that has them, for the error.
     :param columns: names of the outputs. Default: those of the data.
     """
@@ -117,12 +111,8 @@ def check_outputs(
 def check_exposure(
     likelihood: Likelihood | None, exposure: Tensor | None, columns: Sequence[str] | None, name: str = "data"
 ) -> None:
-    """Raise a ValueError that names the first output with an exposure whose likelihood takes none.
-
-    :param likelihood: the likelihood of all outputs; None for Gaussian.
-    :param exposure: (D,) or (N, D), or None.
-    :param columns: names of the outputs.
-    :param name: the argument that has the exposure.
+    """Raise a ValueError that names the first output with an exposure, in the argument ``name``, whose likelihood takes
+    none.
     """
     if exposure is None:
         return

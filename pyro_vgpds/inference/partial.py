@@ -43,10 +43,7 @@ class PartialGuide(AutoOpperArchambeau):
             parameter.requires_grad_(False)
 
     def put_factors(self, data: object) -> None:
-        """Give the model the factors of the outputs of these sequences.
-
-        :param data: the sequences.
-        """
+        """Give the model the factors of the outputs of these sequences."""
         if self.factors is not None and isinstance(data, Sequences):
             sites = model_of(self).sites
             sites.set(self.factors.to(self.lam_unconstrained.device))
@@ -72,12 +69,9 @@ def remembered_by(guide: object) -> Remembered | None:
 def partial_guide(
     guide: OpperArchambeauGuide, data: SequenceDataset, streamed: Streamed, chosen: list[int], lam: Tensor
 ) -> tuple[PartialGuide, Sequences]:
-    """The guide of some sequences, and these sequences.
+    """The guide of the ``chosen`` sequences, and these sequences, after a pass over all of them.
 
     :param guide: of the model on batches.
-    :param data: all sequences.
-    :param streamed: what a pass over all of them found.
-    :param chosen: which of them are read.
     :param lam: the average λ of all frames, (Q,).
     """
     model, factors = model_of(guide), None
@@ -103,10 +97,8 @@ def partial_guide(
 
 
 def share_hyperparameters(guide: OpperArchambeauGuide, new: OpperArchambeauGuide) -> None:
-    """Give a guide the distributions of hyperparameters of another one: the same modules, which training moves.
-
-    :param guide: that has them.
-    :param new: that gets them.
+    """Give the guide ``new`` the distributions of hyperparameters of another one: the same modules, which training
+    moves.
     """
     for name in ("locs", "scales"):
         if hasattr(guide, name):

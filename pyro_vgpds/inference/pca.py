@@ -103,9 +103,8 @@ def _regressed(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor | None:
 def components(matrix: Tensor, data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
     """Left singular vectors (n, R) and singular values (R,) of a matrix whose rows the processes have together.
 
-    :param matrix: the rows of this process, (n, D).
-    :param data: its sequences.
-    :param columns: the processes that have other columns of the same rows.
+    The rows (n, D) of this process belong to its sequences ``data``. Other processes may have other ``columns`` of
+    them.
     """
     team = data.frame_team
     if columns.size > 1:
@@ -122,12 +121,7 @@ def components(matrix: Tensor, data: Sequences, columns: Team = ALONE) -> tuple[
 
 
 def wide_components(blocks: Iterable[Tensor], data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
-    """The same for a matrix with more columns than all processes have rows.
-
-    :param blocks: columns of the rows of this process, (n, block) each.
-    :param data: its sequences.
-    :param columns: the processes that have other columns of the same rows.
-    """
+    """The same for blocks of columns (n, block) of a matrix with more columns than all processes have rows."""
     team, n = data.frame_team, sizes_of(data)[0]
     gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
     for block in blocks:

@@ -49,7 +49,6 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
 
     :param model: a model with a TemporalGP at site ``x`` and a SparseGP at site ``y``.
     :param guide: a guide of that model whose site ``x`` has a mean and a variance.
-    :param data: the training data.
     :raises ValueError: if the guide has no site ``x`` or misses a latent site of the model, or ``x`` has another shape.
     :raises TypeError: if a site of the guide has no moments, or those of the model have other distributions.
     """

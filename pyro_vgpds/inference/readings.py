@@ -25,11 +25,8 @@ _readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictiona
 
 
 def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) -> None:
-    """Keep a reader of the kernel of a model, if there is one.
-
-    :param model: whose attributes ``temporal`` and ``structure`` determine K_t on the data.
-    :param data: the sequences.
-    :param covariance: K_t.
+    """Keep a reader of the kernel of a model, whose attributes ``temporal`` and ``structure`` determine K_t on the
+    data, if there is one.
     """
     kernel = getattr(model, "temporal", None)
     reader = covariance.path_reader(kernel) if isinstance(kernel, nn.Module) else None
@@ -38,11 +35,7 @@ def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) 
 
 
 def kept_reader(model: object, data: Sequences) -> PathReader | None:
-    """The reader for a model on these data; None if more than the values of parameters has changed since it was kept.
-
-    :param model: as in :func:`keep_reader`.
-    :param data: the sequences.
-    """
+    """The reader for a model on these data; None if more than the values of parameters has changed since."""
     reading = _readings.get(model)
     if reading is None or reading.data() is not data or reading.structure != getattr(model, "structure", None):
         return None

@@ -53,8 +53,6 @@ def slow_path(span: float) -> Kernel:
 
     Without it a forecast returns to the mean of the data as soon as the path does so. The lengthscales are fixed,
     because training shortens them: the components of a random walk vary around their mean within the data.
-
-    :param span: of the data.
     """
     level, trend = Matern12(lengthscale=span), Matern32(lengthscale=span)
     return level.fix("lengthscale") + trend.fix("lengthscale")
@@ -66,10 +64,8 @@ def oscillator() -> Kernel:
 
 
 def harmonics(period: float, is_fixed: bool = False) -> Kernel:
-    """The kernel of a cycle that changes over several periods.
-
-    :param period: of the cycle.
-    :param is_fixed: whether training does not change the period, so that the harmonics stay those of one cycle.
+    """The kernel of a cycle that changes over several periods; with ``is_fixed``, training does not change the period,
+    so that the harmonics stay those of one cycle.
     """
     cosines = [Cosine(1.0 / k**2, period / k) for k in range(1, _HARMONICS + 1)]
     if is_fixed:
@@ -81,10 +77,8 @@ def harmonics(period: float, is_fixed: bool = False) -> Kernel:
 
 
 def average_cycle(times: Times, x: Tensor) -> float | None:
-    """The period of a cycle in the average of many outputs; None if one half of the frames does not predict the other.
-
-    :param times: of a single sequence.
-    :param x: the average, (N,), NaN in frames without any output.
+    """The period of a cycle in the average (N,) of many outputs of a single sequence, NaN in frames without any; None
+    if one half of the frames does not predict the other.
     """
     seen = torch.isfinite(x)
     t, x = times.t[seen], x[seen].unsqueeze(-1)
@@ -137,10 +131,8 @@ def _predicted(t: Tensor, x: Tensor, period: float) -> float:
 
 
 def oscillates(times: Times, x: Tensor) -> bool:
-    """Whether an oscillation of each component predicts the other half of the frames better than a smooth path.
-
-    :param times: of a single sequence.
-    :param x: points (N, Q), with the variance that each component has in the outputs.
+    """Whether an oscillation of each component predicts the other half of the frames of a single sequence better than a
+    smooth path, for points (N, Q) with the variance that each component has in the outputs.
     """
     if len(x) < _LEAST_FRAMES:
         return False

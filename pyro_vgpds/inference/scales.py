@@ -72,11 +72,8 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
 
 
 def longest(times: Times, x: Tensor, team: Team) -> tuple[Times, Tensor]:
-    """The longest sequences of all processes, and their points: as many as the search of :func:`choose_scales` uses.
-
-    :param times: of the points of this process.
-    :param x: (N, Q).
-    :param team: the processes. One process alone gets its own times and points.
+    """The longest sequences of all processes, and their points (N, Q): as many as the search of :func:`choose_scales`
+    uses. One process alone gets its own times and points.
     """
     if team.size == 1:
         return times, x
@@ -117,9 +114,6 @@ def _grid(first: float, last: float, count: int) -> list[float]:
 def evidence(kernel: Kernel, times: Times, x: Tensor, *, free_variance: bool = False) -> Tensor:
     """Log-likelihood (Q,) of the points (N, Q) as observations of the prior with more noise, up to a constant.
 
-    :param kernel: of the prior.
-    :param times: of the points.
-    :param x: the points.
     :param free_variance: each component has the variance that is most likely for it, and the result is for each frame.
     """
     square, logdet = TemporalGP(_PlusNoise(kernel(), _NOISE), times, x.shape[1]).covariance.whiten(x)
@@ -154,12 +148,7 @@ class _PlusNoise(KernelValue):
 
 
 def head(times: Times, x: Tensor, most: int) -> tuple[Times, Tensor]:
-    """The first frames of the longest sequences, at most ``most`` in all.
-
-    :param times: of the points.
-    :param x: points (N, Q).
-    :param most: maximum number of frames.
-    """
+    """The first frames of the longest sequences, and their points (N, Q), at most ``most`` in all."""
     rows, lengths, left = [], [], most
     for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
         take = min(left, part.stop - part.start)
@@ -179,12 +168,8 @@ def dominant_period(times: Times, x: Tensor, step: float, span: float) -> float:
 
 
 def main_cycle(times: Times, x: Tensor, least_share: float = _CLEAR) -> float | None:
-    """The dominant period of the points, if it is clear: a sinusoid that is seen for several cycles explains a good
-    part of their variance. None if no period is clear.
-
-    :param times: of the points.
-    :param x: (N, Q), with the variance that each component has in the outputs.
-    :param least_share: of the variance, which it must explain.
+    """The dominant period of the points (N, Q), if it is clear: a sinusoid that is seen for several cycles explains at
+    least ``least_share`` of their variance, that of each component in the outputs. None if no period is clear.
     """
     if max(times.lengths) < _LEAST_FRAMES:
         return None

@@ -21,10 +21,7 @@ def site_store(
     """Two tensors of zeros, (N, Q), for η and λ, and one of NaN, (2, N, F), for factors of outputs, in float64.
 
     :param path: a new file, of 16 N (Q + F) bytes, which has the numbers as they change. Default: in memory.
-    :param num_frames: N.
-    :param latent_dim: Q.
     :param num_functions: F; 0 if outputs are Gaussian.
-    :param device: of the tensors in memory.
     :raises ValueError: if the file exists, its folder does not, or the device is not the CPU.
     """
     size = 2 * num_frames * (latent_dim + num_functions)

@@ -59,10 +59,7 @@ class Streamed(NamedTuple):
             return dual, float(expected) - self.kl
 
     def without(self, part: Streamed) -> Streamed:
-        """What the other sequences add.
-
-        :param part: of some of these sequences.
-        """
+        """What the sequences that are not in ``part`` add."""
         limits = None
         if self.limits is not None and part.limits is not None:
             seen, most = self.limits.seen - part.limits.seen, self.limits.most - part.limits.most
@@ -71,11 +68,8 @@ class Streamed(NamedTuple):
         return Streamed(removed_sums(self.sums, part.sums), self.kl - part.kl, self.prior, limits, rest)
 
     def estimated(self, guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
-        """The same with what draws add to the bound, by one more pass, if the likelihood needs draws.
-
-        :param guide: of the model on batches, whose q(U) is used.
-        :param data: the sequences.
-        :param batch_size: sequences that are in memory at a time.
+        """The same with what draws add to the bound under q(U) of ``guide``, by one more pass, if the likelihood needs
+        draws.
         """
         if self.limits is None or not model_of(guide).output_likelihood.is_drawn:
             return self
@@ -91,12 +85,11 @@ class Streamed(NamedTuple):
 
 
 def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
-    """The sums over frames. One batch is in memory at a time; of a single sequence, a batch of its frames.
+    """The sums over frames. One batch of ``batch_size`` is in memory at a time; of a single sequence, a batch of its
+    frames.
 
-    :param guide: of the model on batches.
-    :param data: the sequences; or one batch of them. Several processes that have them together all call this; each
-        reads its own.
-    :param batch_size: sequences that are in memory at a time.
+    Several processes that have the sequences together all call this; each reads its own.
+
     :raises NumericalError: if rounding error dominates.
     """
     total: FrameSums | None = None
@@ -165,9 +158,8 @@ def at_medians(guide: OpperArchambeauGuide, batch: Batch) -> tuple[InducingPrior
 
 
 def versions(guide: OpperArchambeauGuide) -> list[tuple[int, int]]:
-    """Which tensors model and guide have, and how often these have changed: sums over frames belong to these values.
-
-    :param guide: of the model.
+    """Which tensors the guide and its model have, and how often these have changed: sums over frames belong to these
+    values.
     """
     model = model_of(guide)
     # a model has the factors of the outputs of the data that it met last

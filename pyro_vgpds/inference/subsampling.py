@@ -45,10 +45,8 @@ class Subsampled:
         self.model, self.batch_size = model, batch_size
 
     def __call__(self, data: DatasetLike | Batch, subsample: Sequence[int] | Tensor | None = None) -> Tensor:
-        """Call the model on a batch.
-
-        :param data: all sequences; or a batch, which is taken as it is.
-        :param subsample: indices of the sequences. Default: ``batch_size`` of them, drawn without replacement.
+        """Call the model on a batch, or on sequences with the indices ``subsample``. Default: ``batch_size`` of them,
+        drawn without replacement.
         """
         if isinstance(data, Batch):
             return self._call(data)
@@ -66,10 +64,7 @@ class Subsampled:
 
 
 def model_of(guide: OpperArchambeauGuide) -> PyroModule:
-    """The model of a guide, without subsampling.
-
-    :param guide: of any kind.
-    """
+    """The model of a guide, without subsampling."""
     model = guide.model.model if isinstance(guide.model, Subsampled) else guide.model
     assert isinstance(model, PyroModule)
     return model

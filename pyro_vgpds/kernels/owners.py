@@ -26,11 +26,9 @@ def _user(leaf: PyroModule) -> PyroModule | None:
 
 
 def release(name: str, kernel: PyroModule, leaves: Iterable[PyroModule]) -> None:
-    """Prepare a kernel to become part of a new sum, product or model.
+    """Prepare a kernel, the argument ``name``, to become part of a new sum, product or model.
 
-    :param name: of the argument, for the error.
-    :param leaves: of the kernel.
-    :raises ValueError: if one of them belongs to a model that exists.
+    :raises ValueError: if one of its leaves belongs to a model that exists.
     """
     for leaf in leaves:
         if _user(leaf) is not None:

@@ -204,12 +204,10 @@ ProgramOf: TypeAlias = tuple[Program, list[Tensor]]
 
 
 def read_program(kernel: KernelValue) -> ProgramOf | None:
-    """The program of a kernel value and its parameters, each (1,) or (K,); None if it has none.
+    """The program of a kernel value of time and its parameters, each (1,) or (K,); None if it has none.
 
     It has one if compiled code is available and knows all its parts, and if its parameters are vectors of float64 on
     the CPU.
-
-    :param kernel: a kernel of time.
     """
     if _library() is None:
         return None

@@ -56,10 +56,7 @@ class Basis(Protocol):
         """L, the Cholesky factor of the covariance K_MM of the inducing variables."""
 
     def root(self, factor: Tensor) -> Tensor:
-        """R in f = R v, where f are the functions at the inducing inputs and v = L⁻¹ u.
-
-        :param factor: L.
-        """
+        """R in f = R v, where f are the functions at the inducing inputs and v = L⁻¹ u."""
 
     def cov(self, x: Tensor) -> Tensor:
         """Covariances of the function at points x with the inducing variables, (..., N, M)."""
@@ -71,12 +68,7 @@ class Basis(Protocol):
         """Ψ2, (..., C, M, M)."""
 
     def expect(self, x: Tensor, variance: Tensor | None, mask: Tensor | None, y: Tensor) -> Psi:
-        """The statistics of latent points and outputs.
-
-        :param x: the points, or the means of their posterior.
-        :param variance: of the points; None if they are known.
-        :param y: (N, R).
-        """
+        """The statistics of latent points, known or N(x, diag variance), and outputs y (N, R)."""
 
 
 class InducingInputs(NamedTuple):
@@ -230,10 +222,8 @@ def linear_form(kernel: object) -> LinearForm | None:
 
 def basis_of(kernel: MappingValue, inducing: Tensor, jitter: float | None) -> Basis:
     """The inducing variables with which the bound is computed: the weights of a linear kernel, which are exact, or the
-    function at the inducing inputs.
+    function at the inducing inputs (..., M, Q).
 
-    :param kernel: the mapping kernel's value.
-    :param inducing: inducing inputs (..., M, Q).
     :param jitter: added to the diagonal of K_MM; ``None`` follows :func:`~pyro_vgpds.linalg.default_jitter`.
     """
     form = linear_form(kernel)

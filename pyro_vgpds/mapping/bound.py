@@ -164,10 +164,7 @@ class SiteLimits(NamedTuple):
         return SiteLimits(self.seen + other.seen, self.size + other.size, self.most + other.most)
 
     def of_all(self, team: Team) -> SiteLimits:
-        """The limits of the frames of all processes.
-
-        :param team: the processes.
-        """
+        """The limits of the frames of all processes."""
         if team.size == 1:
             return self
         most = self.most.reshape(1)
@@ -235,10 +232,8 @@ def ceiling(noise: Tensor, groups: ColumnGroups) -> Tensor:
 
 @torch.no_grad()
 def trace_error(inverse: Tensor, psi2: Tensor) -> Tensor:
-    """The expected rounding error of tr K_MM⁻¹Ψ2, (..., C), from one of a unit in each last digit.
-
-    :param inverse: K_MM⁻¹, (M, M).
-    :param psi2: (..., C, M, M), or panels (C, S).
+    """The expected rounding error of tr K_MM⁻¹Ψ2, (..., C), from one of a unit in each last digit, for Ψ2 as matrices
+    (..., C, M, M) or panels (C, S).
     """
     size = panels_norm(inverse, psi2) if psi2.dim() == 2 else torch.linalg.vector_norm(inverse * psi2, dim=(-2, -1))
     return torch.finfo(psi2.dtype).eps * size

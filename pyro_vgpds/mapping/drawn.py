@@ -43,11 +43,7 @@ _LEAST = 1e-12  # of the prior variance, for the variance given x: rounding may 
 
 @contextmanager
 def randomised(seed: int, num_draws: int | None = None) -> Iterator[None]:
-    """A context with other draws.
-
-    :param seed: of the draws.
-    :param num_draws: of each latent point. Default: as many as each likelihood has.
-    """
+    """A context with draws of another seed. Default: as many for each latent point as each likelihood has."""
     token = _draws.set((seed, num_draws))
     try:
         yield
@@ -58,12 +54,8 @@ def randomised(seed: int, num_draws: int | None = None) -> Iterator[None]:
 def path_draws(num_draws: int, num_frames: int, dim: int, first: int = 0) -> Tensor:
     """Standard normal draws (num_draws, num_frames, dim) in antithetic pairs, independent between frames.
 
-    Frames have the same draws whatever frames follow.
-
-    :param num_draws: of each frame, an even number, unless :func:`randomised` says another.
-    :param num_frames: N.
-    :param dim: Q.
-    :param first: number of frames before these.
+    Frames, of which ``first`` come before these, have the same draws whatever frames follow. :func:`randomised` may
+    change their number, which is even.
     """
     seed, other = _draws.get()
     return _path_draws(num_draws if other is None else other, num_frames, dim, seed, first)
@@ -138,7 +130,6 @@ def correction(
     :param variance: of the latent points; None if they are known.
     :param y: outputs (N, D), NaN if they were not observed.
     :param sites: their Gaussian factors, without gradients.
-    :param likelihood: the likelihood at its parameters.
     :param first: number of frames before these, which have other draws.
     """
     total, moments = x.new_zeros(()), None

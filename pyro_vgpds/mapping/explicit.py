@@ -34,12 +34,7 @@ __all__ = ["ExpectedGP", "ExplicitGP", "conditional_root", "expected_log_density
 
 
 def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) -> Tensor:
-    """The expected log density of the outputs, ().
-
-    :param sums: of the frames.
-    :param noise: 1/β of the scaled outputs, (1,) or (D,).
-    :param q: q(U).
-    """
+    """The expected log density () under q(U) of the outputs of sums over frames, with the noise 1/β, (1,) or (D,)."""
     spare = torch.nn.functional.pad(sums.slack, (0, 1))[sums.of_output]
     rest = sums.square - 2.0 * (sums.v * q.mean).sum(-2) + q.quadratic(sums.a, sums.of_output) + spare
     each = sums.rows * (2.0 * math.pi * noise).log() + rest / noise
@@ -47,10 +42,8 @@ def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) ->
 
 
 def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
-    """The optimal q(U) of frames, and their part of the bound, which is then the collapsed one.
-
-    :param sums: of the frames.
-    :param noise: 1/β of the scaled outputs, (1,) or (D,).
+    """The optimal q(U) of frames, and their part of the bound, which is then the collapsed one; the noise is 1/β, (1,)
+    or (D,).
     """
     m, d = sums.v.shape
     dual = Dual.empty(m, d, device=sums.v.device).moved(sums, 1.0, 1.0)
@@ -59,11 +52,8 @@ def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
 
 
 def conditional_root(kernel: MappingValue, x: Tensor, k: Tensor) -> Tensor:
-    """The Cholesky factor of the covariance of the functions at points x given u, (..., N, N).
-
-    :param kernel: the mapping kernel's value.
-    :param x: (..., N, Q).
-    :param k: L⁻¹ K_MN as (..., N, M).
+    """The Cholesky factor (..., N, N) of the covariance of the functions at points x (..., N, Q) given u, with k = L⁻¹
+    K_MN as (..., N, M).
     """
     prior = kernel.cov(x, x)
     # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
@@ -139,11 +129,8 @@ class ExplicitGP(Expandable):
 
 
 class ExpectedGP(Expandable):
-    """``log_prob`` is the expectation of that of :class:`ExplicitGP` under q(x) and q(u).
+    """``log_prob`` is the expectation of that of :class:`ExplicitGP` under q(x), with moments (N, Q), and q(u).
 
-    :param likelihood: the :class:`ExplicitGP`.
-    :param posterior: q(x), with a mean and a variance (N, Q).
-    :param inducing: q(u).
     :raises ValueError: for several draws of hyperparameters at a time.
     """
 

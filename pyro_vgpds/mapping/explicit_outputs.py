@@ -39,14 +39,10 @@ _FIRST_UPDATES = 10  # of the factors of frames that are visited for the first t
 
 
 def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, sites: Sites) -> FrameSums:
-    """The sums of frames whose outputs have Gaussian factors: as of outputs with noise 1, of which only ``a``, ``v``
-    and ``slack`` count, and with minus the logs of the factors at f = m in ``log_scale``.
+    """The sums of frames with moments (N, Q) whose outputs have Gaussian factors: as of outputs with noise 1, of which
+    only ``a``, ``v`` and ``slack`` count, and with minus the logs of the factors at f = m in ``log_scale``. The x of
+    ``gp`` is not read.
 
-    :param gp: p(f given x); its x is not read.
-    :param mean: of the latent points, (N, Q).
-    :param variance: of the latent points, (N, Q).
-    :param factor: L, the Cholesky factor of K_MM.
-    :param sites: the factors.
     :raises NumericalError: if rounding error dominates.
     """
     weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
@@ -120,7 +116,6 @@ class ExplicitOutputs(Expandable):
     def integrate(self, posterior: TorchDistribution, inducing: TorchDistribution) -> ExpectedOutputs:
         """The outputs with x and u integrated out.
 
-        :param posterior: q(x), a distribution with a mean and a variance.
         :param inducing: q(u). If it is Gaussian, with independent functions, the expectation over u is exact; otherwise
             u is the draw that this distribution was made with.
         """
@@ -134,9 +129,6 @@ class ExpectedOutputs(Expandable):
     The factors are those that q(u) brings along (``outputs`` of :class:`~pyro_vgpds.mapping.InducingGaussian`), which
     keep their state between evaluations. For another q(u) they are at their optimum, after some updates.
 
-    :param outputs: the :class:`ExplicitOutputs`.
-    :param posterior: q(x), with a mean and a variance.
-    :param inducing: q(u).
     :ivar share: factor of its log-probability in the loss, as of ``poutine.scale``; 0 if its gradients are not used.
     :raises ValueError: for several draws of hyperparameters at a time.
     """
@@ -153,17 +145,12 @@ class ExpectedOutputs(Expandable):
         super().__init__(outputs.batch_shape, outputs.event_shape, validate_args=False)
 
     def sums(self, sites: Sites) -> FrameSums:
-        """The sums over the frames.
-
-        :param sites: their factors.
-        """
+        """The sums over the frames, whose outputs have these factors."""
         return site_sums(self.likelihood, self.x_mean, self.x_variance, self.outputs.prior.factor, sites)
 
     def state(self, y: Tensor) -> Tensor:
-        """The state of the factors, (2, N, F). That of frames that are visited for the first time starts from a guess
-        of the functions and some updates.
-
-        :param y: outputs (N, D).
+        """The state of the factors of y (N, D), (2, N, F). That of frames that are visited for the first time starts
+        from a guess of the functions and some updates.
         """
         kept, value, team = self.sites.state, self.outputs.likelihood, self.outputs.prior.team
         if not team.any(not kept.shape[1] or bool(kept.isnan().any())):
@@ -204,12 +191,7 @@ class ExpectedOutputs(Expandable):
         return sum_frames(rest, self.outputs.prior.team, different), -own.log_scale
 
     def correction(self, q: InducingGaussian, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
-        """What draws of the latent points add to the bound, and the moments of the functions.
-
-        :param q: q(u).
-        :param y: outputs (N, D).
-        :param sites: their factors.
-        """
+        """What draws of the latent points add to the bound, and the moments of the functions."""
         gp, factor = self.likelihood, self.outputs.prior.factor
         given = Given(gp.basis, factor, q.mean.mT, q.covariance_matrix, gp.output_mean, gp.output_scale)
         team = self.outputs.prior.team

@@ -207,10 +207,7 @@ class Known(NamedTuple):
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
     """The value of terms as a function of ψ0, v, Ψ2, L and β, or what their last gradient is in; without a graph if
-    they have no gradients.
-
-    :param inputs: these tensors.
-    :param factor: L without a graph.
+    they have no gradients. ``factor`` is L without a graph.
     """
     value, g_psi0, g_v, g_psi2, g_K, g_last = terms
     if g_psi0 is None or g_v is None or g_psi2 is None or g_K is None or g_last is None:

@@ -136,9 +136,8 @@ class InducingPosterior:
         return self.scaled_noise[index] if len(self.scaled_noise) > 1 else self.scaled_noise.expand(len(index))
 
     def columns(self, lagged: bool = False) -> Iterator[OutputWeights]:
-        """q(V) of all outputs, a block of outputs of one group at a time.
-
-        :param lagged: also of the lagged copies, which follow the data's own outputs.
+        """q(V) of all outputs, a block of outputs of one group at a time; if ``lagged``, also of the lagged copies,
+        which follow the data's own outputs.
         """
         start, stop = 0, max(self.num_outputs, self.data.num_outputs if lagged else 0)
         if self._cached is not None:

@@ -28,11 +28,8 @@ __all__ = ["sum_parts", "sum_psi", "total_parts"]
 
 
 def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
-    """The statistics of the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
-
-    :param psi: the statistics of the frames of this process.
-    :param team: the processes.
-    :param different: whether the processes have different functions of them, whose gradients must be summed.
+    """The statistics of the frames of all processes. Gradients are right for a loss that is 1/K of a function of them;
+    if the functions are ``different``, the gradients of the processes are summed.
     """
     return psi if team.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, team, different))
 
@@ -40,13 +37,8 @@ def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
 def sum_parts(
     values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the processes, in one operation, with gradients as those of :func:`sum_psi`.
-
-    :param values: of any shape.
-    :param columns: of any shape.
-    :param matrices: symmetric, (..., M, M), of which half is sent.
-    :param team: the processes.
-    :param different: whether the processes have different functions of the sums.
+    """Sums over the processes, in one operation, with gradients as those of :func:`sum_psi`. Of the symmetric matrices
+    (..., M, M), half is sent.
     """
     return _Sum.apply(values, columns, matrices, team, different)
 

@@ -122,10 +122,9 @@ def entries() -> tuple[int, int]:
 
 
 def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:
-    """The results of loops over rows, among them one of this module.
+    """The results of loops over ``rows`` rows, as by :func:`~pyro_vgpds.compiled.run_loops`, among them one of this
+    module.
 
-    :param loops: as in :func:`~pyro_vgpds.compiled.run_loops`.
-    :param rows: N.
     :param mask: of the sums. The sums of groups are so large that each thread has only one range of rows.
     """
     return run_loops(rows, _ROWS, loops, shared=mask is None)

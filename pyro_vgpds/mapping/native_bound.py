@@ -48,11 +48,6 @@ def _library() -> tuple[ctypes.CDLL, _Functions] | None:
 def is_small(z: Tensor, weight: Tensor, noise: Tensor, groups: ColumnGroups) -> bool:
     """Whether :func:`small_bound` can be used, with tensors that are float64 and on the CPU: there are no gaps, each
     output has its own noise, and only one thread would pay off.
-
-    :param z: inducing inputs, (M, Q).
-    :param weight: (Q,) or (1,).
-    :param noise: (D,) or (1,).
-    :param groups: the column groups.
     """
     (points, dims), (count, width) = z.shape, groups.factor.shape
     return (

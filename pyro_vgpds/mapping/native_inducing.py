@@ -89,12 +89,8 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> tuple[Covariance, Tensor] | None:
-    """The covariance of the squared exponential kernel, and :func:`decay`; None if it is not positive definite.
-
-    :param z: inducing inputs, (M, Q), contiguous.
-    :param w: weights, (Q,), contiguous.
-    :param scale: σ².
-    :param jitter: added to the diagonal.
+    """The covariance of the squared exponential kernel of variance ``scale`` at z (M, Q) with weights w (Q,),
+    contiguous, with the jitter on its diagonal, and :func:`decay`; None if it is not positive definite.
     """
     m, q = z.shape
     *found, power = z.new_empty(4, m, m).unbind()
@@ -152,11 +148,7 @@ def _gradients(
 
 
 def whitened(factor: Tensor, matrices: Tensor) -> Tensor:
-    """L⁻¹ X L⁻ᵀ, (C, M, M).
-
-    :param factor: L.
-    :param matrices: X, symmetric.
-    """
+    """L⁻¹ X L⁻ᵀ, (C, M, M), for symmetric matrices X."""
     (c, m, _), factor, matrices = matrices.shape, factor.contiguous(), matrices.contiguous()
     result = torch.empty_like(matrices)
     _call("inducing_whiten", c, m, factor, matrices, result)
@@ -166,12 +158,8 @@ def whitened(factor: Tensor, matrices: Tensor) -> Tensor:
 def spectrum_terms(
     e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
 ) -> Terms:
-    """The terms of C groups from eigenvalues and eigenvectors.
-
-    :param e: eigenvalues of L⁻¹ Ψ2 L⁻ᵀ, increasing, (C, M).
-    :param u: its eigenvectors, (C, M, M).
-    :param factor: L.
-    :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.group_terms.eigen_terms`.
+    """The terms of C groups from eigenvalues e (C, M), increasing, and eigenvectors u (C, M, M) of L⁻¹ Ψ2 L⁻ᵀ. Others
+    as in :func:`~pyro_vgpds.mapping.group_terms.eigen_terms`.
     """
     (c, m, w), rates = v.shape, beta.shape[-1]
     given = [x.contiguous() for x in (e, u, factor, psi0, v, beta, count)]

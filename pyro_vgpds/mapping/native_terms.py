@@ -51,11 +51,8 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
-    """Whether :func:`group_parts` can be used: compiled, float64 on a CPU, of a size for which it is faster, and not
-    traced by ``torch.jit``, which would not see it.
-
-    :param v: (C, M, W).
-    :param psi2: (C, M, M) or (C, S).
+    """Whether :func:`group_parts` can be used for v (C, M, W) and Ψ2 (C, M, M) or (C, S): compiled, float64 on a CPU,
+    of a size for which it is faster, and not traced by ``torch.jit``, which would not see it.
     """
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
     fits = 0 < v.shape[1] <= _MOST and v.numel() > 0 and not traced

@@ -84,11 +84,8 @@ class TriangleGradients(NamedTuple):
 
 
 def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
-    """Symmetric matrices (C, M, M) with the elements factor · sums + half_m + half_m'; multiplies the sums in place.
-
-    :param sums: (C, P), one for each pair m <= m'.
-    :param factor: (P,).
-    :param half: (C, M).
+    """Symmetric matrices (C, M, M) with the elements factor · sums + half_m + half_m', from sums (C, P), one for each
+    pair m <= m', and half (C, M); multiplies the sums in place.
     """
     count, points = half.shape
     psi2 = sums.new_empty(count, points, points)
@@ -97,12 +94,7 @@ def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
 
 
 def pack(g: Tensor, factor: Tensor, sums: Tensor) -> TriangleGradients:
-    """The gradients through :func:`unpack`.
-
-    :param g: (C, M, M), in the matrices.
-    :param factor: (P,).
-    :param sums: (C, P), multiplied by the factor.
-    """
+    """The gradients through :func:`unpack`, from g (C, M, M) and from the sums multiplied by the factor, (C, P)."""
     count, points, _ = g.shape
     found = TriangleGradients(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
     _call("pack", count, points, factor, g.contiguous(), sums, *found)
@@ -110,11 +102,7 @@ def pack(g: Tensor, factor: Tensor, sums: Tensor) -> TriangleGradients:
 
 
 def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Σ_n weight_cn E_np, (C, P), and E for the gradients, unless it is too large to keep.
-
-    :param given: the rows and points.
-    :param weight: (C, N).
-    """
+    """Σ_n weight_cn E_np, (C, P), for weights (C, N), and E for the gradients, unless it is too large to keep."""
     kept = given.kept()
     return _run("forward", given, (weight,), lambda: (kept, weight.new_empty(len(weight), given.pairs))), kept
 
@@ -122,13 +110,8 @@ def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tensor | None]:
 def weighted_gradients(
     given: Rows, weight: Tensor, g: Tensor, of_weight: bool, kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if they are wanted, in the weights.
-
-    :param given: the rows and points.
-    :param weight: (C, N).
-    :param g: (C, P).
-    :param of_weight: whether those in the weights are.
-    :param kept: E, if it was kept.
+    """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if ``of_weight``, in the weights; from E if it was
+    kept.
     """
     g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
     g_weight = torch.empty_like(weight) if of_weight else None

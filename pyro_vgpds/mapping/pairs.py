@@ -22,11 +22,7 @@ _FEW = 1 << 16  # entries of w times M up to which plain products are faster
 
 
 def quadratic_forms(a: Tensor, matrices: Tensor) -> Tensor:
-    """aᵣᵀ X_d aᵣ, (F, R), for symmetric matrices.
-
-    :param a: (M, R), one vector in each column.
-    :param matrices: X, (F, M, M).
-    """
+    """aᵣᵀ X_d aᵣ, (F, R), for the columns of a (M, R) and symmetric matrices X (F, M, M)."""
     return _QuadraticForms.apply(a, matrices)
 
 

@@ -32,10 +32,7 @@ def available() -> bool:
 
 
 def panels_size(points: int) -> int:
-    """S, the numbers of the panels of a matrix.
-
-    :param points: M.
-    """
+    """S, the numbers of the panels of an M x M matrix."""
     rounded = -(-points // _ROWS) * _ROWS
     return rounded * (rounded + _ROWS) // 2
 
@@ -47,11 +44,7 @@ def panels_of(matrices: Tensor) -> Tensor:
 
 
 def matrices_of(panels: Tensor, points: int) -> Tensor:
-    """The symmetric matrices (C, M, M) of panels (C, S).
-
-    :param panels: of M x M matrices.
-    :param points: M.
-    """
+    """The symmetric M x M matrices (C, M, M) of panels (C, S)."""
     return _converted("panels_matrices", panels, points, (panels_size(points),), (points, points))
 
 

@@ -36,15 +36,11 @@ class SitePart(NamedTuple):
 
 
 class PseudoGP(SparseGP):
-    """p(f given x) with the Gaussian factors of the outputs of some data, in the form of a mapping to Gaussian outputs.
+    """p(f given x) with the Gaussian factors of outputs y (N, D) in the state (2, N, F), in the form of a mapping to
+    Gaussian outputs.
 
-    An entry with the factor exp(linear f − ½ weight f²) counts as the output linear / weight with the noise variance
-    1 / weight.
-
-    :param gp: p(f given x).
-    :param outputs: the likelihood at its parameters.
-    :param y: outputs (N, D), NaN if they were not observed.
-    :param state: of their factors, (2, N, F).
+    An entry with the factor exp(linear f − ½ weight f²) counts as the output linear / weight, with noise of the
+    variance 1 / weight.
     """
 
     def __init__(self, gp: LatentGP, outputs: LikelihoodValue, y: Tensor, state: Tensor) -> None:
@@ -60,18 +56,13 @@ class PseudoGP(SparseGP):
         return self.outputs.sites(self.y, self.state)
 
     def with_outputs(self, y: Tensor, state: Tensor) -> PseudoGP:
-        """The same mapping with the factors of more outputs.
-
-        :param y: outputs (N, D), of which the first are those of this mapping.
-        :param state: of their factors, (2, N, F).
+        """The same mapping with the factors of more outputs (N, D), of which the first are those of this mapping, in
+        the state (2, N, F).
         """
         return PseudoGP(self.gp, self.outputs.longer(len(y) - len(self.y)), y, state)
 
     def settled(self, posterior: TorchDistribution) -> PseudoGP:
-        """The same mapping with the factors at their optimum given q(x), from those that it has.
-
-        :param posterior: q(x), with a mean and a variance (N, Q).
-        """
+        """The same mapping with the factors at their optimum given q(x), from those that it has."""
         latent, state = CollapsedLatent(self.gp, posterior), self.state
         for _ in range(_UPDATES):
             before, found = state, self.outputs.sites(self.y, state)
@@ -103,12 +94,7 @@ class PseudoGP(SparseGP):
         return scaled_sites(self.sites, self.output_mean, self.output_scale)[1][:, start:stop]
 
     def part(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> SitePart:
-        """What frames add to the bound.
-
-        :param mean: of their latent points, (n, Q).
-        :param variance: of their latent points, (n, Q).
-        :param rows: of the frames, (n,). Default: all.
-        """
+        """What frames, with the moments (n, Q) of their latent points, add to the bound. Default: all frames."""
         sites = self.sites if rows is None else Sites(*(each[rows] for each in self.sites))
         weight, linear = scaled_sites(sites, self.output_mean, self.output_scale)
         psi = self.basis.expect(mean, variance, weight.mT.contiguous(), linear)
@@ -117,11 +103,7 @@ class PseudoGP(SparseGP):
 
     @torch.no_grad()
     def estimate(self, posterior: TorchDistribution, part: SitePart) -> float:
-        """What draws add to the bound of the outputs; 0 for likelihoods that need none.
-
-        :param posterior: q(x).
-        :param part: of all frames under it.
-        """
+        """What draws add to the bound of the outputs of all frames; 0 for likelihoods that need none."""
         if not self.outputs.likelihood.is_drawn:
             return 0.0
         given = self.gp.given(part.psi, self.inducing_factor())

@@ -88,12 +88,7 @@ class _Kept(Kept):
 
 
 def rbf_inducing_cov(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """K_MM, (M, M).
-
-    :param z: (M, Q).
-    :param weight: w, (Q,) or (1,).
-    :param scale: σ², one number.
-    """
+    """K_MM, (M, M), at z (M, Q)."""
     return _Covariance.apply(z, weight, scale)
 
 

@@ -31,18 +31,11 @@ class Remembered(NamedTuple):
     estimate: float = 0.0  #: what draws add to the bound of their outputs
 
     def rescaled(self, old: Tensor, new: Tensor) -> Remembered:
-        """The same for outputs with other scales.
-
-        :param old: the scales that the sums have, (D,).
-        :param new: those that they get.
-        """
+        """The same for outputs with the scales ``new`` (D,) in place of ``old``."""
         return self._replace(sums=rescaled_sums(self.sums, old, new))
 
     def part(self, factor: Tensor) -> SitePart:
-        """The same for Gaussian factors of outputs, as frames in memory have it.
-
-        :param factor: L, the Cholesky factor of K_MM.
-        """
+        """The same for Gaussian factors of outputs, as frames in memory have it."""
         assert self.limits is not None
         a = self.sums.a[self.sums.of_output]
         psi0 = self.sums.slack[self.sums.of_output] + a.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -59,11 +52,7 @@ class Remembered(NamedTuple):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> Remembered:
-        """The inverse of :meth:`tensors`.
-
-        :param tensors: those of a file.
-        :param device: of the result.
-        """
+        """The inverse of :meth:`tensors`."""
         own = {name: value.to(device) for name, value in tensors.items()}
         sums = FrameSums(*(own[f"sums.{name}"] for name in _SUMS))
         kl, count, estimate = tensors["numbers"].tolist()
@@ -71,19 +60,13 @@ class Remembered(NamedTuple):
         return cls(sums, kl, int(count), own["lam"], limits, estimate)
 
     def to(self, device: torch.device) -> Remembered:
-        """The same on a device.
-
-        :param device: of all tensors.
-        """
+        """The same on a device."""
         return Remembered.from_tensors(self.tensors(), device)
 
 
 def joined_groups(groups: ColumnGroups, sums: FrameSums) -> ColumnGroups:
-    """The column groups of frames in memory, divided by the groups of the sums over others. Numbers of rows are those
-    of both, and sums of squares those of the frames in memory.
-
-    :param groups: of the frames in memory, with the columns themselves.
-    :param sums: over the other frames.
+    """The column groups of frames in memory, which have the columns themselves, divided by the groups of the sums over
+    others. Numbers of rows are those of both, and sums of squares those of the frames in memory.
     """
     assert groups.order is not None, "sums over other frames need the columns themselves"
     of_output, own, other = common_groups(groups.of_column, sums.of_output)
@@ -113,11 +96,8 @@ def joined_groups(groups: ColumnGroups, sums: FrameSums) -> ColumnGroups:
 
 
 def remembered_psi(sums: FrameSums, groups: ColumnGroups, factor: Tensor) -> Psi:
-    """The Ψ statistics behind sums.
-
-    :param sums: over frames that are not in memory.
-    :param groups: by :func:`joined_groups`.
-    :param factor: L, the Cholesky factor of K_MM, by which they are whitened.
+    """The Ψ statistics behind sums over frames that are not in memory, for groups by :func:`joined_groups`. ``factor``
+    is L, by which the sums are whitened.
     """
     assert groups.order is not None
     group = groups.of_column[groups.order]

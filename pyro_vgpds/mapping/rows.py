@@ -66,13 +66,8 @@ def available() -> bool:
 
 
 def forward(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> RowTerms:
-    """The terms of all latent points. All tensors are contiguous, float64 and on the CPU.
-
-    :param mu: means, (N, Q).
-    :param s: variances, (N, Q).
-    :param z: inducing inputs, (M, Q).
-    :param w: weights, (Q,).
-    :param scale: σ².
+    """The terms of all latent points N(mu_n, diag s_n), (N, Q), for inducing inputs z (M, Q) and weights w (Q,). All
+    tensors are contiguous, float64 and on the CPU.
     """
     loop, a, rho = forward_loop(mu, s, z, w, None, scale)
     return RowTerms(a, rho, *run_loops(len(mu), _UNIT, [loop]))
@@ -98,11 +93,8 @@ def forward_loop(
 def backward(
     mu: Tensor, s: Tensor, z: Tensor, w: Tensor, psi1: Tensor, grad: Tensor, sums: tuple[Tensor, Tensor, Tensor]
 ) -> RowGradients:
-    """Gradients in all that Ψ1 and the sums of Ψ2 depend on. Parameters as in :func:`forward`, and:
-
-    :param psi1: Ψ1ᵀ, (M, N).
-    :param grad: the gradient in it, (M, N).
-    :param sums: the gradients of the sums of Ψ2 in ``a`` (N,), ``rho`` (N, Q) and ``mu`` (N, Q).
+    """Gradients in all that Ψ1 and the sums of Ψ2 depend on, from Ψ1ᵀ (M, N) and the gradient in it, and from the
+    gradients of the sums of Ψ2 in ``a`` (N,), ``rho`` (N, Q) and ``mu`` (N, Q). Other parameters as in :func:`forward`.
     """
     loop = backward_loop(mu, s, z, w, None, 0.0, (psi1, grad, *sums))
     return run_loops(len(mu), _UNIT, [loop])[0]
@@ -120,9 +112,7 @@ def backward_loop(
 ) -> Loop:
     """The loop of :func:`backward`.
 
-    :param y: (N, R) or None, as in :func:`forward_loop`.
     :param given: with ``y``, None and the gradient in Ψ1ᵀY (M, R); otherwise Ψ1ᵀ and the gradient in it; then ``sums``.
-    :param used: as in :func:`forward_loop`.
     """
     g_mean, g_s, size = torch.empty_like(mu), torch.empty_like(s), z.numel() + len(w) + 1
 

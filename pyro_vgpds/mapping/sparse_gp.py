@@ -263,10 +263,8 @@ class CollapsedGP(Expandable):
 
 
 def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, batch_shape: torch.Size) -> Tensor:
-    """The bound of outputs (N, D), or of each in a batch of them, which have their own column groups.
-
-    :param x: the latent points, or the means of their posterior.
-    :param variance: of the latent points; None if they are known.
+    """The bound of outputs (N, D), or of each in a batch of them, which have their own column groups, at latent points
+    that are known or N(x, diag variance).
     """
     if value.requires_grad:
         raise NotImplementedError("SparseGP has no gradient in y: its data enter as constants.")

@@ -36,12 +36,8 @@ class FrameSums(NamedTuple):
 
 
 def frame_sums(gp: SparseGP, mean: Tensor, variance: Tensor, factor: Tensor, groups: ColumnGroups) -> FrameSums:
-    """The sums of frames with latent points N(mean_n, diag variance_n).
+    """The sums of frames with latent points N(mean_n, diag variance_n), (N, Q). The x of ``gp`` is not read.
 
-    :param gp: p(y given x); its x is not read.
-    :param mean: (N, Q).
-    :param variance: (N, Q).
-    :param factor: L, the Cholesky factor of K_MM.
     :param groups: the column groups of the outputs, with the columns themselves.
     :raises NumericalError: if rounding error dominates.
     """
@@ -77,20 +73,13 @@ def common_groups(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def take_groups(values: Tensor, groups: Tensor) -> Tensor:
-    """Values (C, ...) of some groups, zeros for -1.
-
-    :param values: of all groups.
-    :param groups: which of them, (G,).
-    """
+    """Values (C, ...) of the groups (G,), zeros for -1."""
     return torch.cat([values, values.new_zeros(1, *values.shape[1:])])[groups]
 
 
 def added_groups(of_output: Tensor, a: Tensor, sums: FrameSums | None) -> tuple[Tensor, Tensor]:
-    """The group of each output, (D,), and A of each group, (G, M, M), with those of more frames.
-
-    :param of_output: the group of each output, -1 if nothing of it was observed.
-    :param a: A of each group.
-    :param sums: over the other frames; None for no others.
+    """The group of each output (D,), -1 if nothing of it was observed, and A of each group (G, M, M), with those of
+    more frames, if there are any.
     """
     if sums is None:
         return of_output, a
@@ -99,20 +88,12 @@ def added_groups(of_output: Tensor, a: Tensor, sums: FrameSums | None) -> tuple[
 
 
 def added_sums(first: FrameSums, second: FrameSums) -> FrameSums:
-    """The sums over the frames of both.
-
-    :param first: of some frames.
-    :param second: of others, with the same outputs, kernel and inducing inputs.
-    """
+    """The sums over the frames of both, which have the same outputs, kernel and inducing inputs."""
     return _combined(first, second, 1.0)
 
 
 def removed_sums(whole: FrameSums, part: FrameSums) -> FrameSums:
-    """The sums over the frames of ``whole`` that are not in ``part``.
-
-    :param whole: of all frames.
-    :param part: of some of them.
-    """
+    """The sums over the frames of ``whole`` that are not in ``part``."""
     rest = _combined(whole, part, -1.0)
     return rest._replace(slack=rest.slack.clamp_min(0.0), square=rest.square.clamp_min(0.0))  # of rounding
 
@@ -130,23 +111,15 @@ def _combined(first: FrameSums, second: FrameSums, sign: float) -> FrameSums:
 
 
 def rescaled_sums(sums: FrameSums, old: Tensor, new: Tensor) -> FrameSums:
-    """The sums of the same outputs divided by other scales.
-
-    :param sums: of outputs divided by ``old``.
-    :param old: (D,).
-    :param new: (D,).
-    """
+    """The sums of outputs divided by ``old`` (D,), as if they were divided by ``new`` (D,)."""
     ratio = old / new
     log_scale = sums.log_scale - (sums.rows * ratio.log()).sum()
     return sums._replace(v=sums.v * ratio, square=sums.square * ratio.square(), log_scale=log_scale)
 
 
 def sum_frames(sums: FrameSums, team: Team, different: bool = False) -> FrameSums:
-    """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them.
-
-    :param sums: of the frames of this process.
-    :param team: the processes.
-    :param different: whether the processes have different functions of the sums, whose gradients must be summed.
+    """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them; if
+    the functions are ``different``, the gradients of the processes are summed.
     """
     if team.size == 1:
         return sums

@@ -39,10 +39,7 @@ def choose_colors(names: Sequence[str]) -> dict[str, str]:
 
 
 def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: Sequence[str]) -> None:
-    """Horizontal bars of errors, the first on top.
-
-    :param kinds: ``"ensemble"``, ``"model"`` or ``"baseline"`` for each.
-    """
+    """Horizontal bars of errors, the first on top, by their kinds: ``"ensemble"``, ``"model"`` or ``"baseline"``."""
     from matplotlib.patches import Patch
 
     values, at = np.array(errors), np.arange(len(errors))
@@ -64,11 +61,7 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
 def draw_coverage(
     ax: Axes, levels: Sequence[float], inside: Mapping[str, Sequence[float]], colors: Mapping[str, str]
 ) -> None:
-    """Percentages inside intervals compared with the nominal ones.
-
-    :param levels: probabilities of the intervals.
-    :param inside: for each name the percentages, in the order of ``levels``.
-    """
+    """Percentages inside intervals, for each name in the order of ``levels``, compared with the nominal ones."""
     at = np.arange(len(levels), dtype=float)
     width = 0.7 / len(inside)
     for i, level in enumerate(levels):

@@ -16,11 +16,9 @@ __all__ = ["Drawing"]
 
 
 class Drawing:
-    """The drawing of one output of a prediction.
+    """The drawing of one column of a prediction, which needs only ``interval``.
 
-    :param prediction: anything with ``interval``. Its ``kind_of`` says whether the output is ``"continuous"``, a
-        ``"count"`` or ``"yes/no"``. Default: continuous.
-    :param column: the output.
+    Its ``kind_of`` says whether the output is ``"continuous"``, a ``"count"`` or ``"yes/no"``. Default: continuous.
     """
 
     def __init__(self, prediction: Any, column: int) -> None:
@@ -31,25 +29,16 @@ class Drawing:
         self._banded = prediction if bare is None else bare(False)
 
     def label(self, usual: str) -> str:
-        """The label of the mean.
-
-        :param usual: that of numbers.
-        """
+        """The label of the mean: the usual one for numbers."""
         return {"count": f"{usual}, rate", "yes/no": f"{usual}, probability"}.get(self.kind, usual)
 
     def ends(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """The ends of the band, (T,) each. Those of counts are edges of the cells of whole numbers.
-
-        :param level: its probability.
-        """
+        """The ends (T,) of the band of a probability. Those of counts are edges of the cells of whole numbers."""
         lower, upper = (array(end)[:, self.column].astype(float) for end in self._banded.interval(level))
         return (lower - 0.5, upper + 0.5) if self.kind == "count" else (lower, upper)
 
     def band(self, ax: Any, t: np.ndarray, lower: np.ndarray, upper: np.ndarray, level: float, darker: int = 0) -> None:
-        """Draw a band.
-
-        :param darker: number of bands below it.
-        """
+        """Draw a band, with this number of bands below it."""
         shade = tint(LEARNED, max(0.3, 0.8 - 0.28 * darker))  # opaque, so that the legend shows what the picture shows
         step = "mid" if self.kind == "count" else None
         ax.fill_between(t, lower, upper, color=shade, linewidth=0, step=step, label=f"{100 * level:.3g} %")

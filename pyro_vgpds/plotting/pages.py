@@ -73,15 +73,7 @@ class Chapter:
 
 
 def save_page(path: Path, title: str, heading: str, lead: str, chapters: Sequence[Chapter], end: str = "") -> Path:
-    """Write a page.
-
-    :param path: the file.
-    :param title: of the window.
-    :param heading: above the text.
-    :param lead: the first paragraph, as HTML.
-    :param chapters: the content.
-    :param end: what follows it, as HTML.
-    """
+    """Write a page: window title, heading, a first paragraph as HTML, the chapters, and HTML at the end."""
     body = "\n".join(_chapter(chapter) for chapter in chapters)
     page = f"""<!DOCTYPE html>
 <html lang="en">

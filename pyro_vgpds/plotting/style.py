@@ -66,10 +66,7 @@ def new_axes(ax: Axes | None, size: tuple[float, float] = (6.4, 3.6)) -> Axes:
 
 
 def check_axes(name: str, ax: object) -> None:
-    """Raise a TypeError if ``ax`` is not axes of matplotlib.
-
-    :param name: of the argument.
-    """
+    """Raise a TypeError if ``ax`` is not axes of matplotlib."""
     check_parts(name, ax, "axes of matplotlib", "plot", "imshow", "spines")
 
 
@@ -87,10 +84,8 @@ def read_axes(axes: object) -> list[Axes]:
 
 
 def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
-    """The index of an output that is given by name or index.
+    """The index of one of ``count`` outputs, given by name or index in the argument of this name.
 
-    :param argument: name of the argument.
-    :param columns: names of the ``count`` outputs, if they have names.
     :raises ValueError: if there is no such output.
     """
     if isinstance(output, str):
@@ -103,10 +98,8 @@ def find_output(argument: str, output: int | str, columns: Sequence[str] | None,
 
 
 def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:
-    """Raise an error if there is not a label for each of ``count`` things.
-
-    :param name: of the argument.
-    :param of: what has labels.
+    """Raise an error if the argument ``name`` does not have a label for each of ``count`` things, which are called
+    ``of``.
     """
     check_list(name, labels, "a list of labels", optional=True)
     if labels is not None and len(labels) < count:
@@ -134,11 +127,7 @@ def labelled(*axes: Axes) -> dict[str, Artist]:
 
 
 def legend_above(ax: Axes, entries: Mapping[str, Artist], columns: int | None = None) -> None:
-    """Draw a legend above the axes.
-
-    :param entries: labels and what they belong to.
-    :param columns: number of columns. Default: one for each label.
-    """
+    """Draw a legend of these labels above the axes. Default: in one row."""
     ax.legend(
         list(entries.values()), list(entries), frameon=False, fontsize="small", ncols=columns or max(1, len(entries)),
         loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
@@ -166,7 +155,6 @@ def array(value: ArrayLike) -> np.ndarray:
 def read_whole_numbers(name: str, indices: Iterable[int]) -> list[int]:
     """Indices in a list, an array or a tensor.
 
-    :param name: of the argument.
     :raises TypeError: if they are not whole numbers.
     """
     check_list(name, indices, "a list of indices")

@@ -24,13 +24,10 @@ __all__ = ["ComponentPrediction"]
 class ComponentPrediction(Outputs):
     """Outputs at T times, (T, D): an equal mixture of a likelihood with given means.
 
-    :param t: the times, (T,).
-    :param data: the sequences that it was made from.
     :param means: of the components at the exposure 1, (K, T, D).
     :param outputs: the likelihood at its parameters, with the exposures of these frames. It has one function for each
         output.
     :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere. Default: none.
-    :param parts: the sequences that the frames belong to. Default: one.
     """
 
     is_gaussian = False
@@ -57,27 +54,19 @@ class ComponentPrediction(Outputs):
         return self.outputs.likelihood.kind_of(output)
 
     def with_outputs(self, outputs: LikelihoodValue) -> ComponentPrediction:
-        """The same means with another likelihood.
-
-        :param outputs: the likelihood at its parameters, with exposures.
-        """
+        """The same means with another likelihood at its parameters, with exposures."""
         new = copy.copy(self)
         new.outputs, new._moments = outputs, None
         return new
 
     def with_exposure(self, exposure: ArrayLike) -> ComponentPrediction:
-        """The prediction for counts with other exposures.
-
-        :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
-        :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
+        """As :meth:`OutputPrediction.with_exposure
+        <pyro_vgpds.prediction.output_prediction.OutputPrediction.with_exposure>`.
         """
         return self.with_outputs(expose(self.outputs, exposure, self))
 
     def filled(self, observed: Tensor) -> ComponentPrediction:
-        """The same with known numbers that are returned unchanged.
-
-        :param observed: (T, D), NaN elsewhere.
-        """
+        """The same with known numbers (T, D), NaN elsewhere, that are returned unchanged."""
         return ComponentPrediction(self.t, self.data, self.means, self.outputs, observed, self.parts)
 
     @property

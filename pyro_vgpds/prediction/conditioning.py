@@ -96,9 +96,9 @@ def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence]
 
 @one_at_a_time
 def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_steps: int, learn: bool = False) -> P:
-    """The posterior of other data at the same hyperparameters, with q(X) from these sites.
+    """The posterior of other data at the same hyperparameters, with q(X) from sites ``mean_bar`` and ``lam``, (N, Q)
+    each.
 
-    :param sites: ``mean_bar`` and ``lam``, (N, Q) each.
     :param num_steps: maximum number of natural gradient steps. 0: q(X) has these sites.
     :param learn: train the hyperparameters further.
     """

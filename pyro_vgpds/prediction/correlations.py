@@ -55,10 +55,8 @@ class Correlations(NamedTuple):
         return total.index_copy_(0, self.excess.frames, self.excess.covariance.diagonal(dim1=-2, dim2=-1))
 
     def sample(self, inducing: InducingPosterior, num_samples: int) -> Tensor:
-        """Draws of what Δ adds to the outputs, (num_samples, T, D), coherent in time.
-
-        :param inducing: q(U), at whose mean the mapping is linearised.
-        :param num_samples: number of draws.
+        """Draws of what Δ adds to the outputs, (num_samples, T, D), coherent in time, with the mapping linearised at
+        the mean of q(U).
         """
         (frames, covariance), path = self.excess, self.path
         # a frame whose variance is zero by rounding has no draws to divide
@@ -75,11 +73,9 @@ class Correlations(NamedTuple):
 def correlations_of(
     q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor, places: Tensor | None = None
 ) -> Correlations | None:
-    """The correlations of latent dimensions in some frames; None if they are independent in all of them.
+    """The correlations of latent dimensions in some frames of q; None if they are independent in all of them.
 
-    :param q: of T frames.
-    :param inducing: q(U).
-    :param rows: the rows of the T frames in the data of ``inducing``.
+    :param rows: the rows of the T frames of q in the data of ``inducing``.
     :param places: which of the T frames, in any order. Default: all.
     """
     places = torch.arange(len(rows), device=rows.device) if places is None else places
@@ -97,12 +93,8 @@ def correlations_of(
 
 
 def covariances(q: OpperArchambeau, inducing: InducingPosterior, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """C_nn of frames with missing outputs whose dimensions are correlated, some at a time: their indices (P,), and
-    (P, Q, Q).
-
-    :param q: of T frames.
-    :param inducing: q(U).
-    :param rows: the rows of the T frames in the data of ``inducing``.
+    """C_nn of frames with missing outputs whose dimensions are correlated, some at a time: their indices (P,) and the
+    matrices (P, Q, Q). Parameters as in :func:`correlations_of`.
     """
     every, told = _correlated(q, inducing, rows)
     length = min(_LONGEST, max(4, _SIZE // q.event_shape[-1]))

@@ -50,11 +50,8 @@ def register(
 ) -> None:
     """Let objects of a class be members or reports of ensembles in files.
 
-    :param name: of the class in files.
-    :param kind: the class.
     :param describe: an object as a dictionary of Sequences, tensors, and any nesting of numbers, strings and lists.
     :param build: the inverse. It raises a ValueError for a dictionary of unexpected content.
-    :param is_member: whether the objects are members; if not, they are reports.
     """
     _KINDS[name] = _Kind(kind, describe, build, is_member)
 

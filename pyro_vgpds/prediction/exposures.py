@@ -13,11 +13,8 @@ __all__ = ["expose"]
 
 
 def expose(outputs: LikelihoodValue, exposure: ArrayLike, prediction: Outputs) -> LikelihoodValue:
-    """The likelihood of predicted frames with other exposures.
+    """The likelihood of T predicted frames with other exposures, (D,) or (T, D).
 
-    :param outputs: the likelihood at its parameters.
-    :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
-    :param prediction: of T times and D outputs.
     :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
     """
     times, width = prediction.shape

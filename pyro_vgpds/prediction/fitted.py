@@ -182,19 +182,14 @@ class FittedModel:
         return mapping.outputs if isinstance(mapping, PseudoGP) else None
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
-        """Raise a ValueError that names the first new output that is not possible under the likelihood.
-
-        :param data: new sequences of the same outputs.
-        :param name: the argument that has them, for the error.
+        """Raise a ValueError that names the first new output, in the argument ``name``, that is not possible under the
+        likelihood.
         """
         if self.likelihood is not None:
             check_outputs(self.likelihood, data, name, self.columns)
 
     def need_gaussian(self, what: str) -> None:
-        """Raise a ValueError if the outputs are not Gaussian.
-
-        :param what: that needs Gaussian outputs, for the error.
-        """
+        """Raise a ValueError if the outputs are not Gaussian, as ``what`` needs."""
         if self.likelihood is not None:
             raise ValueError(f"{what} needs Gaussian outputs, but the likelihood is {self.likelihood.likelihood}.")
 
@@ -246,7 +241,6 @@ class FittedModel:
     def inducing_covariance(self, output: int = 0) -> Tensor:
         """Cov[u_d] of one scaled output, (M, M). Outputs observed in the same frames that share a noise share it.
 
-        :param output: index of the output.
         :raises ValueError: if there is no such output.
         """
         check_output(output, self.num_outputs)

@@ -173,11 +173,10 @@ def _factors(held_out: HeldOut, num_outputs: int, pseudo: float) -> Tensor:
 
 
 def _quantiles(z: Tensor, count: float) -> Tensor:
-    """The quantiles of ``LEVELS`` of errors, moved towards those of Student's t-distribution.
+    """The quantiles of ``LEVELS`` of errors, moved towards those of Student's t-distribution, for this effective number
+    of independent errors.
 
     The largest errors of a few gaps are often those of one gap, so that they say little about the next gap.
-
-    :param count: the effective number of independent errors.
     """
     z, n, student = z.sort().values, len(z), _student(count)
     if n < _LEAST:

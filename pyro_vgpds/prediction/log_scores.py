@@ -26,13 +26,10 @@ def mixture_log_probs(
 ) -> Tensor:
     """Log of the average of ∫ p(y given f) N(f; mean, variance) df over draws, (T, D); −∞ for what is not possible.
 
-    Gauss–Hermite quadrature, around the mode of the integrand where p(y given f) is narrow: a count of ten thousand
-    determines f much better than the points of a broad distribution of f can resolve.
+    The moments of the functions given the draws are (S, T, F). Gauss–Hermite quadrature, around the mode of the
+    integrand where p(y given f) is narrow: a count of ten thousand determines f much better than the points of a broad
+    distribution of f can resolve.
 
-    :param outputs: the likelihood of these frames.
-    :param y: outputs (T, D), not NaN.
-    :param mean: of the functions given the draws, (S, T, F).
-    :param variance: the same shape.
     :param num_nodes: number of points by the number of functions of an output.
     """
     count = outputs.likelihood.num_functions

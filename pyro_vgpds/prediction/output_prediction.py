@@ -134,8 +134,8 @@ class OutputPrediction(Prediction):
     def _functions(self, num_nodes: int, widen: bool = True) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
         """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
 
-        :param num_nodes: of each function value, which the arrays will be multiplied by.
-        :param widen: as in :func:`~pyro_vgpds.prediction.draws.with_moments`.
+        The arrays will be multiplied by ``num_nodes`` nodes of each function value; ``widen`` is for
+        :func:`~pyro_vgpds.prediction.draws.with_moments`.
         """
         mean, variance, exact = self.path.mean.double(), self.path.variance.double(), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
@@ -148,10 +148,8 @@ class OutputPrediction(Prediction):
             yield rows, self.outputs.rows(rows), *with_moments(centre, spread.clamp_min(0.0), *moments, widen=widen)
 
     def _nodes(self, has_steps: bool = False, widen: bool = True) -> Iterator[_Nodes]:
-        """Function values that stand for the distribution of each entry, some frames at a time.
-
-        :param has_steps: whether they are for functions of f that have steps.
-        :param widen: as in :func:`~pyro_vgpds.prediction.draws.with_moments`.
+        """Function values that stand for the distribution of each entry, some frames at a time: more of them for
+        functions of f that have steps.
         """
         count, functions = self.outputs.likelihood.num_functions, self.inducing.num_outputs
         if has_steps and count == 1:
@@ -212,9 +210,6 @@ class OutputPrediction(Prediction):
         """Lower and upper ends (T, D) of central intervals: quantiles of each entry's predictive distribution.
 
         For counts and yes/no they are whole numbers, and the interval holds at least ``probability``.
-
-        :param probability: of each interval.
-        :raises ValueError: if ``probability`` is not between 0 and 1.
         """
         check_probability(probability)
         levels = 0.5 * (1.0 - probability), 0.5 * (1.0 + probability)
@@ -231,11 +226,7 @@ class OutputPrediction(Prediction):
 
     @thread_limited
     def sample(self, num_samples: int = 1) -> Tensor:
-        """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time.
-
-        :param num_samples: number of draws.
-        :raises ValueError: if it is not a positive whole number.
-        """
+        """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time."""
         check_count("num_samples", num_samples)
         with torch.no_grad():
             f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
@@ -248,7 +239,6 @@ class OutputPrediction(Prediction):
     def log_probs(self, y: ArrayLike) -> Tensor:
         """Log-probability or log-density of each entry, (T, D); NaN for what is ignored.
 
-        :param y: (T, D); NaN is ignored.
         :raises ValueError: if ``y`` has another shape, or it is a prediction of the rate.
         """
         if not self.include_noise:
@@ -266,18 +256,11 @@ class OutputPrediction(Prediction):
         return result.to(self.t.dtype)
 
     def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-probability of the entries under the predictive distribution, summed; NaN is ignored.
-
-        :param y: (T, D).
-        :raises ValueError: if ``y`` has another shape, or it is a prediction of the rate.
-        """
+        """Log-probability of the entries under the predictive distribution, summed; NaN is ignored."""
         return torch.nansum(self.log_probs(y))
 
     def cdf(self, y: ArrayLike) -> Tensor:
-        """P(output ≤ y) of each entry, (T, D); NaN for what is ignored. For a randomised PIT of counts also give y − 1.
-
-        :param y: (T, D); NaN is ignored.
-        """
+        """P(output ≤ y) of each entry, (T, D); NaN for what is ignored. A randomised PIT of counts also needs y − 1."""
         value = self.checked(y).double()
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():

@@ -67,10 +67,7 @@ class MixturePrediction(Outputs):
         return self._each("with_exposure", exposure, "has no exposure")
 
     def _each(self, method: str, argument: object, fault: str) -> MixturePrediction:
-        """The mixture of what a method of all components returns.
-
-        :raises ValueError: if a component does not have the method.
-        """
+        """The mixture of what a method of all components returns; a ValueError if a component does not have it."""
         for part in self.components:
             if not hasattr(part, method):
                 raise ValueError(f"a {type(part).__name__}, one of the components, {fault}.")
@@ -162,19 +159,11 @@ class MixturePrediction(Outputs):
 
 
 def spread_probability(probability: Tensor, spread: float) -> Tensor:
-    """Φ(Φ⁻¹(F) / c): probabilities under distributions that are wider by a factor.
-
-    :param probability: F.
-    :param spread: c.
-    """
+    """Φ(Φ⁻¹(F) / c): probabilities F under distributions that are wider by a factor c."""
     return probability if spread == 1.0 else torch.special.ndtr(torch.special.ndtri(probability) / spread)
 
 
 def spread_density(probability: Tensor, spread: float) -> Tensor:
-    """What is added to the log-densities of distributions that become wider by a factor: log dΦ(Φ⁻¹(F) / c) / dF.
-
-    :param probability: F.
-    :param spread: c.
-    """
+    """What is added to the log-densities of distributions that become wider by a factor c: log dΦ(Φ⁻¹(F) / c) / dF."""
     z = torch.special.ndtri(probability.double().clamp(_TAIL, 1.0 - _TAIL))
     return 0.5 * z.square() * (1.0 - spread**-2) - math.log(spread)

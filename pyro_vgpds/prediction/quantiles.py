@@ -66,13 +66,7 @@ class Weighted(NamedTuple):
 def mixture_quantiles(
     outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]
 ) -> tuple[Tensor, ...]:
-    """Quantiles of each output under a mixture, (T, D): whole numbers for those that are discrete.
-
-    :param outputs: the likelihood of all outputs.
-    :param f: function values (K, T, F).
-    :param weight: (K,).
-    :param levels: the probabilities.
-    """
+    """Quantiles (T, D) of all outputs under a mixture over function values f (K, T, F) with weights (K,)."""
     found = [f.new_empty(f.shape[1], f.shape[-1] // outputs.likelihood.num_functions) for _ in levels]
     for index, value, own in _groups(outputs, f, weight):
         solve = count_quantiles if value.likelihood.is_discrete else quantiles
@@ -82,13 +76,7 @@ def mixture_quantiles(
 
 
 def mixture_cdf(outputs: LikelihoodValue, f: Tensor, weight: Tensor, y: Tensor) -> Tensor:
-    """P(output ≤ y) of each output under a mixture, (T, D). It is the distribution of :func:`mixture_quantiles`.
-
-    :param outputs: the likelihood of all outputs.
-    :param f: function values (K, T, F).
-    :param weight: (K,).
-    :param y: (T, D).
-    """
+    """P(output ≤ y), (T, D), under the mixture of :func:`mixture_quantiles`."""
     found = torch.empty_like(y)
     for index, value, own in _groups(outputs, f, weight):
         try:
@@ -118,13 +106,7 @@ def _reduce(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
 def count_quantiles(
     outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]
 ) -> tuple[Tensor, ...]:
-    """The smallest whole numbers of at least these probabilities under a mixture, (T, D).
-
-    :param outputs: the likelihood of counts.
-    :param f: function values (K, T, F).
-    :param weight: (K,).
-    :param levels: the probabilities, increasing.
-    """
+    """The same for counts: the smallest whole numbers of at least these probabilities, which increase."""
     distribution, w = outputs.distribution(f), weight[:, None, None]
     shape = distribution.batch_shape[1:]
     total, count = f.new_zeros(shape), 0
@@ -152,13 +134,7 @@ def count_quantiles(
 
 
 def quantiles(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]) -> tuple[Tensor, ...]:
-    """Quantiles of a mixture of continuous outputs, (T, D).
-
-    :param outputs: the likelihood.
-    :param f: function values (K, T, F).
-    :param weight: (K,).
-    :param levels: the probabilities.
-    """
+    """The same for continuous outputs."""
     w = weight[:, None, None]
     means, variances = outputs.moments(f)
     centre = (w * means).sum(0)
@@ -176,8 +152,6 @@ def invert(
 ) -> Tensor:
     """Where distribution functions reach a level, by Chandrupatla's method: a bracket with inverse interpolation.
 
-    :param cdf: the values of all functions at one place each.
-    :param level: the probability.
     :param centre: a guess of the places.
     :param spread: of the distributions, positive.
     :param is_whole: find the smallest whole numbers of at least this probability.

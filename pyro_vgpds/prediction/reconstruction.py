@@ -112,11 +112,7 @@ class Joint:
             self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
     def set_outputs(self, new: Sequences, trust: float) -> None:
-        """Read the outputs of all frames.
-
-        :param new: the new frames.
-        :param trust: weight of a new frame relative to a training frame.
-        """
+        """Read the outputs of all frames. New frames have the weight ``trust`` relative to training frames."""
         remembered = self.training.remembered
         groups = self.training.likelihood.groups_of(self.combined, columns=remembered is not None)
         if remembered is not None:
@@ -138,10 +134,7 @@ class Joint:
         return self.training.likelihood.basis.expect(mean, variance, mask, self._weighted_y[rows])
 
     def fixed_psi(self, rows: Tensor) -> Psi:
-        """The statistics of training frames that are fixed.
-
-        :param rows: of these frames.
-        """
+        """The statistics of the rows of training frames that are fixed."""
         return self.psi(rows, self.training.q.mean[rows], self.training.q.variance[rows])
 
     def with_remembered(self, remembered: Remembered) -> Psi:
@@ -214,11 +207,7 @@ class Joint:
         return None
 
     def next_state(self, state: Tensor | None, functions: Moments | None, rate: float) -> Tensor | None:
-        """The state of the factors of the new outputs after a step.
-
-        :param functions: moments of their functions.
-        :param rate: length of the step.
-        """
+        """The state of the factors of the new outputs after a step of this length, by moments of their functions."""
         return None
 
     def solve(

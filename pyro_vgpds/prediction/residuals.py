@@ -93,8 +93,6 @@ def pair_frames(data: Sequences, new: Sequences, belongs: Sequence[int | None]) 
 class Residuals:
     """Residuals at frames of the data, and their predictions for new frames in the same sequences.
 
-    :param correlation: ρ.
-    :param inducing: q(U), with the data.
     :param t_new: times of the frames to predict, (T,).
     :param sequences: for each sequence the rows of the data that belong to it (n,), and its new frames.
     """

@@ -101,10 +101,8 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
 
 
 def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
-    """The settings with the smallest held-out error, and the predictions with them.
-
-    :param posterior: a model of the split's training data.
-    :param split: what is held out.
+    """The settings of a model of the split's training data with the smallest held-out error, and the predictions with
+    them.
     """
     scale = posterior.data.output_scales[: posterior.num_outputs]
     best: tuple[float, Settings, HeldOut] | None = None

@@ -47,10 +47,7 @@ class Solver:
 
 
 def check_solver(solver: Solver | None) -> Solver:
-    """The settings, or the default ones.
-
-    :raises TypeError: if ``solver`` is something else.
-    """
+    """The settings, or the default ones; a TypeError for something else."""
     if solver is not None and not isinstance(solver, Solver):
         raise TypeError(f"solver must be a Solver, such as Solver(num_starts=1), but got {solver!r:.80}.")
     return solver or Solver()

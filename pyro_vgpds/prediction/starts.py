@@ -37,10 +37,8 @@ def nearest_starts(training: Training, new: Sequences, num_starts: int) -> Itera
 def nearest_frames(data: Sequences, new: Sequences, scale: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:
     """The training frame (T,) nearest to each new one, and whether one was found, (T, 1).
 
-    The distance is the mean squared difference of the outputs observed in both frames.
-
-    :param scale: (D,), by which outputs are divided.
-    :param share: share of the training frames to search, drawn at random.
+    The distance is the mean squared difference of the outputs observed in both frames, divided by ``scale`` (D,). A
+    random ``share`` of the training frames is searched.
     """
     candidates = torch.arange(data.num_frames, device=data.device)
     wanted = min(_CANDIDATES, max(1, round(share * data.num_frames)))

@@ -103,11 +103,7 @@ class Training:
 
 
 def guessed(outputs: LikelihoodValue, data: Sequences) -> Sequences:
-    """Guesses of the functions in place of outputs that are not Gaussian, NaN for outputs that a sequence has not.
-
-    :param outputs: the likelihood of the outputs, at its parameters.
-    :param data: sequences with outputs.
-    """
+    """Guesses of the functions in place of outputs that are not Gaussian, NaN for outputs that a sequence has not."""
     assert data.y is not None
     y, lengths = data.y.double(), list(data.times.lengths)
     if data.num_observed:

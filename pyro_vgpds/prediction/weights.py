@@ -41,8 +41,6 @@ def stack(
     with the mean products G of the members' errors, the number g of held-out gaps and the smallest mean squared error
     :math:`e^2` of a member. The second term is smallest for equal weights.
 
-    :param members: held-out predictions of the same numbers.
-    :param num_outputs: D.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
     :param limit: members whose root mean squared error is more than this times the smallest one get no weight: the
         errors of a poor member can offset those of the others by chance.

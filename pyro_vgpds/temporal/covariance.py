@@ -129,10 +129,7 @@ class TemporalCovariance(ABC):
         return None
 
     def path_reader(self, kernel: nn.Module) -> PathReader | None:
-        """Makes :meth:`known_path` at later values of the parameters; None if that needs the whole of K_t.
-
-        :param kernel: the kernel that was read.
-        """
+        """Makes :meth:`known_path` at later values of the parameters; None if that needs the whole of K_t."""
         return None
 
     @abstractmethod

@@ -15,10 +15,8 @@ __all__ = ["divergence", "known_divergence"]
 
 
 def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
-    """KL(q, p), (...).
+    """KL(q, p), (...), from the moments of q and λ (..., N, Q).
 
-    :param moments: those of q.
-    :param lam: λ, (..., N, Q).
     :raises NumericalError: if rounding errors are all that is left of it.
     """
     return (_Divergence.apply if _is_one(moments, lam) else _divergence)(*moments, lam)

@@ -20,11 +20,8 @@ __all__ = ["KnownDiagonal", "known_diagonal"]
 
 
 def known_diagonal(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
-    """q(X); None if its gradients need autograd.
-
-    :param k: the diagonal of K_t, (N, 1) or (N, Q).
-    :param mean_bar: (N, Q), a parameter.
-    :param log_lam: the log of λ, (N, Q), a parameter.
+    """q(X) from the diagonal k of K_t, (N, 1) or (N, Q), and the parameters mean_bar and log λ, (N, Q); None if its
+    gradients need autograd.
     """
     leaves = mean_bar, log_lam
     if k.requires_grad or k.dim() != 2 or any(x.dtype != torch.float64 for x in (k, *leaves)):
@@ -61,10 +58,8 @@ class KnownDiagonal:
 
     @torch.no_grad()
     def add_gradients(self, d_mean: Tensor, d_variance: Tensor) -> None:
-        """Add the gradients of KL(q, p) minus a function to those of the parameters.
-
-        :param d_mean: the derivative of the function in ``mean``, (N, Q).
-        :param d_variance: that in ``variance``, (N, Q).
+        """Add the gradients of KL(q, p) minus a function, with these derivatives (N, Q) in the moments, to those of the
+        parameters.
         """
         g_mean_bar = (self._mean_bar - d_mean).mul_(self._k)
         # ds/dλ = −s², and what is left of the divergence is ½ λ s²

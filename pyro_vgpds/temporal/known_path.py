@@ -93,10 +93,8 @@ class KnownPath:
 
     @torch.no_grad()
     def add_gradients(self, d_mean: Tensor, d_variance: Tensor) -> None:
-        """Add the gradients of KL(q, p) minus a function to those of the parameters.
-
-        :param d_mean: the derivative of the function in ``mean``, (N, Q).
-        :param d_variance: that in ``variance``, (N, Q).
+        """Add the gradients of KL(q, p) minus a function, with these derivatives (N, Q) in the moments, to those of the
+        parameters.
         """
         self.derivatives = d_mean.contiguous(), d_variance.contiguous()
         given = self._values, self.eta, self.lam, self.mean, *self.derivatives
@@ -111,7 +109,6 @@ class KnownPath:
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:
         """The next η and λ, with the derivatives that :meth:`add_gradients` was given.
 
-        :param rate: length of the step.
         :param floor: the least λ, in units of the inverse prior variance.
         """
         assert self.derivatives is not None

@@ -38,20 +38,13 @@ class PathReader:
         self._exponents = [x if own else None for x, own in zip(sources, is_exponent, strict=True)]
 
     def is_current(self, kernel: nn.Module) -> bool:
-        """Whether a kernel consists of the modules and tensors that were read.
-
-        :param kernel: a kernel of time.
-        """
+        """Whether a kernel consists of the modules and tensors that were read."""
         parts = _parts(kernel)
         same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
         return same and [x.data_ptr() for x in self._sources] == self._addresses
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
-        """q(X) at the current values; None if its gradients need autograd.
-
-        :param eta: η, (N, Q).
-        :param lam: λ, (N, Q).
-        """
+        """q(X) with sites η and λ (N, Q) at the current values; None if its gradients need autograd."""
         given = torch.stack(self._rows)
         return known_path(self._frames, eta, lam, torch.where(self._is_exponent, given.exp(), given), self._exponents)
 
@@ -60,11 +53,8 @@ class PathReader:
 
 
 def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> PathReader | None:
-    """A reader; None if values are not the buffers and exponentials of the parameters of the library's own kernels.
-
-    :param kernel: of time.
-    :param frames: of its program.
-    :param tensors: the values that were read, each (1,) or (K,).
+    """A reader; None if the values that were read, each (1,) or (K,), are not the buffers and exponentials of the
+    parameters of the library's own kernels.
     """
     parts = _parts(kernel)
     own = [part for part in parts if isinstance(part, nn.Module)]

@@ -14,9 +14,8 @@ _SHARE_ERROR = 1e-2  # rounding error of λ diag S, which is in [0, 1], that mak
 
 
 def lost_digits(matrix: Tensor) -> NumericalError:
-    """The error for a B = I + √λ K_t √λ, whose eigenvalues are at least 1, that cannot be factorised or used.
-
-    :param matrix: B, or numbers that were computed with it.
+    """The error for a B = I + √λ K_t √λ, or numbers computed with it, that cannot be factorised or used: its
+    eigenvalues are at least 1.
     """
     if not bool(torch.isfinite(matrix).all()):
         return NumericalError(

@@ -110,10 +110,7 @@ class Adam:
         self._rates = (ctypes.c_double * len(self.rates))(*self.rates)
 
     def step(self, length: float = 1.0) -> None:
-        """Move the parameters.
-
-        :param length: what the learning rates are multiplied by.
-        """
+        """Move the parameters, with learning rates multiplied by ``length``."""
         gradients = [parameter.grad for parameter in self.parameters]
         if any(gradient is not None for gradient in gradients):
             self.state = (self._move_compiled if self._bundle.is_compiled else self._move)(gradients, length)
@@ -185,7 +182,6 @@ class Adam:
     def load_state_dict(self, content: Mapping[str, Mapping[int, Mapping[str, Tensor]]]) -> None:
         """Continue from a :meth:`state_dict`, also from one of ``torch.optim.Adam``.
 
-        :param content: the state.
         :raises ValueError: if it is not that of these parameters.
         """
         state: list[Moments | None] = [None] * len(self.parameters)

@@ -22,10 +22,8 @@ __all__ = ["BatchProblem", "unpacked"]
 
 
 class BatchProblem:
-    """An estimate of the bound on a batch, as a function of the parameters that training changes.
-
-    :param guide: the guide, with its model.
-    :param data: all sequences, or the frames of one.
+    """An estimate of the bound on a batch of all sequences, or of the frames of one, as a function of the parameters
+    that training changes.
     """
 
     outputs = None  # the factors of outputs that are not Gaussian
@@ -87,10 +85,9 @@ class BatchProblem:
         self.guide.dual = unpacked(dual)
 
     def evaluate(self, batch: Batch, rate: float) -> float:
-        """An estimate of the bound. Gradients of minus the estimate are left with the parameters.
+        """An estimate of the bound on a batch, with ρ of q(U). Gradients of minus the estimate are left with the
+        parameters.
 
-        :param batch: the sequences.
-        :param rate: ρ of q(U).
         :raises NumericalError: if the estimate or a gradient is not finite.
         """
         for parameter in self.parameters:

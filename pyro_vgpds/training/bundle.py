@@ -35,10 +35,8 @@ def copies(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite, and so is their sum; all are read at once, because most tensors are a handful of
-    numbers.
-
-    :param tensors: of the same dtype.
+    """Whether all numbers of tensors of the same dtype are finite, and so is their sum; all are read at once, because
+    most tensors are a handful of numbers.
     """
     return not tensors or math.isfinite(
         torch.cat([x if x.dim() == 1 else x.flatten() for x in tensors]).sum(dtype=torch.float64)
@@ -46,12 +44,7 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 class Packed(Sequence[Tensor]):
-    """Tensors in one vector.
-
-    :param vector: their numbers, one tensor after the other.
-    :param shapes: of each.
-    :param ends: where each ends.
-    """
+    """Tensors in one vector."""
 
     def __init__(self, vector: Tensor, shapes: Sequence[torch.Size], ends: Sequence[int]) -> None:
         self.vector, self._shapes, self._ends = vector, shapes, ends
@@ -88,10 +81,7 @@ class Bundle:
         self.sizes = (ctypes.c_long * len(self._counts))(*self._counts)
 
     def addresses(self, tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-        """The addresses of tensors, for compiled functions; null for None.
-
-        :param tensors: any.
-        """
+        """The addresses of tensors, for compiled functions; null for None."""
         return (ctypes.c_void_p * len(tensors))(*[None if x is None else x.data_ptr() for x in tensors])
 
     def pack(self, vector: Tensor) -> Packed:

@@ -62,9 +62,7 @@ class BatchSettings:
     def rate(self, count: int, step: int, num_steps: int) -> float:
         """ρ of q(U) of a step: the first ones average what they see.
 
-        :param count: batches that q(U) has seen before.
-        :param step: batches before it in this run.
-        :param num_steps: batches in all.
+        q(U) has seen ``count`` batches before, ``step`` of them in this run of ``num_steps``.
         """
         if self.inducing_rate is not None:
             return max(self.inducing_rate, 1.0 / (1.0 + count))
@@ -72,11 +70,7 @@ class BatchSettings:
         return max(first * self.pace(step, num_steps), 1.0 / self.num_batches, 1.0 / (1.0 + count))
 
     def pace(self, step: int, num_steps: int) -> float:
-        """The learning rate of a step, relative to the first.
-
-        :param step: batches before it.
-        :param num_steps: batches in all.
-        """
+        """The learning rate after ``step`` of ``num_steps`` batches, relative to the first."""
         if self.schedule == "constant":
             return 1.0
         return _LAST + (1.0 - _LAST) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / num_steps)))

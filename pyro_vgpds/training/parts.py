@@ -50,12 +50,7 @@ def part_name(path: Path, step: int, rank: int) -> str:
 
 
 def part_file(path: Path, name: object) -> Path:
-    """The file of a part.
-
-    :param path: the checkpoint.
-    :param name: the name in it.
-    :raises FileFormatError: if it does not exist.
-    """
+    """The file of a part of a checkpoint; a FileFormatError if it does not exist."""
     plain = isinstance(name, str) and Path(name).name == name
     file = path.absolute().parent / str(name)
     if not plain or not file.is_file():
@@ -64,11 +59,7 @@ def part_file(path: Path, name: object) -> Path:
 
 
 def remove_old_parts(path: Path, kept: list[str]) -> None:
-    """Delete parts of earlier checkpoints.
-
-    :param path: the checkpoint.
-    :param kept: the names of its parts.
-    """
+    """Delete parts of earlier checkpoints that are not among those to keep."""
     pattern = re.compile(re.escape(path.name) + r"\.part\d+\.\d+")
     for file in path.absolute().parent.iterdir():
         if pattern.fullmatch(file.name) and file.name not in kept:
@@ -76,10 +67,7 @@ def remove_old_parts(path: Path, kept: list[str]) -> None:
 
 
 def check_parts(path: Path, names: list[str]) -> None:
-    """Raise an error if parts cannot be seen from here.
-
-    :raises ProcessError: if one does not exist.
-    """
+    """Raise a ProcessError if a part cannot be seen from here."""
     missing = [name for name in names if not (path.absolute().parent / name).is_file()]
     if missing:
         raise ProcessError(
@@ -91,10 +79,6 @@ def check_parts(path: Path, names: list[str]) -> None:
 def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader) -> dict[str, Any]:
     """A snapshot with the rows of this process, for data that may be shared by another number of processes.
 
-    :param path: the checkpoint.
-    :param content: the content of the file.
-    :param data: the sequences of this process.
-    :param read: reads a file.
     :raises ResumeError: if the checkpoint is of other frames.
     :raises FileFormatError: if a part is missing or not as expected.
     """

@@ -73,9 +73,8 @@ def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm:
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Whether to show a bar; never if the process has no standard error, where bars are drawn.
-
-    :param progress: None for on a terminal only.
+    """Whether to show a bar, None for on a terminal only; never if the process has no standard error, where bars are
+    drawn.
     """
     return on_terminal() if progress is None else progress and sys.stderr is not None
 

@@ -83,19 +83,11 @@ class FitResult:
 
 
 def later_record(first: FitResult, record: Record) -> Record:
-    """A record of a run that follows another one, as one of both.
-
-    :param first: the result of the run before.
-    :param record: of the run that follows.
-    """
+    """A record of a run that follows the run ``first``, as one of both."""
     return Record(first.num_steps + record.step, first.seconds + record.seconds, record.bound)
 
 
 def joined_results(first: FitResult, second: FitResult) -> FitResult:
-    """The result of two runs, of which the second began where the first ended.
-
-    :param first: the result of one.
-    :param second: the result of the other.
-    """
+    """The result of two runs, of which the second began where the first ended."""
     history = [*first.history, *(later_record(first, record) for record in second.history[1:])]
     return replace(second, history=history, num_undone=first.num_undone + second.num_undone)

@@ -57,10 +57,9 @@ class Settings:
         return [self.rate, self.natural_rate, self.num_warmup, self.tolerance]
 
     def resumed(self, method: str, stored: Sequence[float]) -> Settings:
-        """These settings for a run that continues another one, whose default warm-up is kept.
+        """These settings for a run that continues one with this method and :meth:`stored` numbers, whose default
+        warm-up is kept.
 
-        :param method: of the other run.
-        :param stored: its :meth:`stored` numbers.
         :raises ValueError: if the settings differ in more than ``num_steps``.
         """
         settings = replace(self, warmup=int(stored[2])) if self.warmup is None else self
