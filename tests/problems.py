@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
@@ -69,6 +69,13 @@ def make_model(
         lam=0.5 + 3 * torch.rand(shape, generator=generator),
     )
     return model, guide
+
+
+def fit_posterior(model: VGPDS, data: Sequences, num_steps: int, **settings) -> Posterior:
+    """The posterior after a few steps of training; the settings are those of its predictions."""
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, data, num_steps, progress=False)
+    return Posterior(model, guide, data, **settings)
 
 
 def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks run and print their tables; no time is asserted."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bound and its gradients against the authors' code, GPy and published values."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

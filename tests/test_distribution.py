@@ -3,8 +3,6 @@
 install. `make dist-test` runs the tests on the first two.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

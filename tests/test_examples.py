@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example scripts run, and continue from their checkpoints."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

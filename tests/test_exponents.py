@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of parameters from those of their values, against autograd."""
 
-from __future__ import annotations
-
 import torch
 
 from pyro_vgpds.exponents import add_to_parameter, viewed

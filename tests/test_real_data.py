@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on real data with default settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import real

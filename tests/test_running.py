@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a process is running, and that asking leaves it alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tutorials run from beginning to end without data or network, and their notebooks are those of the scripts."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import io

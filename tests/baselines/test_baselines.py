@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines against slow, obvious twins, and the figures of the paper that they reproduce."""
 
-from __future__ import annotations
-
 import importlib
 import math
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines of counts: their means, their distributions, and what they refuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

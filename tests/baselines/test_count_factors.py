@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The negative-binomial factor model, against its posterior written out and a recovery of simulated rates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

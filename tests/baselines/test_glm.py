@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generalised linear models, against a general optimiser of their objective written out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPFA, against the joint Gaussian of all outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

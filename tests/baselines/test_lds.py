@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linear dynamical system against the joint Gaussian of all states and outputs, built explicitly."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines of yes/no, mixed and exposed outputs: their means, the likelihood around them, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines as posteriors: predictions are those of the imputer on the data with the new frames sorted in by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data

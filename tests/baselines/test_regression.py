@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ridge and kernel ridge regression against slow, obvious twins."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command from end to end, on small files, in the units of the data."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic choice on the command line: fit, its file in every other command, and evaluate."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

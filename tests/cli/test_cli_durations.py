@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels with units of time on the command line, and names of sequences in Python and in files."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 

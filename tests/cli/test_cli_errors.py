@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of the command line: a message that names the cause, an exit code, no traceback and no partial file."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

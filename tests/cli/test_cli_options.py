@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of models and predictions on the command line are those of Python, and long work says how far it is."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time
@@ -12,14 +10,13 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from problems import fit_posterior
 
 from pyro_vgpds import VGPDS, Ensemble, Posterior, PosteriorMixture, Sequences, Solver, load, load_posterior
 from pyro_vgpds import save_posterior as write_posterior
 from pyro_vgpds.cli import main
 from pyro_vgpds.cli.progress import left, working
-from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Matern32, White, parse_kernel, parse_mapping
-from pyro_vgpds.training import fit
 
 T = np.arange(14) / 2.0
 
@@ -55,9 +52,7 @@ def trained(data, **options):
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     model = VGPDS.from_data(data, 3, 8, **options)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, 8)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 8)
 
 
 def read(path):

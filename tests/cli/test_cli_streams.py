@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes without standard streams, and Ctrl-C while modules load."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

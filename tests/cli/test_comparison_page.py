@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The held-out predictions behind the page of a comparison, and the outputs that it shows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

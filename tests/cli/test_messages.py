@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What commands print about their choices, and about what they ignore."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

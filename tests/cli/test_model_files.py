@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands on files of posteriors, of mixtures, and of earlier versions: the same predictions as from Python."""
 
-from __future__ import annotations
-
 import csv
 import json
 from types import SimpleNamespace
@@ -12,16 +10,13 @@ import pyro
 import pytest
 import torch
 from PIL import Image
-from problems import GOLDEN
+from problems import GOLDEN, fit_posterior
 
 from pyro_vgpds import (
     VGPDS,
-    AutoOpperArchambeau,
-    Posterior,
     PosteriorMixture,
     Sequences,
     Solver,
-    fit,
     load_posterior,
     save_posterior,
 )  # fmt: skip
@@ -44,10 +39,8 @@ def train(seed, lags=()):
     data = data.lagged(lags) if lags else data
     pyro.set_rng_seed(seed)
     model = VGPDS.from_data(data, 2, 6, Matern32() + White(1e-2) + Bias(0.1), scale_outputs=True)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, 10, progress=False)
     noise = torch.tensor([0.1, 100.0, 0.1]).double()
-    return Posterior(model, guide, data, noise_variance=noise, residual=Bias() + White())
+    return fit_posterior(model, data, 10, noise_variance=noise, residual=Bias() + White())
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """csv files of very many columns: as fast for each column as narrow ones, with short messages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets of sequences: what is read, in which order, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

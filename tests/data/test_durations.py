@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Durations in all the forms that users write are the same seconds; everything else has an error that helps."""
 
-from __future__ import annotations
-
 import datetime
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of frames of one long sequence: unbiased, with the latent path of the whole sequence."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

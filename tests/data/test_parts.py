@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of sequences keep names, dates, lags and dtype."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

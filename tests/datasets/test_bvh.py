@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """BVH files: their content, forward kinematics against matrices written out, and errors that name file and line."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

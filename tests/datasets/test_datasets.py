@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where data files are found and how they are fetched; tables; video; generators."""
 
-from __future__ import annotations
-
 import bz2
 import dataclasses
 import hashlib

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaders of counts and of yes/no data: small files that are written here, and the real ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Skeletons, Acclaim files, and forward kinematics against facts known otherwise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of the outputs that several processes have together, beside one process with all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checks of several processes have in common: their list, problems, and differences of tensors."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

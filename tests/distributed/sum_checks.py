@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums over processes in all three ways, and what each process hears if one of them fails in the middle of them."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

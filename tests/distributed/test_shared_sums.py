@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums in memory that processes share, here of threads, each of which is a process to the others."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

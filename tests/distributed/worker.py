@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of several processes of the tests: runs the checks that are named, and writes what it found as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

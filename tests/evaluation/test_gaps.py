@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is hidden: shares, places, and gaps of the kind that the data have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores and tables against values computed by hand."""
 
-from __future__ import annotations
-
 import math
 import sys
 

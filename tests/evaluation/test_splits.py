@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held-out parts: training data and hidden numbers together are the data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-validation and backtests: what a model has seen, and what it is scored on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data, make_model

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experiments on counts and notes: protocols, baselines against loops, and runs on small data made here."""
 
-from __future__ import annotations
-
 import json
 import math
 

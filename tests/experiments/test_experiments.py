@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experiments from end to end on small synthetic data, and the files that they write."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latent paths in windows of time: the kernel against loops, the start, and a model of trials."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

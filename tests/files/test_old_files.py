@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of earlier versions give the answers that they gave then."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

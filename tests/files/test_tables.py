@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions and draws as csv, npz and video files."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The amortised guide: its sites, training, refinement and files."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import pytest

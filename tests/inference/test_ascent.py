@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The damped ascent and L-BFGS on functions whose optimum is known."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bound of a batch without running the model as a Pyro program, beside the one with it."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explicit inducing variables: equal to the collapsed bound at the optimum, unbiased in batches, ordinary in Pyro."""
 
-from __future__ import annotations
-
 import itertools
 
 import pyro

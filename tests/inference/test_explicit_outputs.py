@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of outputs that are not Gaussian: equal to the collapsed bound at the optimum, unbiased, ordinary in Pyro."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where q(X) of many sequences starts, after a model was trained on a sample of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from problems import make_model

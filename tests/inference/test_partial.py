@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions of a model whose training sequences are not in memory, beside those with all of them in memory."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

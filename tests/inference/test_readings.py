@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of time is not read again while only the values of its parameters change."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a sequence oscillates, against dense Gaussians, and whether counts have a cycle."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

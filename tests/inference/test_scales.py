@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lengthscales and periods that are chosen from the data, against brute force and against those of generated paths."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

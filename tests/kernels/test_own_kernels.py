@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Custom kernels: parameters with any constraint, their names in files, and what Pyro's tools show of them."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

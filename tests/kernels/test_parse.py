@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels written as text are those written as Python, and nothing else is understood."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyro_vgpds.kernels import (

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs: kernels of time that compiled code evaluates."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

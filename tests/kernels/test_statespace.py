@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """State-space forms against the kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from markov_problems import KINDS, make_kernels

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of likelihoods that are not given: chosen from the data, and fixed if they were fixed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first guess of the functions: averages of neighbouring frames."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantiles, distribution functions and log-probabilities of mixtures, against sums, draws and scipy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

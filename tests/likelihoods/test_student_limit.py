@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Student-t outputs with many degrees of freedom are Gaussian: the start, training and predictions are the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pytest

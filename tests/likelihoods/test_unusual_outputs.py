@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from problems import fit_posterior
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, Posterior, Sequences
 from pyro_vgpds.likelihoods import Bernoulli, Binomial, NegativeBinomial, Poisson, StudentT
 from pyro_vgpds.prediction import BayesClassifier
 
@@ -26,9 +27,7 @@ def trained(y: np.ndarray, likelihood) -> Posterior:
     data = Sequences(np.arange(len(y)) / 5.0, y)
     torch.manual_seed(0)
     model = VGPDS.from_data(data, 1, 6, likelihood=likelihood)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=15)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 15)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +150,7 @@ def test_frames_beyond_the_data_have_exposure_one_if_exposures_differ_by_frame()
     data = Sequences(t, y, exposure=exposure)
     torch.manual_seed(0)
     model = VGPDS.from_data(data, 1, 6, likelihood=Poisson())
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=15)
-    post = Posterior(model, guide, data)
+    post = fit_posterior(model, data, 15)
     new = rng.poisson(2.0, (5, 3)).astype(float)
     for found in (post.forecast([6.1]), post.reconstruct(t[:5], new), post.forecast([6.1, 6.2], given=new[:2])):
         assert bool(((found.rate.mean > 0.5) & (found.rate.mean < 8.0)).all())  # 2 is the rate of exposure 1

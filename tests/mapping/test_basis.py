@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear kernel's own weights as inducing variables, against inducing inputs and against the exact GP."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data, make_model

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """float32 sums: used if the model is float32 and their errors are far below the noise, and then hardly different."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

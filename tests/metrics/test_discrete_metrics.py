@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of counts and yes/no outputs, against loops over the entries and against scipy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

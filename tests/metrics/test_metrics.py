@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of predictions, against their definitions written out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

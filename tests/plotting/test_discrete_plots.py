@@ -12,8 +12,9 @@ import pytest
 import torch
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
+from problems import fit_posterior
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, fit
+from pyro_vgpds import VGPDS, Posterior, PosteriorMixture, Sequences
 from pyro_vgpds.likelihoods import Bernoulli, ByColumn, NegativeBinomial, StudentT
 from pyro_vgpds.plotting import plot_forecast, plot_raster, plot_reconstruction
 
@@ -29,9 +30,7 @@ def fitted(likelihood, y) -> Posterior:
     data = Sequences(t, [y[:12], y[12:]], columns=list("abcd"), names=["first", "second"])
     torch.manual_seed(0)
     model = VGPDS.from_data(data, 2, 6, likelihood=likelihood)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, 6, progress=False)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 6)
 
 
 @pytest.fixture(scope="module")

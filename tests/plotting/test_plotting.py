@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures hold the right numbers. How they look was looked at."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from statistics import NormalDist

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions with every guide whose site x has a mean and a variance, against explicit inverses."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of hidden outputs: which frames and outputs are used, and the estimate against all frames."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pyro
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import fit_posterior, make_data, make_model
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, fit
+from pyro_vgpds import VGPDS, Posterior, Sequences, Solver
 from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Matern32, White
 from pyro_vgpds.prediction.joint_prior import kl_of
 
@@ -28,9 +26,7 @@ def long():
     y[:, 5] += torch.randn(400)
     data = Sequences(t, y)
     model = VGPDS.from_data(data, 3, 15, Matern32() * Cosine() + White(1e-2) + Bias(0.1), ARDRBF())
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, 20, progress=False)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 20)
 
 
 @pytest.fixture

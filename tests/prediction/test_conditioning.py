@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model on other data: q is the best one at fixed hyperparameters, and nothing else changes."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import pytest

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correlations of latent dimensions in frames with missing outputs, against the joint precision of all points."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import fit_posterior, make_data, make_model
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, Posterior, Sequences
 from pyro_vgpds.kernels import ARDLinear, Matern32, White
 from pyro_vgpds.prediction import correlations
 from pyro_vgpds.prediction.correlations import covariances
@@ -25,9 +23,7 @@ def linear_posterior(temporal):
     y[8:20, 2:] = torch.nan
     data = Sequences(t, y)
     model = VGPDS.from_data(data, LATENT, temporal=temporal, mapping=ARDLinear())
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=30, progress=False)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 30)
 
 
 def precisions(posterior):

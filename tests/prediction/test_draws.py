@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures over draws of the latent point: exact moments, and tails that few draws do not have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ensembles: moments, intervals, draws and densities against their formulas, and which members predict."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """New frames are taken in without training: forecasts continue from the new end, as if q(X) had been found for all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas
 import pyro
 import pytest
 import torch
+from problems import fit_posterior
 
 from pyro_vgpds import (
     VGPDS,
-    AutoOpperArchambeau,
     Posterior,
     PosteriorMixture,
     Sequences,
     Solver,
-    fit,
     load_posterior,
     save_posterior,
 )
@@ -34,9 +31,7 @@ def train(data, steps=80, **options):
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     model = VGPDS.from_data(data, 3, 20, temporal=Matern32().fix("variance") + White(1e-2) + Bias(0.1), **options)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, steps, progress=False)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, steps)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forecasts that use outputs which are known ahead, such as a temperature that drives the others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas
 import pyro
 import pytest
 import torch
+from problems import fit_posterior
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, fit
+from pyro_vgpds import VGPDS, PosteriorMixture, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
 
 N, TRAINED = 180, 150
@@ -31,9 +30,7 @@ def problem():
     data = Sequences.from_frame(frame.iloc[:TRAINED])
     # The inputs are stationary. With a slow path one of them alone has two explanations here, and the worse one wins.
     model = VGPDS.from_data(data, num_inducing=30, temporal=Matern32() + White(1e-2) + Bias(0.1))
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, 60, progress=False)
-    return Posterior(model, guide, data), frame.iloc[TRAINED:]
+    return fit_posterior(model, data, 60), frame.iloc[TRAINED:]
 
 
 def error(prediction, frame):

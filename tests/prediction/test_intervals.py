@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibrated intervals hold as often as they promise, whatever the errors are."""
 
-from __future__ import annotations
-
 import itertools
 from statistics import NormalDist
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A posterior of data with lags takes and returns the data's own outputs, and is that of the widened outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from problems import make_data
+from problems import fit_posterior, make_data
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, Solver, fit, lagged
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, Solver, lagged
 from pyro_vgpds.kernels import Bias, White
 
 LAGS = (-2, 1)
@@ -24,9 +22,7 @@ def make_pair(missing=0.1, settings=lambda width: {}, **options):
     for data, width in ((base.lagged(LAGS), 1), (wide, 3)):
         torch.manual_seed(0)
         model = VGPDS.from_data(data, 2, 8, **options)
-        guide = AutoOpperArchambeau(model)
-        fit(model, guide, data, num_steps=5, progress=False)
-        found.append(Posterior(model, guide, data, **settings(width)))
+        found.append(fit_posterior(model, data, 5, **settings(width)))
     return base, *found
 
 

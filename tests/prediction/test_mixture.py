@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of trained models: moments, quantiles, draws and densities against those of torch's mixtures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

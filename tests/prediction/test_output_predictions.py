@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions of counts: mixtures, selections, scores, and what needs Gaussian outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pytest

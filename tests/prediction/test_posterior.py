@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forecasts, generated sequences and q(U), against explicit formulas and Monte Carlo."""
 
-from __future__ import annotations
-
 import inspect
 import math
 

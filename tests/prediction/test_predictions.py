@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people ask of a Prediction: intervals, densities, arrays and frames."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reconstruction: the joint bound against the collapsed ELBO of all frames, its limits, and its scores."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import fit_posterior, make_data, make_model
 from torch.distributions import kl_divergence
 
 from pyro_vgpds import (
@@ -47,9 +45,7 @@ def trained():
     t, y = ([v[s] for s in data.times.slices()] for v in (data.times.t, data.y))
     train = Sequences(t[:-1], y[:-1])
     model = VGPDS.from_data(train, 3, 30, temporal=Matern32().fix("variance") + White(1e-2) + Bias(0.1))
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, train, 300, progress=False)
-    return Posterior(model, guide, train), t, y
+    return fit_posterior(model, train, 300), t, y
 
 
 @pytest.mark.parametrize("belongs", [[None], [0], [2], [None, 3], [0, 0]])

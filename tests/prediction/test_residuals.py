@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is carried of residuals over a sequence, against one output and one explicit Gaussian at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro.distributions as dist
 import pytest

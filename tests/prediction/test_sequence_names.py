@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequences by name, and predictions of several sequences apart."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

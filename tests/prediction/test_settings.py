@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of predictions: what they mean, and that the chosen ones are no worse than those of training."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import fit_posterior, make_data, make_model
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, Posterior, Sequences
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.kernels import RBF
@@ -93,9 +91,7 @@ def test_smooth_parts_of_each_output_are_used():
     split = hold_out(Sequences(t, y), "impute", share=0.1)
     torch.manual_seed(0)
     model = VGPDS.from_data(split.train)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, split.train, 30, progress=False)
-    posterior = Posterior(model, guide, split.train)
+    posterior = fit_posterior(model, split.train, 30)
     chosen, found = choose_settings(posterior, split)
     assert chosen.smooth
     scale = split.train.output_scales

@@ -9,9 +9,10 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from problems import fit_posterior
 from torch.distributions import kl_divergence
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, fit
+from pyro_vgpds import VGPDS, Posterior, Sequences, Solver
 from pyro_vgpds.likelihoods import Bernoulli, Poisson
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.drawn import correction
@@ -38,9 +39,7 @@ def post(request):
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     model = VGPDS.from_data(data, 2, 5, likelihood=LIKELIHOODS[request.param]())
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=3, progress=False)
-    return Posterior(model, guide, data)
+    return fit_posterior(model, data, 3)
 
 
 def plain_bound(post: Posterior, joint: SiteJoint, solution, trust: float) -> tuple[float, Sites, CollapsedLatent]:

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Posteriors from files predict what they predicted before, bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import GOLDEN, make_data, make_model
+from problems import GOLDEN, fit_posterior, make_data, make_model
 
 from pyro_vgpds import (
     VGPDS,
-    AutoOpperArchambeau,
     FileFormatError,
     Posterior,
     PosteriorMixture,
@@ -43,9 +40,7 @@ def make_posterior(lags=(), settings=None, temporal=None, seed=0, **options):
     data = data.lagged(lags) if lags else data
     torch.manual_seed(seed)
     model = VGPDS.from_data(data, 2, 6, temporal, **options)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, num_steps=4, progress=False)
-    return Posterior(model, guide, data, **(settings or {}))
+    return fit_posterior(model, data, 4, **(settings or {}))
 
 
 def assert_same(a, b):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of ensemble members against a general optimiser and a grid."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic choice: what it tries, what it keeps, what it reports, and what it refuses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

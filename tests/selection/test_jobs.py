@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes, and folders in which finished candidates are kept."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

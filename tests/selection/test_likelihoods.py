@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic choice with likelihoods of all kinds: objects, groups of columns, exposures, processes and pages."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic choice for outputs that are not Gaussian: pools, their weights, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every baseline of the automatic choice trains, predicts and can be stored."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

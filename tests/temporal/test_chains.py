@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled loops and the scans that replace them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every form of K_t implements the abstract class, and gives what the explicit matrices give."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

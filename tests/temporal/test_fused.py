@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """K_t and q(X) of kernels that compiled code knows, against the same from operations of torch."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """q(X) under white noise with its gradients, against autograd."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributions import kl_divergence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """q(X) with its gradients from compiled code, against autograd."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

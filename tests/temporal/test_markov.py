@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The temporal prior in O(N) against the dense one."""
 
-from __future__ import annotations
-
 import pyro.distributions as dist
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forecasts and rows of q(X): GaussianPath from every form of the prior."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from markov_problems import Q, both, close, make_data, make_kernels, make_pair, make_times

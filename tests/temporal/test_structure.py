@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the structure, and models that are the same with each."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our Adam is torch's, with a state that can be kept: bit by bit, or to rounding if it is compiled."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

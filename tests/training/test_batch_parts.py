@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What processes kept of a run in batches, for another number of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data

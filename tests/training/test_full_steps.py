@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps with all sequences that follow training in batches."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 

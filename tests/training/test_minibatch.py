@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training in batches: it learns, resumes bit for bit, undoes bad steps, and leaves a model that predicts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs in forked processes: results, failures, and no deadlock after threads were used."""
 
-from __future__ import annotations
-
 import os
 import time
 
