@@ -219,6 +219,7 @@ def stepped(things: Things) -> vg.NaturalGradient:
 
 
 _NEW = {"t": [4.0, 5.0], "y": np.ones((2, 5))}
+_ASKED = {"interval": {"probability": 0.9}, "sample": {"num_samples": 2}, "log_prob": {"y": np.ones((2, 5))}}
 _SOLVER = vg.Solver(num_starts=1, num_steps=2)
 _BASE = {"t": [0.0, 1.0, 2.0, 3.0], "y": np.array([[1.0, 2.0], [2.0, np.nan], [1.0, 4.0], [0.0, 3.0]])}
 _COUNTS = {"t": [0.0, 1.0, 2.0, 3.0], "y": np.array([[1.0, 2.0], [2.0, 0.0], [1.0, 4.0], [0.0, 3.0]])}
@@ -365,13 +366,15 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "PosteriorMixture.log_density": lambda k: (k.mixture.log_density, {**_NEW, "solver": _SOLVER}),
     "PosteriorMixture.reconstruct": lambda k: (
         lambda t, y: k.mixture.reconstruct(t, y, None, solver=_SOLVER), {"t": k.t, "y": k.y}),
-    **{f"{kind}.{name}": lambda k, of=of, name=name, values=values: (getattr(of(k), name), values)
-       for kind, of in {
-           "Prediction": lambda k: k.forecast, "EnsemblePrediction": lambda k: k.ensemble.forecast([4.0, 5.0], 0),
-           "GaussianPrediction": lambda k: k.baseline.forecast([4.0, 5.0], 0),
-           "MixturePrediction": lambda k: k.mixture.forecast([4.0, 5.0], 0), "Outputs": lambda k: k.forecast}.items()
-       for name, values in {
-           "interval": {"probability": 0.9}, "sample": {"num_samples": 2}, "log_prob": {"y": np.ones((2, 5))}}.items()},
+    **{f"{kind}.{name}": lambda k, of=of, name=name: (getattr(of(k), name), _ASKED[name])
+       for kind, of, names in (
+           ("Prediction", lambda k: k.forecast, ("sample", "log_prob")),
+           ("EnsemblePrediction", lambda k: k.ensemble.forecast([4.0, 5.0], 0), ("interval", "sample")),
+           ("GaussianPrediction", lambda k: k.baseline.forecast([4.0, 5.0], 0), ("sample",)),
+           ("Marginals", lambda k: k.baseline.forecast([4.0, 5.0], 0), ("interval", "log_prob")),
+           ("MixturePrediction", lambda k: k.mixture.forecast([4.0, 5.0], 0), tuple(_ASKED)),
+           ("Outputs", lambda k: k.forecast, ("sample",)))
+       for name in names},
     "Prediction.with_noise": lambda k: (k.forecast.with_noise, {"include_noise": False}),
     "MixturePrediction.with_exposure": lambda k: (
         prediction.MixturePrediction([k.event_baseline.forecast([4.0, 5.0], 0)], torch.ones(1)).with_exposure,

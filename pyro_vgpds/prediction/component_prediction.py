@@ -106,9 +106,6 @@ class ComponentPrediction(Outputs):
         found = torch.logsumexp(terms + self._weight.log()[:, None, None], 0)
         return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)
 
-    def log_prob(self, y: ArrayLike) -> Tensor:
-        return torch.nansum(self.log_probs(y))
-
     def cdf(self, y: ArrayLike) -> Tensor:
         value = self.checked(y).double()
         found = mixture_cdf(self.outputs, self._f, self._weight, filled(value))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -134,12 +133,6 @@ class EnsemblePrediction(Outputs):
                 unit = torch.where(part.stddev > 0, drawn / part.stddev, torch.randn_like(drawn))
                 draws[mine] = self.mean + self.stddev * unit
         return draws
-
-    def log_prob(self, y: ArrayLike) -> Tensor:
-        value = self.checked(y)
-        counts = value.isfinite() & (self.variance > 0)
-        v = self.variance[counts]
-        return -0.5 * ((value - self.mean)[counts].square() / v + v.log() + math.log(2.0 * math.pi)).sum()
 
 
 class Ensemble:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_probability
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Marginals"]
@@ -43,6 +45,29 @@ class Marginals(ABC):
     def is_whole(self) -> Tensor:
         """Whether each output is a whole number, as counts are, (D,)."""
         return torch.zeros(self.shape[1], dtype=torch.bool, device=self.t.device)
+
+    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends (T, D) of central intervals, separately for each output.
+
+        :param probability: of each interval.
+        :raises ValueError: if ``probability`` is not between 0 and 1.
+
+        >>> ahead = post.forecast([2.6, 2.7], sequence=0)
+        >>> lower, upper = ahead.interval(0.95)
+        >>> bool((lower < ahead.mean).all() and (ahead.mean < upper).all())
+        True
+        """
+        check_probability(probability)
+        width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.variance.sqrt()
+        return self.mean - width, self.mean + width
+
+    def log_prob(self, y: ArrayLike) -> Tensor:
+        """Log-density of all outputs, as independent ones unless a derived class has their joint distribution.
+
+        :param y: (T, D); NaN is ignored, and so are numbers that were known.
+        :raises ValueError: if ``y`` has another shape, or infinite numbers.
+        """
+        return torch.nansum(self.log_probs(y))
 
     def log_probs(self, y: ArrayLike) -> Tensor:
         """Log-density of each output alone, (T, D), or its log-probability if it is discrete.

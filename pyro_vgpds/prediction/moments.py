@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import math
-from statistics import NormalDist
-
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.prediction.outputs import Outputs, Parts
-from pyro_vgpds.types import ArrayLike
 
 __all__ = ["GaussianPrediction"]
 
@@ -49,19 +45,8 @@ class GaussianPrediction(Outputs):
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         raise AssertionError("the moments are given")
 
-    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        check_probability(probability)
-        width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.stddev
-        return self.mean - width, self.mean + width
-
     def sample(self, num_samples: int = 1) -> Tensor:
         check_count("num_samples", num_samples)
         return self.mean + self.stddev * torch.randn(
             num_samples, *self.shape, dtype=self.mean.dtype, device=self.mean.device
         )
-
-    def log_prob(self, y: ArrayLike) -> Tensor:
-        value = self.checked(y)
-        counts = value.isfinite() & (self.variance > 0)
-        v = self.variance[counts]
-        return -0.5 * ((value - self.mean)[counts].square() / v + v.log() + math.log(2.0 * math.pi)).sum()

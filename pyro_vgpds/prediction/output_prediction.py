@@ -255,10 +255,6 @@ class OutputPrediction(Prediction):
                 result[rows] = torch.where(torch.isfinite(here), known, torch.nan)
         return result.to(self.t.dtype)
 
-    def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-probability of the entries under the predictive distribution, summed; NaN is ignored."""
-        return torch.nansum(self.log_probs(y))
-
     def cdf(self, y: ArrayLike) -> Tensor:
         """P(output ≤ y) of each entry, (T, D); NaN for what is ignored. A randomised PIT of counts also needs y − 1."""
         value = self.checked(y).double()

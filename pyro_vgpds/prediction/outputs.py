@@ -62,25 +62,10 @@ class Outputs(Marginals):
         self._moments: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
-    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends (T, D) of central intervals, separately for each output.
-
-        :param probability: of each interval.
-        """
-
-    @abstractmethod
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D).
 
         :param num_samples: number of draws.
-        """
-
-    @abstractmethod
-    def log_prob(self, y: ArrayLike) -> Tensor:
-        """Log-density of outputs, summed; NaN is ignored.
-
-        :param y: (T, D).
-        :raises ValueError: if ``y`` has another shape, or infinite numbers.
         """
 
     @abstractmethod

@@ -6,14 +6,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from statistics import NormalDist
 
 import numpy as np
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability, plain
+from pyro_vgpds.checks import check_count, plain
 from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
@@ -175,20 +174,6 @@ class Prediction(Outputs):
 
     # the distribution
 
-    def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends (T, D) of central intervals, separately for each output.
-
-        :param probability: of each interval.
-        :raises ValueError: if ``probability`` is not between 0 and 1.
-
-        >>> lower, upper = ahead.interval(0.95)
-        >>> bool((lower < ahead.mean).all() and (ahead.mean < upper).all())
-        True
-        """
-        check_probability(probability)
-        width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * self.stddev
-        return self.mean - width, self.mean + width
-
     @thread_limited
     def sample(self, num_samples: int = 1) -> Tensor:
         """Joint draws (num_samples, T, D): each has one latent path and one function, so it is coherent in time.
@@ -226,14 +211,13 @@ class Prediction(Outputs):
         >>> bool(ahead.log_prob(ahead.mean) > ahead.log_prob(ahead.mean + 1.0))
         True
         """
+        if not self.full_cov:
+            return super().log_prob(y)
         value = self.checked(y)
         known = torch.isfinite(value)
         if self.observed is not None:
             known &= torch.isnan(self.observed)
         residual = torch.where(known, value - self.mean, 0.0)
-        if not self.full_cov:
-            terms = residual.square() / self.variance + self.variance.log() + math.log(2.0 * math.pi)
-            return -0.5 * terms[known].sum()
         # the identity in place of ignored outputs: it adds nothing
         both = known.unsqueeze(-1) & known.unsqueeze(-2)
         full = self.covariance * both + torch.diag_embed((~known).to(value.dtype))
