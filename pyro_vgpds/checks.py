@@ -32,10 +32,7 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def check_count(name: str, value: object, least: int = 1, what: str = "a whole number") -> None:
-    """Raise a ValueError if ``value`` is not an integer of at least ``least``.
-
-    :param what: what is counted, for the error.
-    """
+    """Raise a ValueError, which says ``what`` is wanted, if ``value`` is not an integer of at least ``least``."""
     if not is_whole(value) or value < least:
         raise ValueError(f"{name} must be {what} of at least {least}, but got {value!r:.80}.")
     if value >= _MOST:
@@ -54,10 +51,7 @@ def check_horizon(horizon: object) -> None:
 
 
 def check_device(device: torch.device | str | None) -> torch.device:
-    """The device of computations.
-
-    :raises ValueError: if torch does not know it, or cannot use it on this machine.
-    """
+    """The device of computations; a ValueError if torch cannot use it on this machine."""
     try:
         found = torch.device("cpu" if device is None else device)
         torch.empty(1, device=found)
@@ -157,11 +151,7 @@ def finite(name: str, value: object) -> Tensor:
 
 
 def as_numbers(name: str, value: object) -> np.ndarray:
-    """``value`` as an array of float64: an array, a tensor, a table or nested lists of numbers, NaN and infinity
-    included.
-
-    :raises TypeError: if it is anything else.
-    """
+    """An array, a tensor, a table or nested lists of numbers, also NaN and infinity, as float64; else a TypeError."""
     try:
         if value is None:
             raise TypeError
@@ -194,11 +184,7 @@ def _numbers(name: str, value: object, what: str) -> Tensor:
 
 
 def check_tensor(name: str, value: object, dims: int = 0, optional: bool = False) -> None:
-    """Raise an error if ``value`` is not a tensor of real numbers, or has too few dimensions.
-
-    :param dims: the least number of dimensions.
-    :param optional: whether None is allowed as well.
-    """
+    """Raise an error if ``value`` is not a tensor of real numbers with at least ``dims`` dimensions."""
     if value is None and optional:
         return
     if not isinstance(value, Tensor) or value.dtype not in _REAL:
@@ -208,9 +194,8 @@ def check_tensor(name: str, value: object, dims: int = 0, optional: bool = False
 
 
 def plain(name: str, tensor: Tensor) -> Tensor:
-    """``tensor`` itself.
-
-    :raises TypeError: if its numbers are not in memory one by one: a sparse tensor, or one of the device "meta".
+    """``tensor`` itself; a TypeError if its numbers are not in memory one by one: if it is sparse, or on the device
+    "meta".
     """
     if tensor.layout != torch.strided or tensor.is_meta:
         raise TypeError(f"{name} must be a dense tensor with values, but got {tensor!r:.80}.")

@@ -27,21 +27,13 @@ __all__ = [
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str, optional: bool = False) -> None:
-    """Raise a TypeError if ``value`` is not an instance of a class.
-
-    :param wanted: what it must be, for the error.
-    :param optional: whether None is allowed as well.
-    """
+    """Raise a TypeError, which says what is ``wanted``, if ``value`` is not an instance of a class."""
     if not isinstance(value, kind) and not (optional and value is None):
         raise TypeError(f"{name} must be {wanted}{' or None' if optional else ''}, but got {value!r:.80}.")
 
 
 def check_parts(name: str, value: object, wanted: str, *parts: str) -> None:
-    """Raise a TypeError if an object of any class lacks an attribute that will be used.
-
-    :param wanted: what it must be, for the error.
-    :param parts: names of attributes.
-    """
+    """Raise a TypeError, which says what is ``wanted``, if an object of any class lacks one of these attributes."""
     if isinstance(value, (type, np.ndarray, np.generic)) or not all(hasattr(value, part) for part in parts):
         raise TypeError(f"{name} must be {wanted}, but got {value!r:.80}.")
 
@@ -60,19 +52,13 @@ def check_flags(**flags: object) -> None:
 
 
 def check_callable(name: str, value: object, wanted: str = "a function", optional: bool = False) -> None:
-    """Raise a TypeError if ``value`` cannot be called.
-
-    :param optional: whether None is allowed as well.
-    """
+    """Raise a TypeError if ``value`` cannot be called."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{name} must be {wanted}{' or None' if optional else ''}, but got {value!r:.80}.")
 
 
 def check_path(name: str, value: object, optional: bool = False) -> None:
-    """Raise an error if ``value`` is not the name of a file: a TypeError, or a ValueError for an empty string.
-
-    :param optional: whether None is allowed as well.
-    """
+    """Raise an error if ``value`` is not the name of a file: a TypeError, or a ValueError for an empty string."""
     if value is None and optional:
         return
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -83,10 +69,7 @@ def check_path(name: str, value: object, optional: bool = False) -> None:
 
 
 def check_list(name: str, value: object, wanted: str = "a list", optional: bool = False) -> None:
-    """Raise a TypeError if ``value`` is not a list; also a tuple, an array, or a series or index of pandas is one.
-
-    :param optional: whether None is allowed as well.
-    """
+    """Raise a TypeError if ``value`` is not a list; also a tuple, an array, or a series or index of pandas is one."""
     if value is None and optional:
         return
     is_one = isinstance(value, (np.ndarray, Tensor)) and value.ndim == 0
@@ -98,11 +81,7 @@ def check_list(name: str, value: object, wanted: str = "a list", optional: bool 
 
 
 def check_dict(name: str, value: object, wanted: str, kind: type | tuple[type, ...]) -> None:
-    """Raise a TypeError if ``value`` is not a dictionary of things of one kind, or a ValueError if it is empty.
-
-    :param wanted: what it must be, for the error.
-    :param kind: of its values.
-    """
+    """Raise a TypeError if ``value`` is not a dictionary of things of one kind, or a ValueError if it is empty."""
     if not isinstance(value, Mapping) or not all(isinstance(one, kind) for one in value.values()):
         raise TypeError(f"{name} must be {wanted}, but got {value!r:.80}.")
     if not value:
@@ -110,10 +89,7 @@ def check_dict(name: str, value: object, wanted: str, kind: type | tuple[type, .
 
 
 def check_texts(name: str, value: object, optional: bool = False) -> None:
-    """Raise a TypeError if ``value`` is not a list of strings.
-
-    :param optional: whether None is allowed as well.
-    """
+    """Raise a TypeError if ``value`` is not a list of strings."""
     if value is None and optional:
         return
     check_list(name, value, "a list of strings")

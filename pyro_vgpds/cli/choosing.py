@@ -23,11 +23,7 @@ _NONE = "none"  # instead of names
 
 
 def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> None:
-    """Check what can be checked before the data are read.
-
-    :param likelihood: the name of that of the outputs. Default: Gaussian outputs.
-    :raises UsageError: that names the argument.
-    """
+    """Check what can be checked before the data are read, given the name of the likelihood; None is Gaussian."""
     if args.baselines is not None:
         _named(args.baselines, _known(likelihood), "--baselines")
         if args.baselines.strip() == _NONE and (args.candidates or "").strip() == _NONE:
@@ -39,11 +35,7 @@ def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> Non
 
 
 def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likelihood: str | None = None) -> Ensemble:
-    """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``.
-
-    :param likelihood: as in :func:`check_choice`.
-    :raises CommandError: if there is too little to hold out.
-    """
+    """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``."""
     task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
     try:
         hold_out(data, task, horizon=args.horizon, seed=args.seed)
@@ -83,10 +75,7 @@ def report_of(ensemble: Ensemble) -> Report:
 
 
 def _named(text: str, known: Sequence[str], argument: str) -> list[str]:
-    """Names separated by commas, which may be in names as well; ``none`` for none.
-
-    :raises UsageError: if a name is unknown.
-    """
+    """Known names separated by commas, which may be in names as well; ``none`` for none."""
     if text.strip() == _NONE:
         return []
     found: list[str] = []

@@ -101,10 +101,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
 
 
 def parse_range(text: str, argument: str) -> np.ndarray:
-    """``1,2,3.5``, ``0:10:0.5`` (including 10), or dates separated by commas.
-
-    :raises UsageError: that names the argument.
-    """
+    """``1,2,3.5``, ``0:10:0.5`` (including 10), or dates separated by commas."""
     parts = [part.strip() for part in text.split(":")]
     if len(parts) == 3 and all(map(is_number, parts)):
         start, stop, step = map(float, parts)

@@ -55,10 +55,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:
-    """Column numbers from names, numbers (from 0) and ranges ``first:after``, separated by commas.
-
-    :raises CommandError: if a column is unknown or repeated.
-    """
+    """Column numbers from names, numbers (from 0) and ranges ``first:after``, separated by commas."""
     chosen: list[int] = []
     places = {name: i for i, name in reversed(list(enumerate(names or [])))}
     for part in (part.strip() for part in text.split(",")):

@@ -20,10 +20,7 @@ _GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor", "--residual")  # ar
 
 
 def read_likelihood(args: argparse.Namespace) -> Likelihood | None:
-    """The likelihood of ``--likelihood``; None for Gaussian outputs.
-
-    :raises UsageError: if the text is unknown, or another argument needs Gaussian outputs.
-    """
+    """The likelihood of ``--likelihood``; None for Gaussian outputs, which some arguments need."""
     if args.likelihood is None:
         return None
     try:

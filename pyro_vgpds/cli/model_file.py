@@ -58,11 +58,7 @@ class ModelFile:
         return {str(i): one for i, one in enumerate(several)}
 
     def first(self, what: str) -> Posterior:
-        """The only model, the first of a mixture, or the best of an ensemble.
-
-        :param what: what it is for.
-        :raises CommandError: if it is an ensemble of baselines only.
-        """
+        """The only model, the first of a mixture, or the best of an ensemble, or an error if ``what`` finds none."""
         found = next(iter(self.members.values()), None)
         if found is None:
             assert isinstance(self.posterior, Ensemble)
@@ -104,10 +100,7 @@ class ModelFile:
         return t if self.data.time_origin is None else to_dates(t, self.data.time_origin)
 
     def sequence(self, text: str | None) -> int | None:
-        """The number of the sequence of this name or number; None for ``new``.
-
-        :raises UsageError: if it is unknown, or None although there are several sequences.
-        """
+        """The number of the sequence of this name or number; None for ``new``."""
         known = listed(self.names)
         if text is None:
             if len(self.names) > 1:
@@ -125,8 +118,6 @@ class ModelFile:
         """The times of ``--horizon`` or ``--until``, with ``--step``, or of ``--times``.
 
         They start after the end of a training sequence; those of a new one start at the start of the first.
-
-        :raises UsageError: if they cannot be read, do not fit the model's times, or are empty.
         """
         given = [name for name in ("--horizon", "--until", "--times") if getattr(args, name[2:]) is not None]
         if len(given) > 1 or (args.times is not None and args.step is not None):
@@ -190,10 +181,7 @@ class ModelFile:
         return t
 
     def align(self, table: InputTable) -> list[np.ndarray]:
-        """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks.
-
-        :raises CommandError: if the file does not fit the model's columns, frame size or kind of times.
-        """
+        """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks."""
         wanted, count, shape = self.columns, self.num_outputs, self.metadata.shape
         dates = self.data.time_origin is not None
         if (table.t[0].dtype.kind == "M") != dates:

@@ -47,10 +47,7 @@ def read_kernel(text: str | None, argument: str, parse: Callable[[str], Kernel] 
 
 
 def single_only(args: argparse.Namespace, trained: ModelFile, *names: str) -> None:
-    """Check that none of these arguments is given for an ensemble.
-
-    :raises UsageError: that names the argument.
-    """
+    """Raise a UsageError if one of these arguments is given for an ensemble."""
     if not isinstance(trained.posterior, Ensemble):
         return
     given = [name for name in names if getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False)]
@@ -62,10 +59,7 @@ def single_only(args: argparse.Namespace, trained: ModelFile, *names: str) -> No
 
 
 def with_options(args: argparse.Namespace, trained: ModelFile) -> ModelFile:
-    """The same models with the noise of ``--noise-factor`` and the residuals of ``--residual``.
-
-    :raises UsageError: if a value is wrong, or for an ensemble.
-    """
+    """The same models with the noise of ``--noise-factor`` and the residuals of ``--residual``."""
     single_only(args, trained, "--noise-factor", "--residual")
     found = trained.posterior
     if isinstance(found, Posterior):

@@ -25,10 +25,7 @@ __all__ = ["introduce", "read_data", "read_table"]
 
 
 def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
-    """A file to train on.
-
-    :raises CommandError: as :func:`read_table`, and if an output was never observed or nothing varies.
-    """
+    """A file to train on: in addition to :func:`read_table`, every output was observed, and something varies."""
     table = read_table(path, layout)
     try:
         data = Sequences(table.t, table.y, columns=table.columns, names=table.names)
@@ -46,10 +43,7 @@ def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> N
 
 
 def read_table(path: Path, layout: Layout) -> InputTable:
-    """Read a file by its suffix.
-
-    :raises CommandError: that names the file, and the line and the column if there is one.
-    """
+    """Read a file by its suffix. Errors name the file, and the line and the column if there is one."""
     if not path.is_file():
         raise CommandError(f"file {path} does not exist.")
     suffix = path.suffix.lower()

@@ -157,8 +157,7 @@ class Patterns:
 def make_groups(
     blocks: Iterable[tuple[slice, Tensor]], patterns: Patterns, mean: Tensor, scale: Tensor, columns: bool
 ) -> ColumnGroups:
-    """Column groups of ``(y - mean) / scale`` by one pass over blocks: (which columns, those columns (N, block)), with
-    NaN.
+    """Column groups of ``(y - mean) / scale`` by one pass over blocks: (which columns, those columns (N, block)).
 
     :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
     """

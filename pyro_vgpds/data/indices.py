@@ -36,10 +36,7 @@ def read_indices(
 
 
 def read_order(order: Tensor | None, count: int, kind: str) -> Tensor:
-    """A permutation of all sequences or frames, (count,). Default: as they are.
-
-    :raises ValueError: if it does not have each of them once.
-    """
+    """A permutation of all sequences or frames, (count,), or else a ValueError. Default: as they are."""
     order = torch.arange(count) if order is None else order
     check_kind("order", order, Tensor, f"a tensor of all {kind} in an order")
     if order.dtype != torch.long or not torch.equal(order.sort().values, torch.arange(count)):
@@ -48,10 +45,7 @@ def read_order(order: Tensor | None, count: int, kind: str) -> Tensor:
 
 
 def read_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of frames.
-
-    :raises TypeError: if they are not a list of whole numbers.
-    """
+    """Numbers of frames; a TypeError if they are not a list of whole numbers."""
     check_list("lengths", lengths, "a list of numbers of frames")
     given = [] if getattr(lengths, "ndim", 1) != 1 else list(lengths)
     if not given or not all(is_whole(n) for n in given):

@@ -28,10 +28,7 @@ def is_map(source: object) -> TypeGuard[Items]:
 
 
 def read_item(source: Items, i: int) -> tuple[ArrayLike, ArrayLike]:
-    """The times and outputs of a sequence.
-
-    :raises TypeError: if there is no such item, or it is not a pair.
-    """
+    """The times and outputs of a sequence; a TypeError if there is no such item, or it is not a pair."""
     try:
         item = source[i]
     except LookupError as error:

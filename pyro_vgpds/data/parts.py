@@ -95,10 +95,7 @@ def with_outputs(data: Sequences, y: Tensor) -> Sequences:
 
 
 def take_frames(data: Sequences, rows: Sequence[Tensor | slice]) -> Sequences:
-    """Some frames of each sequence.
-
-    :param rows: for each sequence a slice, a mask or indices of its frames; sequences without frames are dropped.
-    """
+    """Some frames of each sequence: a slice, a mask or indices. Sequences without frames are dropped."""
     parts = [(t[r], y[r]) for t, y, r in zip(*split_outputs(data), rows, strict=True)]
     kept = [i for i, (t, _) in enumerate(parts) if len(t)]
     names = None if data.names is None else [data.names[i] for i in kept]

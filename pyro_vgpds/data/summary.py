@@ -25,10 +25,7 @@ class Summary(NamedTuple):
 
 
 def summarise(blocks: Iterable[tuple[slice, Tensor]], num_outputs: int, t: Tensor) -> Summary:
-    """The summary of blocks of columns (N, block) at the times t (N,).
-
-    :raises ValueError: if an output is infinite.
-    """
+    """The summary of blocks of columns (N, block) at the times t (N,); a ValueError if an output is infinite."""
     n = len(t)
     pattern = np.zeros(num_outputs, dtype=np.int32)  # 0 is "every row observed"
     masks: dict[bytes, int] = {np.packbits(np.ones(n, dtype=bool)).tobytes(): 0}

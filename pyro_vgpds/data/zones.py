@@ -38,10 +38,7 @@ def common_zone(zones: set[str]) -> str | None:
 
 
 def read_zone(name: str) -> datetime.tzinfo:
-    """The time zone of a name that :func:`zone_name` gave.
-
-    :raises ValueError: if there is no such time zone on this machine.
-    """
+    """The time zone of a name that :func:`zone_name` gave; a ValueError if this machine does not have it."""
     if name == "UTC":
         return datetime.timezone.utc
     if (match := _FIXED.fullmatch(name)) is not None:

@@ -69,10 +69,7 @@ PUBLISHED = {"Pyro's deep Markov model tutorial (each frame from those before)":
 
 
 def score(training: Sequences, test: Sequences, model: LogDensity) -> dict[str, float]:
-    """Nats per frame of the test sequences, and CPU seconds.
-
-    :raises ValueError: if the model does not return one number for each test sequence.
-    """
+    """Nats per frame of the test sequences, and CPU seconds."""
     start = time.process_time()
     log_density = np.asarray(model(training, test), dtype=np.float64)
     if log_density.shape != (test.num_sequences,):

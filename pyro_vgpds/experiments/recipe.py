@@ -56,10 +56,7 @@ class Recipe:
     def train(
         self, t: Sequence[ArrayLike], y: Sequence[np.ndarray], seed: int, progress: bool | None = None
     ) -> Posterior:
-        """A model of these sequences. The same seed gives the same model.
-
-        :raises KeyboardInterrupt: if training was interrupted: a partly trained model is not a result.
-        """
+        """A model of these sequences. The same seed gives the same model."""
         data = Sequences(list(t), list(y))
         data = data.lagged(self.lags) if self.lags else data
         pyro.clear_param_store()
@@ -88,11 +85,7 @@ def train_default(
     num_steps: int | None = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """The library's default model of these sequences. The same seed gives the same model.
-
-    :param num_steps: Default: that of :func:`~pyro_vgpds.fit`.
-    :raises KeyboardInterrupt: if training was interrupted: a partly trained model is not a result.
-    """
+    """The library's default model of these sequences. The same seed gives the same model."""
     data = Sequences(list(t), list(y))
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)

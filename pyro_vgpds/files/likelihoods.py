@@ -128,10 +128,7 @@ def _build_option(value: object, tensors: Tensors, dtype: torch.dtype, root: str
 
 
 def pack_likelihood(likelihood: Likelihood) -> Json:
-    """A likelihood with its parameters as dictionaries, lists, strings and numbers.
-
-    :raises TypeError: as :func:`describe_likelihood`.
-    """
+    """A likelihood with its parameters as dictionaries, lists, strings and numbers."""
     return {
         "likelihood": describe_likelihood(likelihood),
         "state": {name: value.tolist() for name, value in likelihood.state_dict().items()},
@@ -140,11 +137,7 @@ def pack_likelihood(likelihood: Likelihood) -> Json:
 
 
 def unpack_likelihood(content: Json) -> Likelihood:
-    """The likelihood that :func:`pack_likelihood` packed. Its parameters are double.
-
-    :raises FileFormatError: if a likelihood is not registered.
-    :raises KeyError: if something is missing.
-    """
+    """The likelihood that :func:`pack_likelihood` packed. Its parameters are double."""
     state = {name: torch.tensor(value, dtype=torch.float64) for name, value in content["state"].items()}
     likelihood = build_likelihood(content["likelihood"], state, torch.float64)
     exact = {name: value for name, value in state.items() if name.endswith("_unconstrained")}

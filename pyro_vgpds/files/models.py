@@ -135,11 +135,7 @@ def load(
 
 
 def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-    """Check the arguments of :func:`load`, so that the file is not blamed for them.
-
-    :raises ValueError: if torch cannot use the device.
-    :raises TypeError: if the dtype is not float64 or float32.
-    """
+    """Check the arguments of :func:`load`, so that the file is not blamed for them."""
     check_device(device)
     if dtype is not None:
         check_dtype(dtype)

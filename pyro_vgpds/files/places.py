@@ -53,10 +53,7 @@ def placed(path: Path) -> Iterator[Path]:
 
 
 def destination(path: Path) -> Path:
-    """The file that is replaced: ``path``, or what it points to.
-
-    :raises OSError: if it is a folder or a device, or links form a circle.
-    """
+    """The file that is replaced: ``path``, or what it points to; an OSError if it is a folder or a device."""
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))

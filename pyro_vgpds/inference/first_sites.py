@@ -133,7 +133,7 @@ def _encoded(data: SequenceDataset, encode: Encode, latent_dim: int) -> Iterator
 def free_parameters(eta: Tensor, lam: Tensor, mean: Tensor, num_groups: int) -> dict[str, PyroParam]:
     """q(X), with η and λ (N, Q), and q(U), with means (M, D), as Pyro parameters with copies of these values.
 
-    :param num_groups: of outputs that share a covariance of U, the first of which is the identity.
+    The outputs of each of ``num_groups`` groups share a covariance of U, the first of which is the identity.
     """
     eye = torch.eye(len(mean), dtype=torch.float64, device=mean.device).repeat(num_groups, 1, 1)
     return {

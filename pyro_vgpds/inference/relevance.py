@@ -36,10 +36,7 @@ class Relevance(NamedTuple):
 
 
 def mapping_weights(mapping: Kernel, latent_dim: int) -> Tensor:
-    """The weights (Q,) of the latent dimensions in a mapping kernel, summed over its parts.
-
-    :raises ValueError: if no part has weights.
-    """
+    """The weights (Q,) of the latent dimensions in a mapping kernel, summed over its parts, of which one has some."""
     leaves = [leaf for leaf in mapping.leaves() if "weight" in leaf.parameter_names]
     if not leaves:
         raise ValueError(f"the mapping kernel has no weights of latent dimensions: {mapping}.")

@@ -130,10 +130,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
 def start_kernels(
     start: Start, temporal: Kernel, mapping: Kernel, defaults: tuple[bool, bool], static_dim: int
 ) -> None:
-    """Set the parameters that the kernels leave open.
-
-    :param defaults: whether the temporal kernel and the mapping are the library's defaults; all their scales are set.
-    """
+    """Set the parameters that the kernels leave open, and all scales of those that are the library's defaults."""
     default_temporal, default_mapping = defaults
     _start_mapping(mapping, start.share, start.spread, default_mapping)
     moving = len(start.share) - static_dim

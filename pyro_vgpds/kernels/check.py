@@ -32,10 +32,7 @@ def check_temporal(kernel: object) -> None:
 
 
 def check_mapping(kernel: object) -> None:
-    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms.
-
-    :raises ValueError: if a variance is a vector.
-    """
+    """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms."""
     if not isinstance(kernel, Kernel):
         raise TypeError(f"mapping must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {_HOW}")
     if isinstance(kernel, Product):

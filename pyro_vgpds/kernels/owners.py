@@ -46,10 +46,7 @@ def release(name: str, kernel: PyroModule, leaves: Iterable[PyroModule]) -> None
 
 
 def claim(model: PyroModule, leaves: Iterable[PyroModule]) -> None:
-    """Record that leaves are part of a model: when it is made, copied, or about to be called.
-
-    :raises ValueError: if one of them became part of another model or kernel.
-    """
+    """Record that leaves are part of a model and of no other one: when it is made, copied, or about to be called."""
     for leaf in leaves:
         if leaf._pyro_context is not model._pyro_context:
             raise ValueError(

@@ -71,10 +71,7 @@ def check_axes(name: str, ax: object) -> None:
 
 
 def read_axes(axes: object) -> list[Axes]:
-    """All axes in an array or in nested lists, or a single one.
-
-    :raises TypeError: if something else is among them.
-    """
+    """All axes in an array or in nested lists, or a single one; a TypeError if something else is among them."""
     if isinstance(axes, np.ndarray):
         axes = axes.ravel().tolist()
     if isinstance(axes, (list, tuple)):
@@ -84,10 +81,7 @@ def read_axes(axes: object) -> list[Axes]:
 
 
 def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
-    """The index of one of ``count`` outputs, given by name or index in the argument of this name.
-
-    :raises ValueError: if there is no such output.
-    """
+    """The index of one of ``count`` outputs, given by name or index in the argument of this name; else a ValueError."""
     if isinstance(output, str):
         if columns is None or output not in columns:
             raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
@@ -153,10 +147,7 @@ def array(value: ArrayLike) -> np.ndarray:
 
 
 def read_whole_numbers(name: str, indices: Iterable[int]) -> list[int]:
-    """Indices in a list, an array or a tensor.
-
-    :raises TypeError: if they are not whole numbers.
-    """
+    """Indices in a list, an array or a tensor; a TypeError if they are not whole numbers."""
     check_list(name, indices, "a list of indices")
     found = indices.tolist() if isinstance(indices, (np.ndarray, Tensor)) else list(indices)
     if not all(is_whole(one) for one in found):

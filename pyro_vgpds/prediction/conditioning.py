@@ -153,9 +153,9 @@ def _sites(posterior: FittedModel, data: Sequences, belongs: Sequence[int | None
 def place_sites(
     posterior: FittedModel, data: Sequences, known: Sequence[Sequence[tuple[Tensor, Tensor, Tensor]]]
 ) -> dict[str, Tensor]:
-    """``mean_bar`` and ``lam`` (N, Q) for ``data`` from sites of some of its frames; the others are at the prior.
+    """``mean_bar`` and ``lam`` (N, Q) for ``data`` from known sites of some of its frames; the others are at the prior.
 
-    :param known: for each sequence some times (n,), increasing, with η and λ (n, Q) there; later ones count.
+    These are, for each sequence, times (n,) that increase with η and λ (n, Q) there; later ones count.
     """
     with torch.no_grad():
         structure, old_prior = getattr(posterior.origin.model, "structure", None), posterior.q.prior

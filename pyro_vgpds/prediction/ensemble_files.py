@@ -71,10 +71,7 @@ class _Store:
 
 
 def describe_ensemble(ensemble: Ensemble) -> tuple[Json, Tensors]:
-    """Header and tensors of an ensemble.
-
-    :raises TypeError: if a member or the report cannot be written.
-    """
+    """Header and tensors of an ensemble; a TypeError if a member or the report cannot be written."""
     store, tensors = _Store(), Tensors()
     members: list[Json] = []
     for i, member in enumerate(ensemble.members):

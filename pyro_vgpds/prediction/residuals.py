@@ -74,10 +74,7 @@ def training_frames(data: Sequences, sequence: int | None) -> Tensor:
 
 
 def pair_frames(data: Sequences, new: Sequences, belongs: Sequence[int | None]) -> list[tuple[Tensor, Tensor]]:
-    """For each sequence the rows that belong to it in ``data`` joined with ``new``, and its rows in ``new``.
-
-    :param belongs: for each sequence of ``new`` its training sequence, or None for one of its own.
-    """
+    """For each sequence the rows that belong to it in ``data`` joined with ``new``, and its rows in ``new``."""
     together: dict[tuple[bool, int], list[Tensor]] = {}
     for i, (rows, sequence) in enumerate(zip(new.times.slices(), belongs, strict=True)):
         frames = torch.arange(rows.start, rows.stop, device=new.device)

@@ -15,10 +15,7 @@ __all__ = ["divergence", "known_divergence"]
 
 
 def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
-    """KL(q, p), (...), from the moments of q and λ (..., N, Q).
-
-    :raises NumericalError: if rounding errors are all that is left of it.
-    """
+    """KL(q, p), (...), from the moments of q and λ (..., N, Q)."""
     return (_Divergence.apply if _is_one(moments, lam) else _divergence)(*moments, lam)
 
 

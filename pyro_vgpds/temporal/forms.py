@@ -52,11 +52,7 @@ def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Ten
 
 
 def make_forms(kernel: KernelValue, times: Times, fast: tuple[Frames, list[Tensor]] | None) -> Forms:
-    """The state-space form.
-
-    :param fast: what :func:`read_fast` found.
-    :raises ValueError: if the observation model needs a gradient.
-    """
+    """The state-space form."""
     t = times.t.double()
     white = kernel.white(t)
     white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)

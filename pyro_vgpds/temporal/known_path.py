@@ -107,9 +107,8 @@ class KnownPath:
                 exponent.grad = own if exponent.grad is None else exponent.grad + own
 
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:
-        """The next η and λ, with the derivatives that :meth:`add_gradients` was given.
-
-        :param floor: the least λ, in units of the inverse prior variance.
+        """The next η and λ, by the derivatives of :meth:`add_gradients`; λ is at least ``floor`` over the prior
+        variance.
         """
         assert self.derivatives is not None
         return natural_step(rate, floor, self.eta, self.lam, self.mean, *self.derivatives, self.prior_variance)

@@ -240,10 +240,7 @@ class MarkovCovariance(TemporalCovariance):
         return self._back(self._run(recursions.draw, self._noise(), noise)[0])
 
     def uncorrelate(self, x: Tensor) -> Tensor:
-        """L⁻¹ x, (..., N, Q): the inverse of :meth:`correlate`.
-
-        :raises NotImplementedError: if a gradient is required.
-        """
+        """L⁻¹ x, (..., N, Q): the inverse of :meth:`correlate`, without gradients."""
         noise = self._noise()
         if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.forms.a.requires_grad):
             raise NotImplementedError(

@@ -133,11 +133,7 @@ class Passes:
 
 
 def passes_of(frames: Frames, values: Tensor, num_chains: int) -> Passes:
-    """The passes over frames, made once.
-
-    :param values: of the parameters, (P, K).
-    :param num_chains: Q.
-    """
+    """The passes over frames with Q chains and values (P, K) of the parameters, made once."""
     key = values.shape[1], num_chains
     found = frames.passes.get(key)
     if not isinstance(found, Passes):

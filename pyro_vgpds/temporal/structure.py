@@ -30,10 +30,7 @@ _SCAN_FRAMES = (400, 120)
 
 
 def check_structure(structure: str | None, kernel: KernelValue) -> None:
-    """Check the argument ``structure``.
-
-    :raises ValueError: if it is unknown, or if ``kernel`` does not have it.
-    """
+    """Raise a ValueError if ``structure`` is unknown, or if ``kernel`` does not have it."""
     if structure is not None and not (isinstance(structure, str) and structure in STRUCTURES):
         raise ValueError(f"structure must be one of {', '.join(map(repr, STRUCTURES))} or None, but got {structure!r}.")
     if structure == "markov" and kernel.state_dim is None:

@@ -180,10 +180,7 @@ class Adam:
         }
 
     def load_state_dict(self, content: Mapping[str, Mapping[int, Mapping[str, Tensor]]]) -> None:
-        """Continue from a :meth:`state_dict`, also from one of ``torch.optim.Adam``.
-
-        :raises ValueError: if it is not that of these parameters.
-        """
+        """Continue from a :meth:`state_dict`, also from one of ``torch.optim.Adam``."""
         state: list[Moments | None] = [None] * len(self.parameters)
         for i, own in content["state"].items():
             parameter = self.parameters[i]

@@ -45,10 +45,7 @@ class BatchOptions:
     full_steps: int | None = None
 
     def check(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> bool:
-        """Whether there are batches.
-
-        :raises ValueError: if arguments contradict each other.
-        """
+        """Whether there are batches; a ValueError if arguments contradict each other."""
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.batch_size is None:
             given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
@@ -127,11 +124,7 @@ class BatchFit:
     full_steps: int  #: with all sequences, which follow this run
 
     def train(self, watch: Watch, resume: PathLike | None) -> FitResult:
-        """Train. The bound of the result is that of all sequences at the last parameters.
-
-        :param resume: a checkpoint to continue from.
-        :raises ValueError: if it is of another run.
-        """
+        """Train. The bound of the result is that of all sequences at the last parameters."""
         snapshot, settings = None if resume is None else read_snapshot(resume, self.data), self.settings
         if snapshot is not None:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])

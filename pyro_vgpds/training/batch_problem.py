@@ -60,10 +60,7 @@ class BatchProblem:
         return [self.guide.factors] if self.guide.factors.shape[-1] else []
 
     def loaded(self, tensors: list[Tensor]) -> Values:
-        """Values from a checkpoint.
-
-        :raises ValueError: if they have other shapes than those of this problem.
-        """
+        """Values from a checkpoint."""
         count = len(self.parameters)
         wanted = [value.shape for value in (*self.parameters, self.guide.eta, self.guide.lam)]
         size, more = count + 8, self._factors()

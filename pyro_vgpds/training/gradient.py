@@ -70,10 +70,7 @@ class GradientSteps:
         )
 
     def start(self) -> Ascent[Point]:
-        """The state at the initial parameters.
-
-        :raises NumericalError: if the bound is not finite there.
-        """
+        """The state at the initial parameters."""
         try:
             point, bound = self._evaluate()
         except NumericalError as error:
@@ -81,10 +78,7 @@ class GradientSteps:
         return Ascent(point, bound, mark=bound)
 
     def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
-        """The state of a checkpoint.
-
-        :raises ValueError: if the bound is not the checkpoint's.
-        """
+        """The state of a checkpoint, whose bound must be that of this problem."""
         self.problem.restore(values)
         if self.adam is not None and loop["adam"] is not None:
             self.adam.load_state_dict(loop["adam"])
@@ -165,11 +159,7 @@ class GradientSteps:
 def adam_rates(
     parameters: Sequence[Tensor], model: nn.Module, guide: nn.Module, settings: Settings
 ) -> tuple[list[Tensor], list[float]]:
-    """Adam's parameters and their learning rates: inducing inputs, all others, standard deviations, networks, and slow
-    parameters.
-
-    :param parameters: those of ``model`` and ``guide`` that are trained.
-    """
+    """Adam's parameters and their learning rates: inducing inputs, others, standard deviations, networks, slow ones."""
     inducing = getattr(model, "inducing_unconstrained", None)
     slow = {id(p) for p in _slow_parameters(model)}
     network = {id(p) for p in getattr(guide, "network", nn.Module()).parameters()}

@@ -55,10 +55,7 @@ class LbfgsSteps:
         return self._next(Chunk(**loop, num_undone=num_undone))
 
     def step(self, state: Chunk) -> Chunk:
-        """The state after one more chunk.
-
-        :raises NumericalError: if the bound is not finite at the initial parameters.
-        """
+        """The state after one more chunk."""
         parameters, budget = self._phases[state.phase]
         optimiser = lbfgs(parameters, self.settings.rate)
         if state.optimiser is not None:

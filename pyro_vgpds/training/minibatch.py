@@ -118,10 +118,7 @@ class BatchSteps:
         self._small = settings.tolerance
 
     def start(self) -> BatchState:
-        """The state at the initial parameters, after an evaluation of the first batch.
-
-        :raises NumericalError: if the bound is not finite there.
-        """
+        """The state at the initial parameters, after an evaluation of the first batch."""
         state = BatchState(torch.randperm(self.problem.data.num_units))
         try:
             return replace(state, bound=self._evaluate(state)[1])
@@ -129,10 +126,7 @@ class BatchSteps:
             raise NumericalError(f"{NO_START} {error}") from error
 
     def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> BatchState:
-        """The state of a checkpoint.
-
-        :raises ValueError: if it is of other settings or data.
-        """
+        """The state of a checkpoint of the same settings and data."""
         own, found = self.batches.stored(self.settings.num_steps), loop.get("batches")
         if found != own:
             raise ResumeError(

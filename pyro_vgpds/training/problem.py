@@ -138,10 +138,7 @@ class Problem:
             self.outputs.step(natural_rate)
 
     def loaded(self, tensors: Sequence[Tensor]) -> Values:
-        """Values from a checkpoint, where sites follow the parameters.
-
-        :raises ValueError: if they have other shapes than those of this problem.
-        """
+        """Values from a checkpoint, where sites follow the parameters."""
         current = self.values()
         if [value.shape for value in tensors] != [value.shape for value in (*current.parameters, *current.sites)]:
             raise ResumeError("Cannot resume: the checkpoint's parameters are not those of this model and guide.")
@@ -149,10 +146,7 @@ class Problem:
         return Values(tensors[:count], tensors[count:])
 
     def evaluate(self) -> tuple[float, Values]:
-        """The bound and the values it belongs to. The gradients of minus the bound are left with the parameters.
-
-        :raises NumericalError: if the bound or a gradient is not finite.
-        """
+        """The bound and the values it belongs to. The gradients of minus the bound are left with the parameters."""
         try:
             bound = self._bound_and_gradients()
         except NumericalError:
