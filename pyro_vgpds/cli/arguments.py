@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
-    "add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "positive", "seed", "threads",
+    "add_answer", "add_layout", "add_machine", "add_model", "add_when", "count", "given", "positive", "seed", "threads",
     "weight", "whole",
 ]  # fmt: skip
 
@@ -106,6 +107,12 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
         help="number of threads; more than one helps with large data only. Default: 1",
     )
     group.add_argument("--force", action="store_true", help="replace existing files")
+
+
+def given(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Those of some arguments, by names such as ``--num-inducing``, that the user has given."""
+    values = {name: getattr(args, name.removeprefix("--").replace("-", "_"), None) for name in names}
+    return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def threads(text: str) -> int:

@@ -15,6 +15,7 @@ import pyro
 import torch
 
 from pyro_vgpds.cli import lazy
+from pyro_vgpds.cli.arguments import given
 from pyro_vgpds.cli.choosing import check_choice, choose, report_of
 from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
@@ -51,7 +52,7 @@ _CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "-
 def run_fit(args: argparse.Namespace) -> int:
     check_output(args.output, args.force, inputs=(args.file,))
     likelihood = read_likelihood(args)
-    single, choice = _given(args, _SINGLE), _given(args, _CHOICE)
+    single, choice = given(args, _SINGLE), given(args, _CHOICE)
     if args.calibrate == "forecast" and "--horizon" in choice:  # of the calibration
         choice.remove("--horizon")
     if choice and (args.quick or single):
@@ -65,11 +66,6 @@ def run_fit(args: argparse.Namespace) -> int:
             say(args, f"{', '.join(single)} {words} to a single model, so one is trained, as with --quick")
         return _fit_one(args, likelihood)
     return _fit_best(args, None if likelihood is None else args.likelihood)
-
-
-def _given(args: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
-    values = {name: getattr(args, name.removeprefix("--").replace("-", "_")) for name in names}
-    return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def _about(args: argparse.Namespace, table: InputTable) -> Metadata:
@@ -106,7 +102,7 @@ def _fit_one(args: argparse.Namespace, likelihood: Likelihood | None) -> int:
     read_kernel(args.residual, "--residual")
     if mapping is not None and not any("weight" in leaf.parameter_names for leaf in mapping.leaves()):
         raise UsageError(f"--mapping must have rbf or linear, but got {args.mapping!r}.")
-    if args.calibrate is not None and (chosen := _given(args, ("--noise-factor", "--residual"))):
+    if args.calibrate is not None and (chosen := given(args, ("--noise-factor", "--residual"))):
         raise UsageError(f"{chosen[0]} cannot be combined with --calibrate, which chooses it.")
     torch.set_num_threads(args.threads)
     table, data = read_data(args.file, Layout.of(args))
@@ -184,7 +180,7 @@ def _save_one(
             raise CommandError(f"--calibrate {args.calibrate}: {error}") from None
         save_posterior(args.output, found, about.pack())
         say(args, _calibration(found, args.calibrate))
-    elif _given(args, ("--noise-factor", "--residual")):
+    elif given(args, ("--noise-factor", "--residual")):
         save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
     else:
         save(args.output, model, guide, data, about.pack())

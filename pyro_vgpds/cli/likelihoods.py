@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pyro_vgpds.cli.arguments import given
 from pyro_vgpds.cli.errors import UsageError
 from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
@@ -29,9 +30,8 @@ def read_likelihood(args: argparse.Namespace) -> Likelihood | None:
         raise UsageError(f"--likelihood: {error}") from None
     if isinstance(likelihood, Gaussian):
         return None
-    for name in _GAUSSIAN:
-        if getattr(args, name.removeprefix("--").replace("-", "_"), None) not in (None, False):
-            raise UsageError(f"{name} needs Gaussian outputs, but got --likelihood {args.likelihood}.")
+    if names := given(args, _GAUSSIAN):
+        raise UsageError(f"{names[0]} needs Gaussian outputs, but got --likelihood {args.likelihood}.")
     return likelihood
 
 

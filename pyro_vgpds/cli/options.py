@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyro_vgpds.cli.arguments import positive
+from pyro_vgpds.cli.arguments import given, positive
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.model_file import ModelFile
 from pyro_vgpds.inference.meeting import check_dated
@@ -48,12 +48,9 @@ def read_kernel(text: str | None, argument: str, parse: Callable[[str], Kernel] 
 
 def single_only(args: argparse.Namespace, trained: ModelFile, *names: str) -> None:
     """Raise a UsageError if one of these arguments is given for an ensemble."""
-    if not isinstance(trained.posterior, Ensemble):
-        return
-    given = [name for name in names if getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False)]
-    if given:
+    if isinstance(trained.posterior, Ensemble) and (found := given(args, names)):
         raise UsageError(
-            f"{given[0]} requires a single model, but {trained.path} has an ensemble. Train with fit --quick, without "
+            f"{found[0]} requires a single model, but {trained.path} has an ensemble. Train with fit --quick, without "
             "--calibrate."
         )
 
@@ -79,8 +76,8 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
     if args.noise_factor is None and residual is None:
         return posterior
     if posterior.likelihood is not None:
-        given = "--noise-factor" if residual is None else "--residual"
-        raise UsageError(f"{given} needs Gaussian outputs, but the likelihood is {posterior.likelihood.likelihood}.")
+        name = "--noise-factor" if residual is None else "--residual"
+        raise UsageError(f"{name} needs Gaussian outputs, but the likelihood is {posterior.likelihood.likelihood}.")
     origin = posterior.origin
     noise = origin.noise_variance if args.noise_factor is None else args.noise_factor * posterior.noise_variance
     try:

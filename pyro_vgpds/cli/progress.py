@@ -58,7 +58,17 @@ class Count(Protocol):
     def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
 
-class _Job:
+class _Line:
+    """A line of the terminal that is rewritten."""
+
+    drawn = 0  # its characters
+
+    def draw(self, text: str) -> None:
+        print("\r" + text.ljust(self.drawn), end="", file=sys.stderr, flush=True)
+        self.drawn = len(text)
+
+
+class _Job(_Line):
     """Work that is under way, and a thread that prints how far it is."""
 
     def __init__(self, text: str, terminal: bool, patience: float) -> None:
@@ -67,7 +77,6 @@ class _Job:
         self.start = self.last = time.monotonic()
         self.done, self.total, self.note = 0, 0, ""
         self.announced = False
-        self.drawn = 0  # characters of the line that is rewritten
 
     def count(self, done: int, total: int, note: str = "") -> None:
         self.done, self.total, self.note = done, total, note
@@ -108,10 +117,6 @@ class _Job:
         share = f"{100.0 * self.done / self.total:.0f} %, " if self.total else ""
         return f"{self.text} {share}{self.note}{seconds:.0f} s{left(self.done, self.total, seconds)}"
 
-    def draw(self, text: str) -> None:
-        print("\r" + text.ljust(self.drawn), end="", file=sys.stderr, flush=True)
-        self.drawn = len(text)
-
 
 @contextmanager
 def watching(args: argparse.Namespace) -> Iterator[Callable[[Event], object] | bool]:
@@ -130,14 +135,13 @@ def watching(args: argparse.Namespace) -> Iterator[Callable[[Event], object] | b
         lines.erase()
 
 
-class _Lines:
+class _Lines(_Line):
     """Prints events, and in another thread that work continues."""
 
     def __init__(self, terminal: bool) -> None:
         self.terminal, self.over, self.lock = terminal, threading.Event(), threading.Lock()
         self.start = self.last = time.monotonic()
         self.event: Event | None = None
-        self.drawn = 0  # characters of the line that is rewritten
         self.pending: str | None = None  # a line that was not printed yet, because another was just before
 
     def __call__(self, event: Event) -> None:
@@ -163,7 +167,7 @@ class _Lines:
                 rest = left(self.event.finished, self.event.total, elapsed)
                 if self.terminal:
                     running = "final training" if self.event.kind == "final" else self.event.name
-                    self._draw(f"{running} ... {elapsed:.0f} s{rest}")
+                    self.draw(f"{running} ... {elapsed:.0f} s{rest}")
                 elif self.pending is not None and silent >= _SECONDS:
                     self._print(self.pending + rest)
                 elif silent >= _SILENCE:
@@ -174,10 +178,6 @@ class _Lines:
         if self.drawn:
             print("\r" + " " * self.drawn + "\r", end="", file=sys.stderr, flush=True)
             self.drawn = 0
-
-    def _draw(self, text: str) -> None:
-        print("\r" + text.ljust(self.drawn), end="", file=sys.stderr, flush=True)
-        self.drawn = len(text)
 
     def _print(self, text: str) -> None:
         self.erase()
