@@ -19,7 +19,7 @@ from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.arguments import read_new_data
-from pyro_vgpds.prediction.starts import nearest_frames
+from pyro_vgpds.prediction.solver import nearest_frames
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.types import ArrayLike

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The automatic choice on the command line, for ``fit`` and ``evaluate``."""
+"""The automatic choice on the command line: ``evaluate``, and the part of it that ``fit`` uses."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from pyro_vgpds.cli.errors import CommandError, UsageError
-from pyro_vgpds.cli.progress import watching
+import torch
+
+from pyro_vgpds.cli.errors import OK, CommandError, UsageError
+from pyro_vgpds.cli.layout import Layout
+from pyro_vgpds.cli.lazy import PAGES, write_comparison
+from pyro_vgpds.cli.likelihoods import read_likelihood
+from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.progress import PATIENCE, say, watching, working
+from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.prediction.ensemble import Ensemble
@@ -17,9 +25,25 @@ from pyro_vgpds.selection.outputs import check_likelihood
 from pyro_vgpds.selection.proposals import known_baselines, propose_models
 from pyro_vgpds.selection.report import Report
 
-__all__ = ["check_choice", "choose", "report_of"]
+__all__ = ["check_choice", "choose", "report_of", "run_evaluate"]
 
 _NONE = "none"  # instead of names
+
+
+def run_evaluate(args: argparse.Namespace) -> int:
+    target: Path = args.output or args.file.with_name(f"{args.file.stem}_report.html")
+    check_output(target, args.force, PAGES, inputs=(args.file,))
+    likelihood = None if read_likelihood(args) is None else args.likelihood
+    check_choice(args, likelihood)
+    torch.set_num_threads(args.threads)
+    table, data = read_data(args.file, Layout.of(args))
+    introduce(args, table, data)
+    report = report_of(choose(args, data, refit=False, likelihood=likelihood))
+    with working(args, "drawing the report ...", PATIENCE):
+        write_comparison(target, report, table, data)
+    print(report)
+    say(args, f"report: {target} (open it in a browser)")
+    return OK
 
 
 def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that import their modules, and with them matplotlib, only when they are run: plot, evaluate, demo and
-experiment.
+"""Commands that import their modules, and with them matplotlib, only when they are run: plot, demo and experiment;
+and the page of ``evaluate``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import on_terminal
 from pyro_vgpds.selection.report import Report
 
-__all__ = ["FIGURES", "PAGES", "run_demo", "run_evaluate", "run_experiment", "run_plot", "write_comparison"]
+__all__ = ["FIGURES", "PAGES", "run_demo", "run_experiment", "run_plot", "write_comparison"]
 
 #: choices of ``plot --what``
 FIGURES = ("overview", "training", "relevance", "latent", "plane", "fit", "forecast", "raster")
@@ -27,11 +27,6 @@ PAGES = (".html", ".htm")
 
 def run_plot(args: argparse.Namespace) -> int:
     code: int = importlib.import_module("pyro_vgpds.cli.drawing").run_plot(args)
-    return code
-
-
-def run_evaluate(args: argparse.Namespace) -> int:
-    code: int = importlib.import_module("pyro_vgpds.cli.evaluating").run_evaluate(args)
     return code
 
 

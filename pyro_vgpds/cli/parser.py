@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyro_vgpds
-from pyro_vgpds.cli import describing, fitting, lazy, predicting
+from pyro_vgpds.cli import choosing, describing, fitting, lazy, predicting
 from pyro_vgpds.cli.arguments import add_answer, add_layout, add_machine, add_model, add_when, count, seed, weight
 from pyro_vgpds.cli.fit_arguments import add_evaluate, add_fit
 from pyro_vgpds.cli.options import add_options
@@ -202,7 +202,7 @@ _COMMANDS = (
     ),
     _Command(
         "evaluate",
-        lazy.run_evaluate,
+        choosing.run_evaluate,
         add_evaluate,
         "Compare models and baselines on held-out data. Prints a table of errors and writes a page with pictures.",
         """evaluate walk.csv

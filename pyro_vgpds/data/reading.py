@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import plain
-from pyro_vgpds.data.dates import format_times, to_dates, to_seconds
+from pyro_vgpds.data.dates import common_zone, format_times, to_dates, to_seconds
 from pyro_vgpds.data.stamps import has_dates, read_dates
-from pyro_vgpds.data.zones import common_zone
 from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.types import ArrayLike, DataLike
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.data.zones import common_zone, zone_name
+from pyro_vgpds.data.dates import common_zone, zone_name
 
 __all__ = ["OutOfRangeError", "has_dates", "read_dates", "to_nanoseconds"]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyro_vgpds.demo.common import write_report
 from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.real import find_walks, real_chapter
-from pyro_vgpds.demo.report import write_report
 from pyro_vgpds.demo.video import video_chapter
 from pyro_vgpds.threads import threads_for
 

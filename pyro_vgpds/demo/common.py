@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyro
 from torch import Tensor
 
+import pyro_vgpds
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
 from pyro_vgpds.files.places import placed
@@ -19,6 +21,7 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.plotting import plot_plane, plot_relevance
+from pyro_vgpds.plotting.pages import Chapter, save_page
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.metadata import Metadata
@@ -26,7 +29,7 @@ from pyro_vgpds.training.metadata import Metadata
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DemoModel", "learned_figure", "rms", "save_figure", "train"]
+__all__ = ["DemoModel", "learned_figure", "rms", "save_figure", "train", "write_report"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,30 @@ def learned_figure(trained: DemoModel, path: Path, names: list[str] | None = Non
     plot_relevance(trained.relevance, trained.before, axes[0])
     plot_plane(trained.posterior, leading, axes[1], names=names)
     return save_figure(axes, path)
+
+
+_OWN = """\
+pyro-vgpds fit mine.csv --horizon 20 -o mine.safetensors --report mine.html # compares methods to forecast 20 frames
+pyro-vgpds forecast mine.safetensors --horizon 20 -o ahead.csv              # means and 95 % intervals
+pyro-vgpds fit mine.csv --task impute -o gaps.safetensors                   # compares methods to fill in gaps
+pyro-vgpds reconstruct gaps.safetensors -o full.csv                         # missing values are filled in
+pyro-vgpds fit --help                                                       # all options, with examples"""
+
+
+def write_report(path: Path, chapters: list[Chapter], steps: int, seed: int, seconds: float) -> Path:
+    """Write the page."""
+    lead = f"""This page was made by <code>pyro-vgpds demo</code> (version {pyro_vgpds.__version__}) in {seconds:.0f}
+seconds, with {steps} training steps for each model and seed {seed}. A <em>variational Gaussian process dynamical
+system</em> learns a few latent variables that explain how many observed outputs change together over time. With these
+it reconstructs missing values, forecasts beyond the end of the data and generates new data, with a measure of
+uncertainty."""
+    commands = "\n".join(escape(command) for chapter in chapters for command in chapter.commands)
+    end = f"""<h2>Next steps</h2>
+<p>The models and the data of this page are in the same folder. Try there:</p>
+<pre>{commands}</pre>
+<h2>Now your own csv</h2>
+<p>A file needs a column of times, which are numbers or dates, and one column for each output. Empty cells are missing
+values. A column named sequence separates several recordings. With your file instead of mine.csv:</p>
+<pre>{escape(_OWN)}</pre>
+"""
+    return save_page(path, "pyro_vgpds: a demonstration", "A pendulum and a walk", lead, chapters, end)

@@ -14,10 +14,10 @@ from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, make_gait
 from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
-from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
 from pyro_vgpds.files.places import placed
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
+from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable
 
 __all__ = ["gait_chapter"]
 

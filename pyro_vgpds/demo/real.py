@@ -12,10 +12,10 @@ from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, load_cmu_mocap
 from pyro_vgpds.demo.common import rms, save_figure, train
-from pyro_vgpds.demo.report import Chapter, ReportFigure, ReportTable
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.metrics import coverage
 from pyro_vgpds.plotting import animate_poses, plot_reconstruction, save_animation
+from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable
 
 __all__ = ["find_walks", "real_chapter"]
 

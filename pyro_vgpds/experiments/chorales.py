@@ -14,9 +14,8 @@ from pyro_vgpds import datasets
 from pyro_vgpds.baselines.glm import GLM
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.experiments.answer import frames, parts
-from pyro_vgpds.experiments.comparing import compare
 from pyro_vgpds.experiments.count_models import CountModel
-from pyro_vgpds.experiments.record import Folder, table
+from pyro_vgpds.experiments.record import Folder, compare, table
 from pyro_vgpds.kernels import Bias, Matern12, White
 from pyro_vgpds.likelihoods import Bernoulli
 from pyro_vgpds.prediction.solver import Solver

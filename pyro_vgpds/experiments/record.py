@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 
 from pyro_vgpds.files.places import placed
 
-__all__ = ["Folder", "spread", "table"]
+__all__ = ["Folder", "compare", "spread", "table"]
 
 
 class Folder:
@@ -133,3 +134,34 @@ def _cell(cell: object) -> str:
     if isinstance(cell, Mapping):
         return f"{cell['mean']:.4g}" + (f" ± {cell['sd']:.2g}" if cell["sd"] else "")
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def compare(
+    folder: Folder,
+    title: str,
+    methods: Mapping[str, Callable[[int], Mapping[str, float]]],
+    cases: Sequence[int],
+    settings: Mapping[str, object],
+) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
+    """The table, and for each method and column the mean and the standard deviation over the cases.
+
+    Finished cases with the same settings are read from the folder.
+
+    :param title: head of the first column, and part of the names of files.
+    :param methods: functions of the case that return the columns; a method may have fewer columns than others.
+    """
+    rows = {}
+    for label, measure in methods.items():
+        runs = []
+        for case in cases:
+            key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{title}-{label}-{case}")
+            runs.append(folder.once(key, {**settings, "label": label, "case": case}, _without_files(measure, case)))
+        rows[label] = {column: spread([r[column] for r in runs]) for column in runs[0] if column != "wall seconds"}
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    cells = [[label, *(row.get(column, "") for column in columns)] for label, row in rows.items()]
+    return table([title, *columns], cells), rows
+
+
+def _without_files(measure: Callable[[int], Mapping[str, float]], case: int) -> Callable[[Path], Mapping[str, Any]]:
+    """A part of an experiment that writes no files."""
+    return lambda _: measure(case)

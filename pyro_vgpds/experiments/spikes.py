@@ -19,11 +19,10 @@ from pyro_vgpds import datasets, metrics
 from pyro_vgpds.datasets.discrete import Reaches
 from pyro_vgpds.experiments import spike_baselines as rivals
 from pyro_vgpds.experiments.answer import Predictor, frames, score
-from pyro_vgpds.experiments.comparing import compare
 from pyro_vgpds.experiments.count_models import CountModel
 from pyro_vgpds.experiments.decoding import decode, r_squared
 from pyro_vgpds.experiments.recipe import Recipe
-from pyro_vgpds.experiments.record import Folder
+from pyro_vgpds.experiments.record import Folder, compare
 from pyro_vgpds.experiments.square_roots import gaussian_square_roots
 from pyro_vgpds.experiments.windows import WindowPaths
 from pyro_vgpds.kernels import Bias, Matern32, White

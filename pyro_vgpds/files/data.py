@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.dates import read_zone
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.kernels import Json
 
 __all__ = ["Tensors", "build_data", "describe_data"]

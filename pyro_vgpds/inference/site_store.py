@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the sites η and λ of all frames are: in memory, or in a file that is mapped into memory."""
+"""The sites of all frames, and the factors of all outputs, of which training in batches has some at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kinds import check_path
+from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.types import PathLike
 
-__all__ = ["site_store"]
+__all__ = ["BatchFactors", "site_store"]
 
 
 def site_store(
@@ -41,3 +42,23 @@ def site_store(
     both = every[: 2 * num_frames * latent_dim].view(2, num_frames, latent_dim)
     factors = every[2 * num_frames * latent_dim :].view(2, num_frames, num_functions)
     return both[0], both[1], factors.fill_(torch.nan)
+
+
+class BatchFactors(OutputSites):
+    """The factors of the outputs of a batch. Their updates are written to the store of all frames.
+
+    :param store: the state of all factors, (2, N, F); NaN for frames that were not visited yet.
+    :param rows: the frames of the batch, (n,). Default: all.
+    :param is_held: whether ``Collapsed_ELBO`` leaves the updates to others.
+    """
+
+    def __init__(self, store: Tensor, rows: Tensor | None, is_held: bool = False) -> None:
+        super().__init__()
+        rows = torch.arange(store.shape[1], device=store.device) if rows is None else rows
+        self._place = store, rows
+        self.state, self.is_held = store[:, rows], is_held
+
+    def set(self, state: Tensor, mark: int | None = None) -> None:
+        super().set(state)
+        store, rows = self._place
+        store[:, rows] = self.state

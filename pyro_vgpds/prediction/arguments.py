@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of predictions, checked against the training data: times, outputs, and which sequences they belong to."""
+"""Arguments of predictions, checked against the training data: times, outputs, exposures, and their sequences."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, is_whole, positive
+from pyro_vgpds.data.exposures import read_exposure
 from pyro_vgpds.data.parts import check_zone, sequence_names
 from pyro_vgpds.data.reading import is_list, read_outputs, read_times, to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted
-from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.inference.outputs_start import check_exposure
+from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.types import ArrayLike, DataLike
 
 if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "ONLY", "OneSequence", "SequenceLike", "describe_parts", "read_new_data", "read_new_times", "read_scale",
-    "read_variance", "resolve_sequence", "resolve_sequences",
+    "ONLY", "OneSequence", "SequenceLike", "describe_parts", "expose", "read_new_data", "read_new_times",
+    "read_scale", "read_variance", "resolve_sequence", "resolve_sequences",
 ]  # fmt: skip
 
 ONLY = Default("the only sequence")
@@ -174,3 +177,14 @@ def _repeat(value: Tensor, data: Sequences) -> Tensor:
     """Numbers of the data's own outputs also for their lagged copies."""
     own = data.num_base_outputs
     return value.repeat(data.num_outputs // own) if len(value) == own else value
+
+
+def expose(outputs: LikelihoodValue, exposure: ArrayLike, prediction: Outputs) -> LikelihoodValue:
+    """The likelihood of T predicted frames with other exposures, (D,) or (T, D).
+
+    :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
+    """
+    times, width = prediction.shape
+    value = read_exposure(exposure, [times], width, False, prediction.t.device)
+    check_exposure(outputs.likelihood, value, prediction.columns, "exposure")
+    return outputs.exposed(value)

@@ -12,10 +12,9 @@ from pyro_vgpds.checks import check_count, check_probability
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
-from pyro_vgpds.prediction.exposures import expose
-from pyro_vgpds.prediction.outputs import Outputs, Parts
+from pyro_vgpds.prediction.arguments import expose
+from pyro_vgpds.prediction.outputs import Outputs, Parts, check_output
 from pyro_vgpds.prediction.quantiles import mixture_cdf, mixture_quantiles
-from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["ComponentPrediction"]

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import kl_divergence
+from torch.overrides import TorchFunctionMode
 
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
@@ -28,12 +30,11 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.pseudo import PseudoGP
 from pyro_vgpds.prediction.arguments import read_scale, read_variance
-from pyro_vgpds.prediction.copying import DetachedCopies, autoguides
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.outputs import check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
-from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
@@ -133,14 +134,14 @@ class FittedModel:
     def __deepcopy__(self: F, memo: dict[int, Any]) -> F:
         new = object.__new__(type(self))
         memo[id(self)] = new
-        before = [(module, dict(vars(module))) for module in autoguides(self.origin.guide)]
-        with DetachedCopies():
+        before = [(module, dict(vars(module))) for module in _autoguides(self.origin.guide)]
+        with _DetachedCopies():
             try:
                 new.__dict__.update(copy.deepcopy(self.__dict__, memo))
-            finally:  # Pyro's autoguides lose their model when they are copied
+            finally:  # Pyro's _autoguides lose their model when they are copied
                 for module, state in before:
                     vars(module).update(state)
-            for module, (_, state) in zip(autoguides(new.origin.guide), before, strict=True):
+            for module, (_, state) in zip(_autoguides(new.origin.guide), before, strict=True):
                 lost = [name for name, value in vars(module).items() if value is None and state.get(name) is not None]
                 vars(module).update({name: copy.deepcopy(state[name], memo) for name in lost})
         return new
@@ -266,3 +267,21 @@ def _state(module: object) -> dict[str, Tensor]:
     """Copies of the parameters and buffers; empty for a model that is a function."""
     state = module.state_dict() if isinstance(module, PyroModule) else {}
     return {name: value.detach().clone() for name, value in state.items()}
+
+
+def _autoguides(guide: object) -> list[AutoGuide]:
+    """Pyro's _autoguides that a guide consists of."""
+    return [m for m in guide.modules() if isinstance(m, AutoGuide)] if isinstance(guide, torch.nn.Module) else []
+
+
+class _DetachedCopies(TorchFunctionMode):
+    """Within it, tensors that are results of others are copied, too, and need no gradient: the trace of the model that
+    Pyro's _autoguides keep has such tensors, which torch refuses to copy.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))

@@ -18,14 +18,13 @@ from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
+from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.draws import with_moments
-from pyro_vgpds.prediction.exposures import expose
 from pyro_vgpds.prediction.log_scores import mixture_log_probs
-from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_quantiles
-from pyro_vgpds.prediction.selecting import check_output
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 

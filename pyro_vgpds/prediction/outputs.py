@@ -12,22 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_number
-from pyro_vgpds.data.dates import format_times, to_dates
+from pyro_vgpds.checks import check_choice, check_number, is_whole
+from pyro_vgpds.data.dates import format_times, read_zone, to_dates
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.zones import read_zone
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.prediction.marginals import Marginals
-from pyro_vgpds.prediction.selecting import check_output, check_rows
 from pyro_vgpds.threads import threads_for
 from pyro_vgpds.types import ArrayLike, PathLike
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Outputs", "Parts"]
+__all__ = ["Outputs", "Parts", "check_output"]
 
 
 class Parts(NamedTuple):
@@ -244,7 +243,7 @@ class Selection(Outputs):
     """Some frames of another prediction; :meth:`Outputs.select` makes them."""
 
     def __init__(self, whole: Outputs, rows: slice) -> None:
-        check_rows(rows, len(whole.t))
+        _check_rows(rows, len(whole.t))
         super().__init__(whole.t[rows], whole.data, whole.include_noise)
         self.whole, self.rows, self.is_gaussian = whole, rows, whole.is_gaussian
 
@@ -283,3 +282,18 @@ class Selection(Outputs):
 
     def cdf(self, y: ArrayLike) -> Tensor:
         return self.whole.cdf(self._full(y))[self.rows]
+
+
+def check_output(output: object, count: int) -> None:
+    """Raise a ValueError if ``output`` is not the index of one of ``count`` outputs."""
+    if not is_whole(output) or not -count <= output < count:
+        raise ValueError(f"output must be a whole number from 0 to {count - 1}, but got {output!r:.80}.")
+
+
+def _check_rows(rows: slice, count: int) -> None:
+    """Raise an error if ``rows`` is not a slice that selects some of ``count`` frames."""
+    check_kind("rows", rows, slice, "a slice of frames")
+    if any(end is not None and not is_whole(end) for end in (rows.start, rows.stop, rows.step)) or rows.step == 0:
+        raise TypeError(f"rows must be a slice of whole numbers, but got {rows}.")
+    if not len(range(count)[rows]):
+        raise ValueError(f"rows must select at least one of the {count} times, but got {rows}.")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -32,19 +32,47 @@ from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
-from pyro_vgpds.prediction.solution import Factors, JointEvaluation, Solution
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Joint"]
+__all__ = ["Factors", "Joint", "JointEvaluation", "Solution"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
 
 
 _Point: TypeAlias = "tuple[Solution, JointEvaluation]"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The end of a run of natural steps."""
+
+    eta: Tensor  #: sites η of the active frames
+    lam: Tensor  #: sites λ of the active frames
+    bound: float  #: the bound at these sites
+    num_steps: int  #: natural steps that led to them
+    state: Tensor | None = None  #: of the factors of the new outputs, (2, T, F), if they are not Gaussian
+
+
+class JointEvaluation(NamedTuple):
+    """The bound at some sites."""
+
+    bound: float
+    mean: Tensor  #: of q minus that of the prior
+    d_mean: Tensor  #: derivative of F̂ in the mean
+    d_variance: Tensor  #: and in the variance
+    functions: Moments | None = None  #: of the functions of the new outputs, if these are not Gaussian
+
+
+class Factors(NamedTuple):
+    """The Gaussian factors of new outputs (T, F), in which the gradients of the bound give moments of the functions."""
+
+    weight: Tensor
+    linear: Tensor
+    drawn: Moments | None  #: moments of functions whose bound is an estimate with draws
 
 
 class Joint:

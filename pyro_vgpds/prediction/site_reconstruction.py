@@ -19,8 +19,7 @@ from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.remembered import Remembered
-from pyro_vgpds.prediction.reconstruction import Joint
-from pyro_vgpds.prediction.solution import Factors, Solution
+from pyro_vgpds.prediction.reconstruction import Factors, Joint, Solution
 
 __all__ = ["SiteJoint"]
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from pyro_vgpds import VGPDS, Ensemble, Sequences, load, load_metadata, load_posterior
-from pyro_vgpds.cli import choosing, evaluating, main
+from pyro_vgpds.cli import choosing, main
 from pyro_vgpds.cli.progress import watching
 from pyro_vgpds.selection.page import write_page
 from pyro_vgpds.selection.progress import Event
@@ -393,7 +393,7 @@ def test_default_name_and_errors_of_evaluate(gaps, tmp_path, capsys, monkeypatch
     assert main(arguments) == 0
     assert (gaps.folder / "gaps_report.html").is_file()
     assert "gaps_report.html (open it in a browser)" in capsys.readouterr().err
-    monkeypatch.setattr(evaluating, "choose", None)
+    monkeypatch.setattr(choosing, "choose", None)
     assert main(arguments) == 2
     assert "already exists" in capsys.readouterr().err
     assert main([*arguments, "-o", "a.pdf"]) == 2

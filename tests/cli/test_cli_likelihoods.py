@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs that are not Gaussian, from the command line."""
 
-from __future__ import annotations
-
 import csv
 import json
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same command twice at once into one file, and folders and disks that take nothing: a whole file or an error."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo writes all its files, and its report opens in a browser."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -19,10 +17,10 @@ from pyro_vgpds import FitResult, demo
 from pyro_vgpds.cli import main
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.datasets import Motion, Skeleton
-from pyro_vgpds.demo.common import rms
+from pyro_vgpds.demo.common import rms, write_report
 from pyro_vgpds.demo.real import find_walks
-from pyro_vgpds.demo.report import Chapter, ReportTable, write_report
 from pyro_vgpds.plotting import plot_poses
+from pyro_vgpds.plotting.pages import Chapter, ReportTable
 
 pytestmark = pytest.mark.long
 
