@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small problems for training in batches, and what a batch must agree on with all data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

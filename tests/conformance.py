@@ -6,8 +6,6 @@ are set to its parameters through the public API; with them the values, the grad
 predictions at the file's new times are printed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test starts from the same state: float64, one thread, a seed, an empty parameter store, validation on."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path

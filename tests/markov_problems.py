@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markov kernels and times on which the structured prior is compared with the dense one."""
 
-from __future__ import annotations
-
 import pyro
 import torch
 from problems import make_data

@@ -11,8 +11,6 @@ Linux bring gigabytes of CUDA with them. ``--allow-cuda`` takes those if no othe
 keeps the environments, and a later call uses them again; the library is built anew each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small problems and slow, obvious twins that several tests use."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small call of every public function, class and method, with a right value for each of its arguments."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib

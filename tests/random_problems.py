@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random training problems of all sorts: sizes, scales, uneven times, noise from none to all, gaps, many sequences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shape of the package: no import cycles, no private names across modules, short modules, few bare `Any`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

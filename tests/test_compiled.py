@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C code under sanitizers, with each instruction set and without AVX, in libraries that are built here."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

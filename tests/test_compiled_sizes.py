@@ -4,8 +4,6 @@
 The arrays are memory that is never written, except for the rows that are used.
 """
 
-from __future__ import annotations
-
 import mmap
 import sys
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examples in README, docs and docstrings run; prose is plain; every public name is documented; the pages build."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

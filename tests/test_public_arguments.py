@@ -4,8 +4,6 @@
 ``make fuzz`` tries all of them (``PYRO_VGPDS_ARGUMENTS=all``), ``make test`` a part.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python threads: Pyro programs run one at a time, with the results of sequential runs; predictions run in parallel."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The number of threads: which sizes use several, and that torch's setting is always restored."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines for data with a trend, beside slow twins."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -20,7 +20,7 @@ from pyro_vgpds import (
     load_posterior,
     save_posterior,
 )  # fmt: skip
-from pyro_vgpds.data.zones import read_zone, with_offsets, zone_name
+from pyro_vgpds.data.dates import read_zone, with_offsets, zone_name
 
 pandas = pytest.importorskip("pandas")
 

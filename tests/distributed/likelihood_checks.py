@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs that are not Gaussian, trained by several processes and by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import torch.distributed as dist

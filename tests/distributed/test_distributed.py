@@ -5,8 +5,6 @@ The processes are started twice, two of them and then three. Each runs many chec
 tests here read: starting Python takes longer than a check.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

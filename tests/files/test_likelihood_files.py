@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose outputs are not Gaussian, in files: models, posteriors, mixtures, ensembles and checkpoints."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear complete or not at all: kills, full disks, links, several writers, and what is left behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -5,8 +5,6 @@
 ``--log FILE`` a line is appended for each seed that passed, and a later call with the same file skips it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

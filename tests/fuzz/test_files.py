@@ -4,8 +4,6 @@
 ``PYRO_VGPDS_FUZZ`` is the number of mutated files of each kind. Default: a few, with fixed seeds.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

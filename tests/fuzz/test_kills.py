@@ -4,8 +4,6 @@
 ``PYRO_VGPDS_KILLS`` is the number of kills of each kind of writer. Default: a few.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The unit of time of a kernel is compared with the data when both meet, once, and without false alarms."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

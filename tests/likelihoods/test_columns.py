@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Different likelihoods for groups of outputs, several functions for each output, and exposures of counts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

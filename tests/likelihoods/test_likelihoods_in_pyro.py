@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose outputs are not Gaussian is a Pyro program: every algorithm of Pyro takes it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pyro.distributions as dist

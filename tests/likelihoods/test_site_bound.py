@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Likelihoods of any form: the estimate against dense quadrature, gradients, and training beside the lower bounds."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Likelihoods with a Gaussian lower bound: their collapsed bound against quadrature, the Gaussian one, and itself."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

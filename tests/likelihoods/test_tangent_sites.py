@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factors in few operations against those of the general formula, and their gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

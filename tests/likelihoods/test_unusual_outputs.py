@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs that a likelihood does not allow, and unusual ones that it does."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

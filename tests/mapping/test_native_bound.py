@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bound of small problems in two compiled calls against the same bound in steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data, make_model

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled algebra of inducing variables against the operations of torch, and the bound that is made of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import make_data

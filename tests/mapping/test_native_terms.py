@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled terms of groups against the operations of torch, and the gradients that are scaled in place."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from problems import terms_of

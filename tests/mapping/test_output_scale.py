@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that scales its outputs is the model of outputs that were divided beforehand, in the data's units."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pytest

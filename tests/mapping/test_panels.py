@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Panels of symmetric matrices against a plain loop, and the bound with panels against that with matrices."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of counts and of yes/no, and heat maps. How they look was looked at."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -24,8 +24,7 @@ from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
-from pyro_vgpds.prediction.reconstruction import Joint
-from pyro_vgpds.prediction.solution import Solution
+from pyro_vgpds.prediction.reconstruction import Joint, Solution
 
 T_NEW = torch.tensor([0.31, 0.52, 0.9, 1.4, 3.3])
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """New frames whose outputs are not Gaussian: the bound against its plain form, and what is computed once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

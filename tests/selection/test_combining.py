@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights and intervals of an ensemble, and what it predicts by choices made on other entries."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much held-out errors count if some origins are much harder than others."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidates that are far behind on the first held-out part end there."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

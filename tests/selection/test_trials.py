@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One candidate: what its predictions of held-out data and of all data are trained on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
