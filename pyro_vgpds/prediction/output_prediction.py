@@ -21,10 +21,9 @@ from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.draws import with_moments
-from pyro_vgpds.prediction.log_scores import mixture_log_probs
 from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
-from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_quantiles
+from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantiles of mixtures of a likelihood over weighted function values."""
+"""Quantiles, probabilities and log-probabilities of mixtures of a likelihood over function values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import LikelihoodValue
-from pyro_vgpds.likelihoods.quadrature import normal_groups
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_groups
 
-__all__ = ["Weighted", "count_quantiles", "invert", "mixture_cdf", "mixture_quantiles", "quantiles"]
+__all__ = ["Weighted", "invert", "mixture_cdf", "mixture_log_probs", "mixture_quantiles"]
 
 _GROUPS = 32  # function values that a mixture is reduced to
 _FEW = 32  # counts up to which probabilities are added up one by one
@@ -21,6 +22,11 @@ _EXPANSIONS = 80  # doublings of a bracket
 _CLOSE = 1e-9  # width of a bracket that ends the search, relative to the first one
 _ROUNDING = 1e-9  # of a sum of probabilities
 _DRAWS = 64  # of an output at each function value, if the likelihood has no distribution function
+_NEWTON_STEPS = 12  # of Newton's method
+_MOST_STEP = 1.5  # in units of f
+_NARROW = 0.1  # variance of f times the curvature of log p above which p counts, and not only the distribution of f
+_LEAST_VARIANCE = 1e-12
+_REACH = 4.0  # standard deviations of f within which the mode is looked for first
 
 Function = Callable[[Tensor], Tensor]
 
@@ -69,7 +75,7 @@ def mixture_quantiles(
     """Quantiles (T, D) of all outputs under a mixture over function values f (K, T, F) with weights (K,)."""
     found = [f.new_empty(f.shape[1], f.shape[-1] // outputs.likelihood.num_functions) for _ in levels]
     for index, value, own in _groups(outputs, f, weight):
-        solve = count_quantiles if value.likelihood.is_discrete else quantiles
+        solve = _count_quantiles if value.likelihood.is_discrete else _quantiles
         for end, result in zip(found, solve(value, *own, levels), strict=True):
             end[:, index] = result
     return tuple(found)
@@ -103,7 +109,7 @@ def _reduce(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
     return Weighted(f, weight).reduced(_GROUPS) if outputs.likelihood.num_functions == 1 else Weighted(f, weight)
 
 
-def count_quantiles(
+def _count_quantiles(
     outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]
 ) -> tuple[Tensor, ...]:
     """The same for counts: the smallest whole numbers of at least these probabilities, which increase."""
@@ -133,7 +139,7 @@ def count_quantiles(
     return tuple(found)
 
 
-def quantiles(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]) -> tuple[Tensor, ...]:
+def _quantiles(outputs: LikelihoodValue, f: Tensor, weight: Tensor, levels: tuple[float, ...]) -> tuple[Tensor, ...]:
     """The same for continuous outputs."""
     w = weight[:, None, None]
     means, variances = outputs.moments(f)
@@ -208,3 +214,67 @@ def _drawn(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
         torch.manual_seed(0)
         y = outputs.distribution(f).sample(torch.Size((_DRAWS,)))  # (draws, K, T, D)
     return Weighted(y.flatten(0, 1), (weight / _DRAWS).repeat(_DRAWS))
+
+
+def mixture_log_probs(
+    outputs: LikelihoodValue, y: Tensor, mean: Tensor, variance: Tensor, num_nodes: Mapping[int, int]
+) -> Tensor:
+    """Log of the average of ∫ p(y given f) N(f; mean, variance) df over draws, (T, D); −∞ for what is not possible.
+
+    The moments of the functions given the draws are (S, T, F). Gauss–Hermite quadrature, around the mode of the
+    integrand where p(y given f) is narrow: a count of ten thousand determines f much better than the points of a broad
+    distribution of f can resolve.
+
+    :param num_nodes: number of points by the number of functions of an output.
+    """
+    count = outputs.likelihood.num_functions
+    points, weight = (part.to(mean) for part in hermite_nodes(num_nodes.get(count, 3), count))
+    possible = outputs.likelihood.is_valid(y, outputs.parameters)
+    centre, spread = mean, variance.sqrt()
+    correction: Tensor | float = 0.0
+    if count == 1:
+        points = points.squeeze(-1)[:, None, None, None]
+        variance = variance.clamp_min(_LEAST_VARIANCE)
+        mode, precision, is_narrow = _mode(
+            outputs, torch.where(possible, y, outputs.moments(mean)[0][0].round()), mean, variance
+        )
+        centre, spread = torch.where(is_narrow, mode, mean), torch.where(is_narrow, precision.rsqrt(), variance.sqrt())
+        f = centre + spread * points
+        correction = 0.5 * (points.square() - (f - mean).square() / variance) + (spread.square() / variance).log() / 2.0
+    else:
+        points = points.repeat(1, mean.shape[-1] // count)[:, None, None]
+        f = centre + spread * points
+    terms = outputs.log_prob_of(outputs.distribution(f), y)
+    if count == 1:
+        terms = terms + correction
+    terms = terms + weight.log().reshape(-1, 1, 1, 1)
+    return torch.logsumexp(terms.flatten(0, 1), 0) - math.log(len(mean))
+
+
+def _mode(outputs: LikelihoodValue, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The mode of p(y given f) N(f; mean, variance), the precision there, and whether p is the narrower factor."""
+    # from where the output is its own mean: far from it a heavy tail has no curvature to follow
+    own, reach = outputs.link(y), _REACH * variance.sqrt()
+    f = torch.where(torch.isfinite(own), own.clamp(mean - reach, mean + reach), mean)
+    for _ in range(_NEWTON_STEPS):
+        slope, curvature = _derivatives(outputs, y, f)
+        precision = 1.0 / variance + curvature.clamp_min(0.0)
+        step = (slope - (f - mean) / variance) / precision
+        f = f + step.clamp(-_MOST_STEP, _MOST_STEP)
+        if bool((step.abs() * precision.sqrt() < 0.01).all()):
+            break
+    _, curvature = _derivatives(outputs, y, f)
+    is_narrow = torch.isfinite(f) & torch.isfinite(curvature) & (curvature * variance > _NARROW)
+    precision = 1.0 / variance + torch.where(is_narrow, curvature, 0.0)
+    return torch.where(is_narrow, f, mean), precision, is_narrow
+
+
+def _derivatives(outputs: LikelihoodValue, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivative of log p(y given f), and minus the second one."""
+    with torch.enable_grad():
+        f = f.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(outputs.distribution(f).log_prob(y).sum(), f, create_graph=True)
+        if not slope.requires_grad:
+            return slope, torch.zeros_like(slope)
+        (second,) = torch.autograd.grad(slope.sum(), f)
+    return slope.detach(), -second

@@ -21,8 +21,7 @@ from pyro_vgpds.likelihoods import (
 )
 from pyro_vgpds.likelihoods.quadrature import normal_groups, normal_lattice
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
-from pyro_vgpds.prediction.log_scores import mixture_log_probs
-from pyro_vgpds.prediction.quantiles import Weighted, invert, mixture_quantiles
+from pyro_vgpds.prediction.quantiles import Weighted, invert, mixture_log_probs, mixture_quantiles
 
 
 @pytest.mark.parametrize("size", [0.7, 30.0, 1e4])
