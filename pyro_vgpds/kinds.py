@@ -15,15 +15,9 @@ from torch import Tensor
 from pyro_vgpds.checks import is_whole, plain
 
 __all__ = [
-    "check_callable",
-    "check_dict",
-    "check_flags",
-    "check_kind",
-    "check_list",
-    "check_parts",
-    "check_path",
+    "check_callable", "check_dict", "check_flags", "check_kind", "check_list", "check_parts", "check_path",
     "check_texts",
-]
+]  # fmt: skip
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str, optional: bool = False) -> None:

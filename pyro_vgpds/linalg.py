@@ -14,17 +14,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_dtype
 
 __all__ = [
-    "NumericalError",
-    "add_diagonal",
-    "broadcast_shapes",
-    "cholesky",
-    "default_jitter",
-    "followed",
-    "in_double",
-    "matvec",
-    "positive_part",
-    "positive_power",
-]
+    "NumericalError", "add_diagonal", "broadcast_shapes", "cholesky", "default_jitter", "followed", "in_double",
+    "matvec", "positive_part", "positive_power",
+]  # fmt: skip
 
 V = TypeVar("V")
 

@@ -21,16 +21,9 @@ from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
 __all__ = [
-    "ParameterLike",
-    "ParameterModule",
-    "Prior",
-    "PriorLike",
-    "TimeLike",
-    "is_prior",
-    "modules_of",
-    "parameters_of",
+    "ParameterLike", "ParameterModule", "Prior", "PriorLike", "TimeLike", "is_prior", "modules_of", "parameters_of",
     "plain_value",
-]
+]  # fmt: skip
 
 #: a distribution, or a function from the module to one
 Prior: TypeAlias = (

@@ -29,27 +29,8 @@ from pyro_vgpds.baselines.spline import cubic_spline
 from pyro_vgpds.baselines.trend import damped_trend, last_value_with_drift
 
 __all__ = [
-    "GLM",
-    "GPFA",
-    "BaselinePosterior",
-    "LinearDynamicalSystem",
-    "MapGPLVM",
-    "NegativeBinomialFactors",
-    "OutputBaseline",
-    "column_mean",
-    "column_median",
-    "cubic_spline",
-    "damped_trend",
-    "estimate_period",
-    "gp_interpolation",
-    "kernel_ridge",
-    "last_value",
-    "last_value_with_drift",
-    "linear_dynamical_system",
-    "linear_interpolation",
-    "nearest_neighbour",
-    "pca",
-    "ppca",
-    "repeat_cycle",
-    "ridge_regression",
-]
+    "GLM", "GPFA", "BaselinePosterior", "LinearDynamicalSystem", "MapGPLVM", "NegativeBinomialFactors",
+    "OutputBaseline", "column_mean", "column_median", "cubic_spline", "damped_trend", "estimate_period",
+    "gp_interpolation", "kernel_ridge", "last_value", "last_value_with_drift", "linear_dynamical_system",
+    "linear_interpolation", "nearest_neighbour", "pca", "ppca", "repeat_cycle", "ridge_regression",
+]  # fmt: skip

@@ -10,13 +10,6 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 
 __all__ = [
-    "Batch",
-    "ColumnGroups",
-    "FrameBatch",
-    "FrameDataset",
-    "MappedSequences",
-    "SequenceDataset",
-    "Sequences",
-    "Times",
+    "Batch", "ColumnGroups", "FrameBatch", "FrameDataset", "MappedSequences", "SequenceDataset", "Sequences", "Times",
     "lagged",
-]
+]  # fmt: skip

@@ -9,14 +9,6 @@ from pyro_vgpds.inference.joint import IndependentWarning, independent
 from pyro_vgpds.team import ProcessError
 
 __all__ = [
-    "ColumnShard",
-    "IndependentWarning",
-    "ProcessError",
-    "Shard",
-    "gather",
-    "independent",
-    "join",
-    "same",
-    "shard",
+    "ColumnShard", "IndependentWarning", "ProcessError", "Shard", "gather", "independent", "join", "same", "shard",
     "share",
-]
+]  # fmt: skip

@@ -7,10 +7,5 @@ from pyro_vgpds.files.models import load, load_metadata, save
 from pyro_vgpds.files.tables import write_table
 
 __all__ = [
-    "FileFormatError",
-    "load",
-    "load_metadata",
-    "save",
-    "write_film",
-    "write_table",
-]
+    "FileFormatError", "load", "load_metadata", "save", "write_film", "write_table",
+]  # fmt: skip

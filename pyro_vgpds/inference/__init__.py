@@ -12,15 +12,7 @@ from pyro_vgpds.inference.spread import BoundEstimate, bound_with_spread
 from pyro_vgpds.inference.subsampling import Subsampled
 
 __all__ = [
-    "AmortizedOpperArchambeau",
-    "AutoExplicit",
-    "AutoOpperArchambeau",
-    "BoundEstimate",
-    "Collapsed_ELBO",
-    "IntegrateMessenger",
-    "MinibatchNaturalGradient",
-    "NaturalGradient",
-    "Subsampled",
-    "TimeScaleWarning",
+    "AmortizedOpperArchambeau", "AutoExplicit", "AutoOpperArchambeau", "BoundEstimate", "Collapsed_ELBO",
+    "IntegrateMessenger", "MinibatchNaturalGradient", "NaturalGradient", "Subsampled", "TimeScaleWarning",
     "bound_with_spread",
-]
+]  # fmt: skip

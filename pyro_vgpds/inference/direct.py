@@ -37,15 +37,9 @@ from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.known_path import KnownPath, PathSource
 
 __all__ = [
-    "BatchModel",
-    "PlainGuide",
-    "PlainModel",
-    "batch_priors",
-    "direct_gradients",
-    "direct_loss",
-    "is_plain",
+    "BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_gradients", "direct_loss", "is_plain",
     "run_backward",
-]
+]  # fmt: skip
 
 
 @runtime_checkable

@@ -20,15 +20,9 @@ from pyro_vgpds.likelihoods.parse import parse_likelihood
 from pyro_vgpds.team import Team
 
 __all__ = [
-    "OutputStart",
-    "check_exposure",
-    "check_functions",
-    "check_likelihood",
-    "check_outputs",
-    "default_mapping",
-    "read_likelihood",
-    "start_outputs",
-]
+    "OutputStart", "check_exposure", "check_functions", "check_likelihood", "check_outputs", "default_mapping",
+    "read_likelihood", "start_outputs",
+]  # fmt: skip
 
 _OFFSET = 0.1  # first variance of the functions' constant offsets, relative to that of the functions
 

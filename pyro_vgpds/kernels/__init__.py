@@ -14,32 +14,10 @@ from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Mater
 from pyro_vgpds.kernels.values import KernelValue, lift
 
 __all__ = [
-    "ARDRBF",
-    "RBF",
-    "ARDLinear",
-    "ARDLinearValue",
-    "ARDRBFValue",
-    "Bias",
-    "Cosine",
-    "Kernel",
-    "KernelValue",
-    "Linear",
-    "MarkovRBF",
-    "Matern12",
-    "Matern32",
-    "Matern52",
-    "Periodic",
-    "Product",
-    "StateSpace",
-    "StationaryValue",
-    "Sum",
-    "White",
-    "from_pyro",
-    "lift",
-    "parse_kernel",
-    "parse_mapping",
-    "register_kernel",
-]
+    "ARDRBF", "RBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue", "Bias", "Cosine", "Kernel", "KernelValue", "Linear",
+    "MarkovRBF", "Matern12", "Matern32", "Matern52", "Periodic", "Product", "StateSpace", "StationaryValue", "Sum",
+    "White", "from_pyro", "lift", "parse_kernel", "parse_mapping", "register_kernel",
+]  # fmt: skip
 
 for _kernel in (
     ARDRBF, ARDLinear, Bias, Cosine, Linear, MarkovRBF, Matern12, Matern32, Matern52, Periodic, RBF, White,

@@ -17,21 +17,8 @@ from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.parameters import ParameterLike, TimeLike
 
 __all__ = [
-    "RBF",
-    "Cosine",
-    "CosineValue",
-    "Matern12",
-    "Matern12Value",
-    "Matern32",
-    "Matern32Value",
-    "Matern52",
-    "Matern52Value",
-    "Periodic",
-    "PeriodicValue",
-    "RBFValue",
-    "ScaledKernel",
-    "ScaledValue",
-    "StationaryValue",
+    "RBF", "Cosine", "CosineValue", "Matern12", "Matern12Value", "Matern32", "Matern32Value", "Matern52",
+    "Matern52Value", "Periodic", "PeriodicValue", "RBFValue", "ScaledKernel", "ScaledValue", "StationaryValue",
 ]  # fmt: skip
 
 

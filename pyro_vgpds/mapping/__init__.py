@@ -8,13 +8,6 @@ from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
 from pyro_vgpds.mapping.sparse_gp import CollapsedGP, SparseGP
 
 __all__ = [
-    "CollapsedGP",
-    "Dual",
-    "ExplicitGP",
-    "InducingGaussian",
-    "InducingPrior",
-    "MappingValue",
-    "SparseGP",
-    "masked_sum",
+    "CollapsedGP", "Dual", "ExplicitGP", "InducingGaussian", "InducingPrior", "MappingValue", "SparseGP", "masked_sum",
     "register_psi2",
-]
+]  # fmt: skip

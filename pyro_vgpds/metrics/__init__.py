@@ -13,17 +13,6 @@ from pyro_vgpds.metrics.discrete import (
 from pyro_vgpds.metrics.errors import coverage, mae, mse, nlpd, ra, sc
 
 __all__ = [
-    "bits_per_spike",
-    "brier_score",
-    "coverage",
-    "discrete_coverage",
-    "log_score",
-    "mae",
-    "mse",
-    "nlpd",
-    "poisson_log_prob",
-    "ra",
-    "randomized_pit",
-    "sample_cdf",
-    "sc",
-]
+    "bits_per_spike", "brier_score", "coverage", "discrete_coverage", "log_score", "mae", "mse", "nlpd",
+    "poisson_log_prob", "ra", "randomized_pit", "sample_cdf", "sc",
+]  # fmt: skip

@@ -16,18 +16,7 @@ from pyro_vgpds.plotting.raster import plot_raster
 from pyro_vgpds.plotting.training import plot_relevance, plot_training
 
 __all__ = [
-    "EmbeddedAnimation",
-    "animate_frames",
-    "animate_poses",
-    "embed_animation",
-    "plot_forecast",
-    "plot_frames",
-    "plot_latent",
-    "plot_plane",
-    "plot_poses",
-    "plot_raster",
-    "plot_reconstruction",
-    "plot_relevance",
-    "plot_training",
+    "EmbeddedAnimation", "animate_frames", "animate_poses", "embed_animation", "plot_forecast", "plot_frames",
+    "plot_latent", "plot_plane", "plot_poses", "plot_raster", "plot_reconstruction", "plot_relevance", "plot_training",
     "save_animation",
-]
+]  # fmt: skip

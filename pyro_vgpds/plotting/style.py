@@ -18,28 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "BASELINE",
-    "CYCLE",
-    "HIDDEN",
-    "LEARNED",
-    "MUTED",
-    "TRUTH",
-    "Labels",
-    "array",
-    "check_axes",
-    "check_labels",
-    "choose_frames",
-    "color",
-    "find_output",
-    "grid_lines",
-    "labelled",
-    "legend_above",
-    "new_axes",
-    "read_axes",
-    "read_whole_numbers",
-    "tidy",
-    "time_axis",
-    "tint",
+    "BASELINE", "CYCLE", "HIDDEN", "LEARNED", "MUTED", "TRUTH", "Labels", "array", "check_axes", "check_labels",
+    "choose_frames", "color", "find_output", "grid_lines", "labelled", "legend_above", "new_axes", "read_axes",
+    "read_whole_numbers", "tidy", "time_axis", "tint",
 ]  # fmt: skip
 
 #: one label for each frame, printed by ``str``

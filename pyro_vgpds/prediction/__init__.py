@@ -16,22 +16,7 @@ from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
-    "BayesClassifier",
-    "Calibration",
-    "Combination",
-    "Ensemble",
-    "EnsemblePrediction",
-    "GaussianPrediction",
-    "Latent",
-    "MixturePrediction",
-    "Outputs",
-    "Posterior",
-    "PosteriorMixture",
-    "Prediction",
-    "Reconstruction",
-    "Solver",
-    "calibrate_intervals",
-    "condition",
-    "load_posterior",
-    "save_posterior",
-]
+    "BayesClassifier", "Calibration", "Combination", "Ensemble", "EnsemblePrediction", "GaussianPrediction", "Latent",
+    "MixturePrediction", "Outputs", "Posterior", "PosteriorMixture", "Prediction", "Reconstruction", "Solver",
+    "calibrate_intervals", "condition", "load_posterior", "save_posterior",
+]  # fmt: skip

@@ -19,15 +19,8 @@ from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.training.problem import Trained
 
 __all__ = [
-    "CountLike",
-    "bar_class",
-    "check_progress",
-    "counting_bar",
-    "interruptible",
-    "is_shown",
-    "part_of",
-    "progress_bar",
-]
+    "CountLike", "bar_class", "check_progress", "counting_bar", "interruptible", "is_shown", "part_of", "progress_bar",
+]  # fmt: skip
 
 #: show a bar or not, a function that is called with what is done and the total, or None for a bar on a terminal only
 CountLike: TypeAlias = bool | Callable[[int, int], object] | None
