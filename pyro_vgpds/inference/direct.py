@@ -48,25 +48,20 @@ class PlainModel(Protocol):
 
     def is_plain(self, data: Sequences | Batch) -> bool:
         """Whether the model has run on these data before, as its class defines it, and nothing in it is random."""
-        ...
 
     def path_prior(self, data: Sequences) -> TemporalGP:
         """p(X)."""
-        ...
 
     def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
         """p(y given x)."""
-        ...
 
     def known_bound(self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue) -> Known | None:
         """The bound of the outputs with x integrated over N(mean, diag variance), and its gradients in ``mean``,
         ``variance`` and the parameters; None if they need autograd.
         """
-        ...
 
     def parameters(self) -> Iterable[Tensor]:
         """All parameters, those of a ``torch.nn.Module``."""
-        ...
 
 
 class MappedModel(PlainModel, Protocol):
@@ -75,7 +70,6 @@ class MappedModel(PlainModel, Protocol):
     @property
     def mapping(self) -> Callable[[], MappingValue]:
         """k_f."""
-        ...
 
 
 @runtime_checkable
@@ -84,19 +78,15 @@ class PlainGuide(Protocol):
 
     def is_plain(self, model: object) -> bool:
         """Whether this is the guide of the model, as its class defines it, and nothing in it is random."""
-        ...
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X)."""
-        ...
 
     def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
         """q(X) with its gradients, without autograd; None if there is no such form."""
-        ...
 
     def read_parameters(self) -> Iterable[Tensor]:
         """The parameters that ``make_posterior`` reads."""
-        ...
 
 
 _kinds: dict[tuple[type, type], bool] = {}
@@ -224,13 +214,11 @@ class BatchModel(MappedModel, Protocol):
 
     def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
         """p(U)."""
-        ...
 
     def outputs_on(
         self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
     ) -> ExplicitGP | ExplicitOutputs:
         """p(y given x, u)."""
-        ...
 
 
 class BatchGuide(PlainGuide, Protocol):
@@ -238,7 +226,6 @@ class BatchGuide(PlainGuide, Protocol):
 
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U)."""
-        ...
 
 
 def batch_priors(model: BatchModel, batch: Batch) -> tuple[MappingValue, TemporalGP, InducingPrior]:

@@ -39,7 +39,6 @@ class ExplicitGuide(Protocol):
 
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U)."""
-        ...
 
 
 class Streamed(NamedTuple):

@@ -33,17 +33,14 @@ class PathMarginals(Protocol):
     @property
     def mean(self) -> Tensor:
         """(..., N, Q)."""
-        ...
 
     @property
     def variance(self) -> Tensor:
         """(..., N, Q)."""
-        ...
 
     @property
     def batch_shape(self) -> torch.Size:
         """Of the distribution."""
-        ...
 
 
 class SparseGP(Expandable):

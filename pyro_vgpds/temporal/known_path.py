@@ -30,11 +30,9 @@ class PathSource(Protocol):
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
         """q(X) from η and λ, with its gradients; None if they need autograd."""
-        ...
 
     def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
         """q(X) from mean_bar and the log of λ, which are parameters, with its gradients; None if they need autograd."""
-        ...
 
 
 def known_path(

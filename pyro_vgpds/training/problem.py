@@ -56,7 +56,6 @@ class Trained(Protocol):
     @property
     def team(self) -> Team:
         """The processes that have the data together."""
-        ...
 
     @property
     def frame_tensors(self) -> list[int]: ...
