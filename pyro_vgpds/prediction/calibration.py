@@ -3,38 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
-from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.member import Trained
 from pyro_vgpds.prediction.solver import Solver, check_solver
 from pyro_vgpds.training.progress import check_progress, counting_bar
-from pyro_vgpds.types import DataLike
 
 __all__ = ["hidden_variance", "residual_variance"]
 
 
-class Reconstructs(Protocol):
-    """The part of :class:`~pyro_vgpds.Posterior` that is used here."""
-
-    @property
-    def data(self) -> Sequences: ...
-
-    @property
-    def num_outputs(self) -> int: ...
-
-    def impute(self, *, fill: bool, include_noise: bool) -> Prediction: ...
-
-    def reconstruct(
-        self, t: DataLike, y: DataLike, *, include_noise: bool, solver: Solver, progress: bool
-    ) -> Reconstruction: ...
-
-
-def residual_variance(posterior: Reconstructs) -> Tensor:
+def residual_variance(posterior: Trained) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
     data = posterior.data
     fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
@@ -46,7 +26,7 @@ def residual_variance(posterior: Reconstructs) -> Tensor:
 
 
 def hidden_variance(
-    posterior: Reconstructs,
+    posterior: Trained,
     share: float = 0.5,
     num_sequences: int = 8,
     num_frames: int = 250,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +19,10 @@ from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.ensemble import Combination, Ensemble
-from pyro_vgpds.prediction.fitted import Origin
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.member import Member
+from pyro_vgpds.prediction.member import Trained
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
-from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import DataLike
 
 __all__ = ["TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings"]
@@ -55,34 +53,6 @@ class Settings:
 
 
 TRAINED = Settings()
-
-
-class Trained(Member, Protocol):
-    """The part of :class:`~pyro_vgpds.Posterior` that is used here."""
-
-    @property
-    def origin(self) -> Origin: ...
-
-    @property
-    def noise_variance(self) -> Tensor: ...
-
-    @property
-    def num_outputs(self) -> int: ...
-
-    def residual_variance(self) -> Tensor: ...
-
-    def impute(self, *, fill: bool = True, include_noise: bool = True) -> Outputs: ...
-
-    def reconstruct(
-        self,
-        t: DataLike,
-        y: DataLike,
-        sequence: SequenceLike = None,
-        *,
-        solver: Solver | None = None,
-        fill: bool = False,
-        progress: CountLike = False,
-    ) -> Outputs: ...
 
 
 P = TypeVar("P", bound=Trained)
