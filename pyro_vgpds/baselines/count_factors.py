@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.glm import check_outputs
 from pyro_vgpds.checks import as_numbers, check_count, check_number, check_seed
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -73,11 +74,7 @@ class NegativeBinomialFactors:
         check_seed(seed)
         check_number("persistence", persistence, "between 0 and 1", lambda value: 0 < value < 1)
         gaps = Gaps(t, y)
-        bad = gaps.seen & ~((gaps.y >= 0) & (gaps.y == gaps.y.floor()))
-        if bool(bad.any()):
-            row, column = bad.nonzero()[0].tolist()
-            value = float(gaps.y[row, column])
-            raise ValueError(f"y must be counts 0, 1, 2, ... or NaN, but entry ({row}, {column}) is {value:g}.")
+        check_outputs(gaps.y, "poisson")
         scale = torch.from_numpy(as_numbers("exposure", exposure).copy())
         (n, d), k = gaps.y.shape, num_factors
         if tuple(scale.shape) not in ((), (d,), (n, d)):

@@ -70,10 +70,6 @@ def _column_means(data: Sequences) -> Tensor:
     return column_means(y, exposure if isinstance(exposure, Tensor) else None).clamp_min(_LEAST)
 
 
-def _mean_count(data: Sequences) -> Tensor:
-    return _column_means(data).expand(1, data.num_frames, -1)
-
-
 def _from_levels(data: Sequences, fill: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Tensor:
     """Means (K, N, D), with levels (K, n) of the frames of which nothing is observed by ``fill(t, level, t_new)``."""
     level, share, seen = _levels(data)
@@ -114,7 +110,7 @@ def _common_cycle(data: Sequences) -> Tensor:
 #: the rules by name: functions of sequences with NaN to means (K, N, D) of K components, at the exposure 1 if each
 #: entry has its own exposure
 COUNT_RULES: dict[str, Callable[[Sequences], Tensor]] = {
-    "mean count": _mean_count,
+    "mean count": lambda data: _column_means(data).expand(1, data.num_frames, -1),
     "common level": _common_level,
     "common cycle": _common_cycle,
 }

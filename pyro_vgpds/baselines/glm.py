@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_vgpds.checks import as_numbers, check_choice, check_count, check_not_negative
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["GLM"]
+__all__ = ["GLM", "check_outputs"]
 
 _FAMILIES = ("poisson", "bernoulli")
 _TOLERANCE = 1e-8  # relative improvement below which Newton's method ends
@@ -66,7 +66,7 @@ class GLM:
         if len(inputs) != len(target):
             raise ValueError(f"x and y must have as many rows, but have {len(inputs)} and {len(target)}.")
         _check_inputs(inputs)
-        _check_outputs(target, family)
+        check_outputs(target, family)
         known = _offset(offset, target)
         padded = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
         ridge = torch.full((padded.shape[1],), float(penalty), dtype=torch.float64)
@@ -96,7 +96,7 @@ class GLM:
         :raises ValueError: as :meth:`fit`.
         """
         target = _matrix("y", y)
-        _check_outputs(target, self.family)
+        check_outputs(target, self.family)
         eta = self._linear(x, offset)
         if target.shape != eta.shape:
             raise ValueError(f"y must be {tuple(eta.shape)}, but got {tuple(target.shape)}.")
@@ -163,7 +163,8 @@ def _check_inputs(x: Tensor) -> None:
         raise ValueError(f"x must be finite, but entry ({row}, {column}) is {float(x[row, column])}.")
 
 
-def _check_outputs(y: Tensor, family: str) -> None:
+def check_outputs(y: Tensor, family: str) -> None:
+    """Raise a ValueError that names the first output that is not a count, or not 0 or 1."""
     good = (y >= 0) & (y == y.floor()) & y.isfinite() if family == "poisson" else (y == 0) | (y == 1)
     bad = ~(good | y.isnan())
     if bool(bad.any()):

@@ -76,7 +76,7 @@ def read_durations(value: object) -> float | list[float]:
     if isinstance(value, (list, tuple)):
         if not all(has_unit(one) for one in value):
             raise TypeError(f"a list must have only durations or only numbers, but got {value!r}.")
-        return [one for part in value for one in _listed(read_durations(part))]
+        return [one for part in value for one in np.ravel(read_durations(part)).tolist()]
     return [_from_numpy(one) for one in np.asarray(value).ravel()]
 
 
@@ -91,10 +91,6 @@ def in_seconds(name: str, value: object, is_time: bool, wanted: str = "positive 
         return read_durations(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
-
-
-def _listed(value: float | list[float]) -> list[float]:
-    return value if isinstance(value, list) else [value]
 
 
 def _from_numpy(value: np.timedelta64) -> float:

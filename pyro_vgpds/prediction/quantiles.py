@@ -100,13 +100,10 @@ def _groups(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Iterator[tup
     for part in outputs.parts(num_outputs):
         index = part.columns(num_outputs).to(f.device)
         own = f.unflatten(-1, (num_outputs, count))[..., index, : part.likelihood.num_functions].flatten(-2)
-        value = outputs.of(part)
-        yield index, value, _reduce(value, own, weight)
-
-
-def _reduce(outputs: LikelihoodValue, f: Tensor, weight: Tensor) -> Weighted:
-    """A mixture of fewer function values; several functions for an output have no order."""
-    return Weighted(f, weight).reduced(_GROUPS) if outputs.likelihood.num_functions == 1 else Weighted(f, weight)
+        mixture = Weighted(own, weight)
+        if part.likelihood.num_functions == 1:  # several functions for an output have no order
+            mixture = mixture.reduced(_GROUPS)
+        yield index, outputs.of(part), mixture
 
 
 def _count_quantiles(
