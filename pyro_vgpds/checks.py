@@ -106,10 +106,8 @@ def is_real(value: object) -> bool:
 def check_number(
     name: str, value: Any, wanted: str, is_right: Callable[[float], bool] = lambda value: True, default: str = ""
 ) -> None:
-    """Raise a ValueError if ``value`` is not one finite number with a property.
+    """Raise a ValueError, which says what is ``wanted``, if ``value`` is not one finite number that ``is_right``.
 
-    :param wanted: what the number must be, for the error.
-    :param is_right: whether a finite number has the property.
     :param default: what else is allowed, for the error.
     """
     if not is_real(value) or not _is_finite(value) or not is_right(float(value)):

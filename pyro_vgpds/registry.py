@@ -16,7 +16,6 @@ C = TypeVar("C")
 class Registry(Generic[T]):
     """The classes of one kind that files can hold, by their names.
 
-    :param base: the class that all of them derive from.
     :param function: the name of the function that registers, for errors.
     :param reserved: names of classes that files hold in another way.
     """
@@ -29,7 +28,6 @@ class Registry(Generic[T]):
     def register(self, kind: type[T], name: str | None) -> None:
         """Give a class a name. A class that is defined again, in a notebook or by a reload, replaces the old one.
 
-        :param kind: the class.
         :param name: the name in files. Default: that of the class.
         :raises TypeError: if ``kind`` is not such a class, or ``name`` is not a string.
         :raises ValueError: if another class has the name already.
@@ -51,10 +49,8 @@ class Registry(Generic[T]):
         self._names[kind] = name
 
     def decorate(self, kind: type[C] | None, name: str | None) -> type[C] | Callable[[type[C]], type[C]]:
-        """Register a class and return it, or without one return a decorator that does.
-
-        :param kind: the class. Errors as in :meth:`register`.
-        :param name: the name in files. Default: that of the class.
+        """Register a class and return it, or without one return a decorator that does. Parameters as in
+        :meth:`register`.
         """
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
@@ -66,17 +62,11 @@ class Registry(Generic[T]):
         return registered if kind is None else registered(kind)
 
     def name_of(self, kind: type[T]) -> str | None:
-        """The name of a class in files; None if it is not registered.
-
-        :param kind: the class.
-        """
+        """The name of a class in files; None if it is not registered."""
         return self._names.get(kind)
 
     def find(self, name: str) -> type[T] | None:
-        """The class of a name, or None.
-
-        :param name: the name.
-        """
+        """The class of a name, or None."""
         return self._classes.get(name)
 
     def names(self) -> list[str]:
@@ -85,11 +75,7 @@ class Registry(Generic[T]):
 
 
 def check_arguments(kind: type, wanted: Collection[str]) -> None:
-    """Raise a TypeError if objects of a class could not be made again from these arguments.
-
-    :param kind: the class.
-    :param wanted: names of its parameters and options.
-    """
+    """Raise a TypeError if objects of a class could not be made again from these parameters and options."""
     arguments = inspect.signature(kind).parameters.values()
     takes_all = any(a.kind is inspect.Parameter.VAR_KEYWORD for a in arguments)
     known = {a.name for a in arguments if a.kind in (a.POSITIONAL_OR_KEYWORD, a.KEYWORD_ONLY)}

@@ -62,7 +62,6 @@ class SharedSums:
     """The sums of some processes of this machine; see :meth:`open`.
 
     :param others: descriptors of the other processes, by their ranks.
-    :param timeout: seconds after which a process that does not answer is an error.
     """
 
     def __init__(self, rank: int, memories: list[_Memory], others: dict[int, int], timeout: float) -> None:

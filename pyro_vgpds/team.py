@@ -64,10 +64,8 @@ class Team:
         return self
 
     def check(self, error: Exception | None = None) -> None:
-        """Wait for all processes, and raise an error on each of them if one of them has one.
-
-        :raises NumericalError: if some process has one, and none has another error.
-        :raises ProcessError: if another process has another error.
+        """Wait for all processes, and raise an error on each of them if one has one: a NumericalError if no other error
+        is there.
         """
         if error is not None:
             raise error
@@ -118,7 +116,6 @@ class Team:
 class ProcessTeam(Team):
     """The processes of a ``torch.distributed`` group.
 
-    :param group: Default: all processes.
     :ivar numbers: how many numbers this process has given to sums, for measurements.
     """
 

@@ -69,10 +69,8 @@ def bound_work(
 
 
 def sizes_work(model: object, data: Sequences) -> float:
-    """:func:`bound_work` before the model has been called: without the temporal covariance and the pairs of inducing
-    variables, because it is not known how they are computed.
-
-    :param model: sizes that it does not have count as 1.
+    """As :func:`bound_work` before the model has been called: without the temporal covariance and the pairs of inducing
+    variables, because it is not known how they are computed. Sizes that the model does not have count as 1.
     """
     latent_dim, num_inducing = (int(getattr(model, name, 1)) for name in ("latent_dim", "num_inducing"))
     return bound_work(data.num_frames, data.num_outputs, latent_dim, num_inducing, pair_work=0)

@@ -18,8 +18,6 @@ __all__ = ["Gaps"]
 class Gaps:
     """Times and outputs of sequences, with the mask of observed entries.
 
-    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
-    :param y: outputs (N, D) with NaN, or a list of them.
     :param hidden_columns: whether a column may have no observed value.
     :raises ValueError: as :class:`~pyro_vgpds.Sequences`, and if a column was never observed.
     """

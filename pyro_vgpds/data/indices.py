@@ -50,7 +50,6 @@ def read_indices(
 ) -> list[int]:
     """Indices, different from each other, as a list.
 
-    :param kind: what they are, for an error.
     :param empty: whether there may be none.
     :raises ValueError: if one does not exist or repeats.
     """

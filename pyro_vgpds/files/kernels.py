@@ -115,11 +115,7 @@ def describe_parameter(module: ParameterModule, name: str) -> str | Json:
 
 
 def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, prefix: str = "") -> Kernel:
-    """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``.
-
-    :raises FileFormatError: if a kernel is not registered.
-    :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
-    """
+    """The kernel that :func:`describe_kernel` described, with its parameters in ``tensors``."""
     if about["kind"] in ("Sum", "Product"):
         parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)

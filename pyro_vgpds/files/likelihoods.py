@@ -94,7 +94,6 @@ def build_likelihood(about: Json, tensors: Tensors, dtype: torch.dtype, prefix: 
     """The likelihood that :func:`describe_likelihood` described, with its parameters in ``tensors``.
 
     :param root: of the names of the tensors of the whole likelihood. Default: ``prefix``.
-    :raises FileFormatError: if a likelihood is not registered.
     :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
     """
     root = root or prefix

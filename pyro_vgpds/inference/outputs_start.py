@@ -42,11 +42,8 @@ class OutputStart(NamedTuple):
 
 
 def read_likelihood(likelihood: object) -> Likelihood | None:
-    """The likelihood of outputs that are not Gaussian, else None.
-
-    :param likelihood: as in :func:`~pyro_vgpds.likelihoods.parse_likelihood`; None for Gaussian.
-    :raises TypeError: if it is something else.
-    :raises ValueError: if there is no likelihood of this name, or a column is wrong.
+    """The likelihood of outputs that are not Gaussian, else None, as :func:`~pyro_vgpds.likelihoods.parse_likelihood`
+    reads it.
     """
     found = None if likelihood is None else parse_likelihood(likelihood)
     return None if type(found) is Gaussian else found
@@ -74,10 +71,8 @@ def check_functions(likelihood: Likelihood, count: int) -> None:
 def check_outputs(
     value: LikelihoodValue, data: Sequences, name: str = "data", columns: Sequence[str] | None = None
 ) -> None:
-    """Raise a ValueError that names the first output that is not possible under the likelihood of all outputs.
-
-    :param name: the argument that has them, for the error.
-    :param columns: names of the outputs. Default: those of the data.
+    """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood of all
+    outputs.
     """
     assert data.y is not None
     likelihood, columns = value.likelihood, data.columns if columns is None else columns

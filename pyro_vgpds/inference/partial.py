@@ -27,11 +27,8 @@ class PartialGuide(AutoOpperArchambeau):
     :meth:`AutoExplicit.part <pyro_vgpds.AutoExplicit.part>` makes it. :class:`~pyro_vgpds.Posterior` predicts with it
     as with the guide of all sequences, and files hold it. It cannot be trained: the sums belong to fixed parameters.
 
-    :param model: a :class:`~pyro_vgpds.VGPDS`.
-    :param remembered: what the other sequences add.
     :param factors: the state of the Gaussian factors of the outputs, (2, n, F), if they are not Gaussian. The model
         gets it when the guide is read.
-    :param options: as for :class:`~pyro_vgpds.AutoOpperArchambeau`.
     """
 
     def __init__(
@@ -71,7 +68,6 @@ def partial_guide(
 ) -> tuple[PartialGuide, Sequences]:
     """The guide of the ``chosen`` sequences, and these sequences, after a pass over all of them.
 
-    :param guide: of the model on batches.
     :param lam: the average λ of all frames, (Q,).
     """
     model, factors = model_of(guide), None

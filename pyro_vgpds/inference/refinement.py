@@ -41,7 +41,6 @@ def refine_sites(
 ) -> Refined:
     """Maximise the bound over the sites of q(X), from those that it has. The result is never worse.
 
-    :param likelihood: p(y given x) at fixed parameters.
     :param tolerance: change of the bound, in nats per observed number, that ends the steps.
     :raises ValueError: if an argument is out of its range.
     :raises NumericalError: if the first bound is not finite.

@@ -82,7 +82,6 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
     r""":math:`\hat F` and its gradients, those in the noise in place of β, without a graph.
 
     :param psi: the statistics of the groups' rows, without batches. Ψ2 and the gradient in it may be panels (C, S).
-    :param covariance: K_MM.
     :param wanted: whether gradients are. Others as in :func:`collapsed_bound`.
     :raises NumericalError: if rounding error dominates the bound, or it exceeds its :func:`ceiling`.
     """

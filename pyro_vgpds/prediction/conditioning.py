@@ -100,7 +100,6 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     each.
 
     :param num_steps: maximum number of natural gradient steps. 0: q(X) has these sites.
-    :param learn: train the hyperparameters further.
     """
     origin, known = posterior.origin, posterior.training.remembered
     if known is not None and (num_steps or known.limits is not None):

@@ -51,7 +51,6 @@ def register(
     """Let objects of a class be members or reports of ensembles in files.
 
     :param describe: an object as a dictionary of Sequences, tensors, and any nesting of numbers, strings and lists.
-    :param build: the inverse. It raises a ValueError for a dictionary of unexpected content.
     """
     _KINDS[name] = _Kind(kind, describe, build, is_member)
 

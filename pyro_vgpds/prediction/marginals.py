@@ -102,12 +102,7 @@ class Marginals(ABC):
         )
 
     def checked(self, y: ArrayLike) -> Tensor:
-        """``y`` as a tensor of the shape of the prediction.
-
-        :param y: (T, D), numbers or NaN.
-        :raises TypeError: if they are not numbers.
-        :raises ValueError: if ``y`` has another shape, or infinite numbers.
-        """
+        """``y`` as a tensor of the shape of the prediction."""
         try:
             value = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
             if value.is_complex() or value.dtype == torch.bool:

@@ -78,10 +78,7 @@ class Factors(NamedTuple):
 class Joint:
     """The bound as a function of the Gaussian sites (η, λ) of the frames that are active.
 
-    :param training: the trained distributions and their data.
-    :param new: the new frames, NaN for hidden outputs.
     :param belongs: for each sequence of ``new`` the training sequence whose times it shares, or None.
-    :param combined: ``training.data`` joined with ``new``.
     :param free: update the sites of training frames, too.
     :param factorised: q(X, X*) = q(X) q(X*), with a fixed q(X).
     :param trust: weight of a new frame relative to a training frame: its noise is the trained one over ``trust``.

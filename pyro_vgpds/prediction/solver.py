@@ -70,8 +70,6 @@ def solve(
 
     :param belongs: for each sequence of ``new`` its training sequence, or None.
     :param sites: η and λ (T, Q) of the new frames, if they are known. Default: they are searched for.
-    :param progress: show a progress bar over the steps, or a function that is called with the number of steps done and
-        of all. None: a bar on a terminal only.
     :raises NumericalError: if no start has a finite bound.
     """
     combined = training.data.joined(new)

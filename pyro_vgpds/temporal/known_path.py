@@ -38,12 +38,9 @@ class PathSource(Protocol):
 def known_path(
     frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, exponents: Sequence[Tensor | None]
 ) -> KnownPath | None:
-    """q(X); None if its gradients need autograd.
+    """q(X) with sites η and λ (N, Q), for parameters (P, K) of the program of the frames; None if its gradients need
+    autograd.
 
-    :param frames: of a program.
-    :param eta: η, (N, Q).
-    :param lam: λ, (N, Q).
-    :param values: of the parameters of the program, (P, K).
     :param exponents: for each parameter the tensor of which it is the exponential, or None.
     """
     if not is_available() or eta.shape != lam.shape or lam.dim() != 2 or eta.requires_grad or lam.requires_grad:

@@ -49,10 +49,9 @@ def check_digits(terms: Tensor, shares: Tensor, square: Tensor, logdet: Tensor) 
 
 
 def are_digits(low: float, high: float, above: float) -> bool:
-    """Whether the terms of :func:`check_digits` are in their ranges; False also if they are NaN.
+    """Whether the terms of :func:`check_digits` are in their ranges, from the least and the largest share; False for
+    NaN.
 
-    :param low: the least of the shares.
-    :param high: the largest of them.
     :param above: the least of the divergences of the latent dimensions plus what rounding may have taken from them.
     """
     return low >= -_SHARE_ERROR and high <= 1.0 + _SHARE_ERROR and above >= 0.0
@@ -61,7 +60,6 @@ def are_digits(low: float, high: float, above: float) -> bool:
 def check_divergence(kl: Tensor, *terms: Tensor) -> None:
     """Check the KL divergence of any q(X): none is negative, so no bound exceeds the ceiling of the outputs' density.
 
-    :param kl: the divergence, (...).
     :param terms: the terms that it is a sum of, (...), whose sizes determine the size of its rounding error.
     :raises NumericalError: if it is clearly negative, or not finite.
     """

@@ -70,12 +70,7 @@ def _least_frames(kernel: KernelValue, times: Times, blocks: tuple[int, ...] | N
 def make_covariance(
     kernel: KernelValue, times: Times, jitter: float | None, structure: str | None, program: ProgramOf | None = None
 ) -> TemporalCovariance:
-    """K_t of a kernel in the requested or the fastest form.
-
-    :param program: the kernel as a program, if it was read before.
-
-    :raises RuntimeError: if ``torch.jit`` traces the Markov form.
-    """
+    """K_t of a kernel in the requested or the fastest form."""
     name = choose_structure(kernel, times, structure, program)
     if name == "markov" and torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in __all__
         raise RuntimeError(

@@ -38,12 +38,7 @@ def _unmoved(parameter: Tensor) -> Moments:
 
 
 class _State(Sequence[Moments | None]):
-    """The moments of all parameters as vectors.
-
-    :param steps: steps that moved each parameter.
-    :param averages: of all gradients.
-    :param squares: the averages of the squared gradients.
-    """
+    """The moments of all parameters as vectors: numbers of steps, averages of gradients and of their squares."""
 
     def __init__(self, steps: Sequence[int], averages: Packed, squares: Packed) -> None:
         self.steps, self.averages, self.squares = steps, averages, squares

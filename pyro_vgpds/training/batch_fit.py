@@ -72,12 +72,7 @@ class BatchOptions:
         self, model: object, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None,
         numbers: tuple[float | None, float, int | None, float],
     ) -> BatchFit:  # fmt: skip
-        """What is trained, and how.
-
-        :param numbers: learning rate, natural rate, warm-up and tolerance.
-        :raises TypeError: if the guide is of another type.
-        :raises ValueError: if an argument is out of its range.
-        """
+        """What is trained, and how, by the learning rate, the natural rate, the warm-up and the tolerance."""
         assert self.batch_size is not None
         _check_guide(model, guide)
         dataset, full_steps = as_dataset(data), self._full_steps(guide, data, num_steps)

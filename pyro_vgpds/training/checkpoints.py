@@ -121,7 +121,6 @@ def read_checkpoint(path: PathLike) -> Any:
 def read_snapshot(path: PathLike, data: Sequences | SequenceDataset) -> Snapshot:
     """The snapshot of a run, with the rows of the frames of this process.
 
-    :param data: the sequences of this process.
     :raises FileFormatError: as :func:`read_checkpoint`, or if the checkpoint is not that of a run.
     """
     return cast(Snapshot, unpack_parts(Path(path), _checked(path), data, read_checkpoint))

@@ -77,11 +77,7 @@ def check_parts(path: Path, names: list[str]) -> None:
 
 
 def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader) -> dict[str, Any]:
-    """A snapshot with the rows of this process, for data that may be shared by another number of processes.
-
-    :raises ResumeError: if the checkpoint is of other frames.
-    :raises FileFormatError: if a part is missing or not as expected.
-    """
+    """A snapshot with the rows of this process, for data that may be shared by another number of processes."""
     first, stop = data.offset, data.offset + data.num_frames
     if "parts" in content:
         rest, names, frames = content, content["parts"], content.get("frames", [])
@@ -176,8 +172,6 @@ def regrouped(owns: list[dict[str, Any]], frames: list[int], data: SequenceDatas
 
     :param owns: what each of them kept: "order" (S,), "position" (batches of the epoch so far, and in all),
         "generator", and "undo", the rows of the last batch and their sites, or None.
-    :param frames: the number of frames of each of them.
-    :param data: the sequences of this process.
     :raises ResumeError: if they had another number of sequences.
     """
     sizes = [len(own["order"]) for own in owns]
