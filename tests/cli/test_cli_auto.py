@@ -8,12 +8,12 @@ import json
 import re
 import sys
 import time
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from pages import Page
 from PIL import Image
 
 from pyro_vgpds import VGPDS, Ensemble, Sequences, load, load_metadata, load_posterior
@@ -337,26 +337,6 @@ def test_plots_that_need_a_model(both, gaps, tmp_path, capsys):
 # evaluate
 
 
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.images, self.open, self.headings = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        if tag == "img":
-            self.images.append(dict(attributes)["src"])
-        if tag not in ("img", "meta"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("h1", "h2"):
-            self.headings.append(data)
-
-
 @pytest.mark.parametrize("task", ["forecast", "impute", "reconstruct"])
 def test_evaluate_writes_a_page(days, gaps, task, tmp_path, capsys):
     source = days if task == "forecast" else gaps
@@ -373,7 +353,7 @@ def test_evaluate_writes_a_page(days, gaps, task, tmp_path, capsys):
     assert ("How far ahead?" in page.headings) == (task == "forecast")
     assert len(page.images) == (4 if task == "forecast" else 3)
     for image in page.images:
-        kind, content = image.split(";base64,")
+        kind, content = image["src"].split(";base64,")
         assert kind == "data:image/png"
         with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
             assert np.asarray(picture.convert("L")).std() > 5

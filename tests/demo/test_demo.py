@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 from functools import partial
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from pages import Page
 from PIL import Image
 
 from pyro_vgpds import FitResult, demo
@@ -54,24 +54,6 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(made):
     return made[0]
-
-
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.images, self.links, self.open = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        if tag == "img":
-            self.images.append(given)
-        self.links += [value for name, value in attributes if name in ("src", "href")]
-        if tag not in ("img", "meta"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
 
 def test_files_of_the_demo(folder):
