@@ -69,6 +69,12 @@ def make_model(
     return model, guide
 
 
+def make_problem(lengths=LENGTHS, missing=0.0, **options) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
+    """A model and a guide at random parameters, and their data."""
+    data = make_data(lengths, missing=missing)
+    return *make_model(data, **options), data
+
+
 def fit_posterior(model: VGPDS, data: Sequences, num_steps: int, **settings) -> Posterior:
     """The posterior after a few steps of training; the settings are those of its predictions."""
     guide = AutoOpperArchambeau(model)

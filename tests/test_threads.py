@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, auto, fit
 from pyro_vgpds.compiled import LOOP_WORK, chunks, loop_threads, run, start
@@ -231,8 +231,7 @@ def test_an_error_in_another_thread_is_raised():
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_two_threads_give_the_same_bound_and_gradients(missing, monkeypatch):
     monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
-    data = make_data((200, 150), missing=missing)
-    model, guide = make_model(data)
+    model, guide, data = make_problem((200, 150), missing=missing)
     found = []
     for threads in (1, 2):
         with loop_threads(threads):

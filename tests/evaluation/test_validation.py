@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_problem
 
 from pyro_vgpds import Posterior, PosteriorMixture
 from pyro_vgpds.baselines import BaselinePosterior, last_value
@@ -102,8 +102,7 @@ def test_a_backtest_never_shows_what_comes_after_the_origin():
 
 
 def test_a_backtest_keeps_the_hyperparameters():
-    data = make_data((20, 16))
-    model, guide = make_model(data)
+    model, guide, data = make_problem((20, 16))
     posterior = Posterior(model, guide, data)
     before = {name: p.detach().clone() for name, p in [*model.named_parameters(), *guide.named_parameters()]}
     table = backtest(posterior, 2, num_origins=2)

@@ -9,7 +9,7 @@ import pyro.contrib.gp as gp
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -147,8 +147,7 @@ def test_the_header_says_what_it_is(tmp_path):
 
 
 def test_kernels_and_priors_that_cannot_be_saved(tmp_path):
-    data = make_data()
-    model, guide = make_model(data, temporal=from_pyro(gp.kernels.RBF(1)))
+    model, guide, data = make_problem(temporal=from_pyro(gp.kernels.RBF(1)))
     with pytest.raises(TypeError, match=r"save knows the kernels ARDLinear, ARDRBF.*from_pyro\(RBF\).*state_dict"):
         save(tmp_path / "m", model, guide, data)
     model, guide = make_model(data, noise=dist.Chi2(3.0))

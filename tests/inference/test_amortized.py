@@ -5,7 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from pyro.infer import SVI
 from pyro.optim import Adam
 from torch.distributions import kl_divergence
@@ -203,8 +203,7 @@ def test_predictions_without_an_optimisation():
 
 
 def test_hyperpriors():
-    data = make_data()
-    model, _ = make_model(data, temporal=Matern32(0.9, dist.LogNormal(-0.5, 0.3)) + White(0.02))
+    model, _, data = make_problem(temporal=Matern32(0.9, dist.LogNormal(-0.5, 0.3)) + White(0.02))
     guide = AmortizedOpperArchambeau(model, data)
     svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
     for _ in range(3):

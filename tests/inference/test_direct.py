@@ -5,7 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_problem
 from pyro import poutine
 from pyro.infer import SVI
 from pyro.optim import Adam
@@ -45,8 +45,7 @@ def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch
 
 
 def test_the_same_loss_and_gradients(monkeypatch):
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     assert not is_plain(model, guide, data)  # it has not run yet
     Collapsed_ELBO().loss(model, guide, data)
     _compare(model, guide, data, monkeypatch)
@@ -89,8 +88,7 @@ def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, mo
 
 
 def test_a_graph_can_be_retained():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     Collapsed_ELBO().loss(model, guide, data)
     gradients = []
     for retain in (False, True):
@@ -102,16 +100,14 @@ def test_a_graph_can_be_retained():
 
 
 def test_no_trace_is_made(monkeypatch):
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     first = Collapsed_ELBO().loss_and_grads(model, guide, data)
     monkeypatch.setattr(VGPDS, "__call__", None)
     assert Collapsed_ELBO().loss_and_grads(model, guide, data) == first
 
 
 def test_everything_that_could_change_a_program_is_traced():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     Collapsed_ELBO().loss(model, guide, data)
     assert is_plain(model, guide, data)
     assert not is_plain(model, guide, make_data())  # other data, which have not been checked
@@ -150,8 +146,7 @@ def test_priors_and_likelihoods_are_traced():
 
 
 def test_svi_collects_the_parameters_as_ever():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(20)]
     assert losses[-1] < losses[0]

@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.infer import MCMC, NUTS, SVI, JitTrace_ELBO, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
@@ -29,8 +29,7 @@ def bound_by_hand(model, guide, data):
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_the_loss_is_minus_the_bound(missing):
-    data = make_data(missing=missing)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=missing)
     loss = Collapsed_ELBO().differentiable_loss(model, guide, data)
     torch.testing.assert_close(-loss, bound_by_hand(model, guide, data))
     assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(loss.item())
@@ -53,8 +52,7 @@ def test_svi_trains_and_the_loss_is_deterministic():
 
 
 def test_nothing_is_factorised_that_is_not_needed(monkeypatch):
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     model.structure = "dense"
     names = []
     for module in (dense, basis):
@@ -89,8 +87,7 @@ def test_a_guide_written_by_hand_gives_the_same():
 
 def test_an_opper_archambeau_site_that_nothing_integrates_over_is_refused():
     """Its value would be its mean, and its density zero: the loss would be no bound."""
-    data = make_data((4, 2))
-    _, guide = make_model(data)
+    _, guide, data = make_problem((4, 2))
 
     def unmarked(data):
         x = pyro.sample("x", TemporalGP(guide.model.temporal(), data.times, 2))
@@ -104,8 +101,7 @@ def test_an_opper_archambeau_site_that_nothing_integrates_over_is_refused():
 
 def test_validation_of_pyro_stays_on():
     """The loss goes through Pyro's own checks of traces."""
-    data = make_data((4, 2))
-    model, guide = make_model(data)
+    model, guide, data = make_problem((4, 2))
 
     def extra(data):
         guide_x = TemporalGP(model.temporal(), data.times, 2)
@@ -120,8 +116,7 @@ def test_validation_of_pyro_stays_on():
 
 
 def test_any_guide_with_mean_and_variance_works():
-    data = make_data()
-    model, _ = make_model(data)
+    model, _, data = make_problem()
 
     def guide(data):
         loc = pyro.param("loc", torch.zeros(data.num_frames, 2))
@@ -143,8 +138,7 @@ def test_any_guide_with_mean_and_variance_works():
 
 @pytest.mark.long
 def test_a_guide_without_a_known_kl_is_estimated_without_bias():
-    data = make_data((4, 2))
-    model, _ = make_model(data)
+    model, _, data = make_problem((4, 2))
 
     def guide(data):
         pyro.sample("x", dist.Laplace(torch.zeros(6, 2), 0.2 * torch.ones(6, 2)).to_event(2))
@@ -160,8 +154,7 @@ def test_a_guide_without_a_known_kl_is_estimated_without_bias():
 
 
 def test_a_guide_without_moments_is_refused():
-    data = make_data((4,))
-    model, _ = make_model(data)
+    model, _, data = make_problem((4,))
 
     def guide(data):
         base = dist.Normal(torch.zeros(4, 2), torch.ones(4, 2)).to_event(2)
@@ -175,8 +168,7 @@ def test_a_guide_without_moments_is_refused():
 
 @pytest.mark.long
 def test_monte_carlo_elbos_are_above_the_collapsed_one_and_agree():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     collapsed = Collapsed_ELBO().loss(model, guide, data)
     losses = {}
     for elbo in (Trace_ELBO, TraceMeanField_ELBO):
@@ -189,8 +181,7 @@ def test_monte_carlo_elbos_are_above_the_collapsed_one_and_agree():
 
 @pytest.mark.long
 def test_gradients_at_a_stationary_point_are_those_of_the_papers_appendix():
-    data = make_data((5, 3))
-    model, guide = make_model(data, noise=1.0)
+    model, guide, data = make_problem((5, 3), noise=1.0)
     prior = TemporalGP(model.temporal(), data.times, 2)
 
     def gradients():
@@ -317,8 +308,7 @@ def test_autoguides(make, elbo):
 
 
 def test_autodelta_under_the_collapsed_elbo_is_the_map_model():
-    data = make_data((5, 3))
-    model, _ = make_model(data)
+    model, _, data = make_problem((5, 3))
     guide = autoguide.AutoDelta(model)
     elbo = Collapsed_ELBO()
     loss = elbo.loss(model, guide, data)
@@ -382,8 +372,7 @@ def test_predictive_with_a_guide(parallel):
 
 
 def test_a_guide_for_other_frames_is_refused():
-    data = make_data((4, 2))
-    _, guide = make_model(data)
+    _, guide, _ = make_problem((4, 2))
     with pytest.raises(
         ValueError, match=r"this guide is for \(6, 2\) = .* on \(3, 2\). Make one guide for each data set"
     ):
@@ -391,8 +380,7 @@ def test_a_guide_for_other_frames_is_refused():
 
 
 def test_without_a_start_the_guide_begins_at_the_prior():
-    data = make_data((4, 2))
-    model, _ = make_model(data)
+    model, _, data = make_problem((4, 2))
     guide = AutoOpperArchambeau(model)
     assert not hasattr(guide, "lam")
     Collapsed_ELBO().loss(model, guide, data)
@@ -542,8 +530,7 @@ def test_float32_trains():
 
 def test_compiled_elbos_take_the_data_as_a_keyword():
     """``JitTrace_ELBO`` traces its positional arguments, which must be tensors; keywords it passes on."""
-    data = make_data()
-    model, _ = make_model(data)
+    model, _, data = make_problem()
     guide, results = autoguide.AutoNormal(model), []
     guide(data)
     parameters = [*model.parameters(), *guide.parameters()]
@@ -560,8 +547,7 @@ def test_compiled_elbos_take_the_data_as_a_keyword():
 
 
 def test_compiled_elbos_need_the_dense_form():
-    data = make_data()
-    model, _ = make_model(data)
+    model, _, data = make_problem()
     model.structure = "markov"
     elbo = JitTrace_ELBO(ignore_jit_warnings=True)
     with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, SparseGP, fit, load, save
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, ARDLinearValue, Bias, White
@@ -86,8 +86,7 @@ def test_hyperparameters_in_a_batch():
 
 
 def test_fewer_inducing_inputs_were_a_lower_bound(with_inputs):
-    data = make_data()
-    model, guide = make_model(data, latent_dim=3, num_inducing=2, mapping=ARDLinear([0.5, 1.1, 0.2]))
+    model, guide, data = make_problem(latent_dim=3, num_inducing=2, mapping=ARDLinear([0.5, 1.1, 0.2]))
     exact = -Collapsed_ELBO().loss(model, guide, data)
     with_inputs()
     assert -Collapsed_ELBO().loss(model, guide, data) < exact

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from problems import expect, make_data, make_model, naive_bound
+from problems import expect, make_data, make_model, make_problem, naive_bound
 from torch.distributions import MultivariateNormal
 
 from pyro_vgpds import OpperArchambeau, Sequences, SparseGP, TemporalGP
@@ -209,8 +209,7 @@ def test_gradients(missing, noise):
 
 def test_equal_eigenvalues_do_no_harm():
     # more inducing inputs than frames: L⁻¹ Ψ2 L⁻ᵀ has many zero eigenvalues, on which eigenvector gradients blow up
-    data = make_data((3,))
-    model, _ = make_model(data, noise=torch.linspace(0.1, 0.5, 5), jitter=1e-6, num_inducing=9)
+    model, _, data = make_problem((3,), noise=torch.linspace(0.1, 0.5, 5), jitter=1e-6, num_inducing=9)
     x = torch.randn(3, 2)
     parameters = [model.noise_unconstrained, model.inducing_unconstrained, *model.mapping.parameters()]
 

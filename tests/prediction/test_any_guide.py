@@ -8,7 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer import autoguide as guides
@@ -75,8 +75,7 @@ def problem():
 
 @pytest.mark.parametrize("temporal", [None, Matern32([0.5, 1.2], [0.4, 0.9]) + White(0.05)])
 def test_a_guide_with_the_same_q_predicts_the_same(temporal):
-    data = make_data(missing=0.1)
-    model, guide = make_model(data, temporal=temporal)
+    model, guide, data = make_problem(missing=0.1, temporal=temporal)
     own = Posterior(model, guide, data)
     q = own.q
     other = Posterior(
@@ -240,8 +239,7 @@ def test_a_point_has_variance_zero(problem):
 
 
 def test_hyperpriors_are_fixed_at_medians():
-    data = make_data()
-    model, _ = make_model(data, temporal=Matern32(0.9, dist.LogNormal(-0.5, 0.3)) + White(0.02))
+    model, _, data = make_problem(temporal=Matern32(0.9, dist.LogNormal(-0.5, 0.3)) + White(0.02))
     guide = guides.AutoMultivariateNormal(model)
     svi = SVI(model, guide, Adam({"lr": 0.02}), Trace_ELBO())
     for _ in range(3):

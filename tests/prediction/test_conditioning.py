@@ -5,7 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, PosteriorMixture, Sequences, fit
 from pyro_vgpds.data.parts import take_frames, with_outputs
@@ -15,8 +15,7 @@ from pyro_vgpds.prediction.conditioning import _sites, continue_training
 
 
 def make_posterior(lengths=(14, 9), steps=60, **options):
-    data = make_data(lengths, missing=0.1)
-    model, guide = make_model(data, **options)
+    model, guide, data = make_problem(lengths, missing=0.1, **options)
     fit(model, guide, data, steps, progress=False)
     return Posterior(model, guide, data)
 
@@ -134,8 +133,7 @@ def test_more_hidden_entries_are_not_used():
 
 
 def test_settings_of_the_prediction_are_kept():
-    data = make_data((14, 9))
-    model, guide = make_model(data)
+    model, guide, data = make_problem((14, 9))
     posterior = Posterior(
         model, guide, data, noise_variance=0.3, output_scale=torch.full((5,), 2.0), residual=Bias(0.5) + White(0.5)
     )
@@ -158,8 +156,7 @@ def test_lags_are_made():
 
 
 def test_hyperparameters_with_priors_stay_at_their_medians():
-    data = make_data((14, 9))
-    model, guide = make_model(data, temporal=Matern32(0.9, dist.LogNormal(0.0, 1.0)) + White(0.05))
+    model, guide, data = make_problem((14, 9), temporal=Matern32(0.9, dist.LogNormal(0.0, 1.0)) + White(0.05))
     fit(model, guide, data, 10, progress=False)
     posterior = Posterior(model, guide, data)
     other = posterior.condition(take_frames(data, [slice(0, 14), slice(0, 5)]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from torch.distributions import Normal
 
 from pyro_vgpds import Ensemble, Posterior, Sequences
@@ -267,8 +267,7 @@ def test_predictions_by_their_moments():
 
 @pytest.mark.parametrize("task", ["impute", "reconstruct", "forecast"])
 def test_a_posterior_is_calibrated(task):
-    data = make_data((30, 25), missing=0.1)
-    model, guide = make_model(data)
+    model, guide, data = make_problem((30, 25), missing=0.1)
     posterior = Posterior(model, guide, data)
     found = posterior.calibrate(task, horizon=3, seed=1)
     assert list(found.combinations) == [task]

@@ -9,7 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from pyro.infer import SVI, Predictive
 from pyro.optim import Adam
 
@@ -24,8 +24,7 @@ T_NEW = torch.tensor([1.3, -0.4, 0.2, 5.0])
 
 
 def make_posterior(missing=0.0, **options):
-    data = make_data(missing=missing)
-    model, guide = make_model(data, **options)
+    model, guide, data = make_problem(missing=missing, **options)
     return Posterior(model, guide, data), model
 
 
@@ -254,8 +253,7 @@ def test_the_path_can_be_conditioned_on_outputs_with_pyro():
 
 
 def test_it_is_the_model_of_the_moment_it_was_made():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     posterior = Posterior(model, guide, data)
     before = posterior.forecast(T_NEW, 0).mean.clone()
     bound = -Collapsed_ELBO().loss(model, guide, data)
@@ -269,8 +267,7 @@ def test_it_is_the_model_of_the_moment_it_was_made():
 
 
 def test_from_a_file(tmp_path):
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     save(tmp_path / "model.safetensors", model, guide, data)
     again = Posterior(*load(tmp_path / "model.safetensors"))
     here = Posterior(model, guide, data)
@@ -281,8 +278,7 @@ def test_from_a_file(tmp_path):
 
 
 def test_priors_stand_at_the_medians():
-    data = make_data()
-    model, _ = make_model(data, temporal=Matern32(0.9, dist.LogNormal(0.0, 1.0)), mapping=ARDRBF(1.2, [0.6, 1.4]))
+    model, _, data = make_problem(temporal=Matern32(0.9, dist.LogNormal(0.0, 1.0)), mapping=ARDRBF(1.2, [0.6, 1.4]))
     guide = AutoOpperArchambeau(model)
     svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
     for _ in range(5):
@@ -307,8 +303,7 @@ def test_float32():
 
 
 def test_blocks_of_any_size_give_the_same(monkeypatch, tmp_path):
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     whole = Posterior(model, guide, data).forecast(T_NEW, 0)
     wanted = whole.mean, whole.variance
     for name, value in (("_CACHED", 0), ("_BLOCK", 40), ("_FRAMES", 40), ("_PSI2_FRAMES", 3)):
@@ -338,8 +333,7 @@ def test_outputs_that_were_never_observed_are_predicted_by_the_prior():
 
 
 def test_imputation_keeps_what_was_observed():
-    data = make_data(missing=0.3)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.3)
     posterior = Posterior(model, guide, data)
     filled, fitted = posterior.impute(), posterior.impute(fill=False)
     seen = torch.isfinite(data.y)
@@ -405,8 +399,7 @@ def test_repr():
 
 @pytest.mark.parametrize("noise", [0.3, [0.3], [0.05, 0.2, 0.1, 0.02, 0.4]])
 def test_another_noise_to_predict_with(noise):
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     other = Posterior(model, guide, data, noise_variance=noise)
     model.set_noise(noise)
     wanted = Posterior(model, guide, data)
@@ -420,8 +413,7 @@ def test_another_noise_to_predict_with(noise):
 
 
 def test_residual_variance(monkeypatch):
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     posterior = Posterior(model, guide, data)
     residual = posterior.impute(fill=False).mean - data.y
     torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
@@ -472,8 +464,7 @@ def test_sequence_means_the_same_everywhere():
 
 
 def test_another_scale_to_predict_with():
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     scale = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.1])
     other = Posterior(model, guide, data, output_scale=scale)
     torch.testing.assert_close(other.noise_variance, torch.full((5,), 0.07))  # in the units of the data

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_model, make_problem
 from torch.distributions import MultivariateNormal, Normal
 
 from pyro_vgpds import Posterior, Sequences
@@ -18,8 +18,7 @@ T_NEW = torch.tensor([1.3, -0.4, 0.2])
 
 @pytest.fixture
 def posterior():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     return Posterior(model, guide, data)
 
 
@@ -60,8 +59,7 @@ def test_sample_counts(posterior):
 
 
 def test_covariance_of_what_was_filled_in():
-    data = make_data(missing=0.4)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.4)
     filled = Posterior(model, guide, data).impute()
     torch.testing.assert_close(filled.covariance.diagonal(dim1=-2, dim2=-1), filled.variance)
     truth = torch.where(torch.isfinite(data.y), data.y + 100.0, 0.0)  # what was observed does not count

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from problems import fit_posterior, make_data, make_model
+from problems import fit_posterior, make_data, make_model, make_problem
 from torch.distributions import kl_divergence
 
 from pyro_vgpds import (
@@ -53,8 +53,7 @@ def trained():
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_the_bound_is_that_of_all_frames_together(belongs, noise, free, missing, monkeypatch):
     """The slow twin: one data set with the new frames sorted into their sequences, under Collapsed_ELBO."""
-    data = make_data(missing=missing)
-    model, guide = make_model(data, noise=noise)
+    model, guide, data = make_problem(missing=missing, noise=noise)
     posterior = Posterior(model, guide, data)
     parts = [T_NEW[:2], T_NEW[2:]] if len(belongs) == 2 else [T_NEW]
     y_parts = list(make_new().split([len(p) for p in parts]))
@@ -112,8 +111,7 @@ def _owners(times):
 @pytest.mark.parametrize("hidden", [0.0, 0.4])
 def test_trust_is_a_larger_noise_of_the_new_frames(noise, hidden):
     """The slow twin: the bound with a noise of its own for each frame, twice as large for the new ones."""
-    data = make_data()
-    model, guide = make_model(data, noise=noise)
+    model, guide, data = make_problem(noise=noise)
     y = make_new(hidden=hidden)
     new = Sequences(T_NEW, y)
     joint = Joint(Posterior(model, guide, data).training, new, [None], data.joined(new), trust=0.5)
@@ -167,8 +165,7 @@ def test_trust_leaves_more_to_the_times(trained):
 
 
 def test_derivatives_are_those_of_the_bound():
-    data = make_data(missing=0.2)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=0.2)
     posterior = Posterior(model, guide, data)
     new = Sequences(T_NEW, make_new())
     with torch.no_grad():
@@ -390,15 +387,13 @@ def test_bayes_classifier():
         BayesClassifier(posteriors, prior={"walk": 0.5, "run": 0.1})
     with pytest.raises(ValueError, match="at least one entry"):
         BayesClassifier({})
-    data = make_data(lengths=(8,))
-    model, guide = make_model(data)
+    model, guide, data = make_problem(lengths=(8,))
     with pytest.raises(ValueError, match="same outputs, but they have"):
         BayesClassifier({**posteriors, "other": Posterior(model, guide, data)})
 
 
 def test_bad_input_is_named():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     posterior = Posterior(model, guide, data)
     y = make_new()
     with pytest.raises(ValueError, match="y has 4 outputs, but the model has 5"):

@@ -5,7 +5,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model
+from problems import make_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, Solver, fit, lagged
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
@@ -17,8 +17,7 @@ T_NEW = torch.tensor([1.3, -0.4, 0.2, 5.0])
 
 def make_posteriors(kernel, noise=None, missing=0.25):
     """With the kernel for residuals, and with white ones."""
-    data = make_data(missing=missing)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=missing)
     return tuple(Posterior(model, guide, data, noise_variance=noise, residual=r) for r in (kernel, None))
 
 
@@ -169,8 +168,7 @@ def test_an_offset_is_found_again():
 
 
 def test_bad_input_is_named():
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     for bad in (3.0, Bias, ARDRBF(1.0, [1.0, 2.0])):
         with pytest.raises(TypeError, match=r"residual must be a kernel of time such as Bias\(\) \+ White\(\)"):
             Posterior(model, guide, data, residual=bad)
@@ -190,8 +188,7 @@ def test_bad_input_is_named():
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_hidden_variance(missing, monkeypatch):
-    data = make_data(missing=missing)
-    model, guide = make_model(data)
+    model, guide, data = make_problem(missing=missing)
     posterior = Posterior(model, guide, data)
     tried = []
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import GOLDEN, fit_posterior, make_data, make_model
+from problems import GOLDEN, fit_posterior, make_data, make_problem
 
 from pyro_vgpds import (
     VGPDS,
@@ -133,8 +133,7 @@ def test_it_is_the_posterior_of_the_moment_it_was_made(tmp_path):
 
 
 def test_files_of_models_are_posteriors(tmp_path):
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     save(tmp_path / "a", model, guide, data)
     assert load_posterior(tmp_path / "a").bound == Posterior(model, guide, data).bound
     answers = np.load(GOLDEN / "old_answers.npz")

@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import tqdm.auto
-from problems import make_data, make_model
+from problems import make_data, make_model, make_problem
 from pyro.infer import SVI
 from pyro.optim import Adam
 from random_problems import random_problem
@@ -118,8 +118,7 @@ def test_natural_gradients_beside_a_plain_svi_loop(problem):
 
 @pytest.mark.long
 def test_a_full_natural_step_is_the_fixed_point():
-    data = make_data((5, 3))
-    model, guide = make_model(data, noise=1.0)
+    model, guide, data = make_problem((5, 3), noise=1.0)
     with NaturalGradient(guide, data) as natural:
         for _ in range(300):
             Collapsed_ELBO().loss_and_grads(model, guide, data)
@@ -131,8 +130,7 @@ def test_a_full_natural_step_is_the_fixed_point():
 
 
 def test_natural_steps_with_nothing_else_to_learn():
-    data = make_data((6,))
-    model, guide = make_model(data, temporal=Matern32(1.0, 1.0).fix() + White(0.1).fix())
+    model, guide, data = make_problem((6,), temporal=Matern32(1.0, 1.0).fix() + White(0.1).fix())
     model.mapping.fix()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -542,8 +540,7 @@ def test_the_bound_over_draws_of_hyperparameters_is_that_of_training_within_a_bl
 
 def test_parameter_store_after_fit_and_after_svi():
     """``fit`` leaves the store as it was; ``SVI`` fills it, and clearing it does not change trained modules."""
-    data = make_data()
-    model, guide = make_model(data)
+    model, guide, data = make_problem()
     pyro.param("own", torch.tensor(1.0))
     fit(model, guide, data, num_steps=2)
     assert list(pyro.get_param_store().keys()) == ["own"]
