@@ -93,6 +93,30 @@ def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:
     return value - 0.5 * beta * d * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
 
 
+def functions_by_quadrature(gp, q, sites, k_mm: Tensor, points: int = 80):
+    """The optimal q(u) given Gaussian factors of the outputs, by quadrature over x in one latent dimension.
+
+    :returns: the weights (G,) of the nodes; and for each function its mean and variance (N, G) at the nodes, and
+        KL(q(u), p(u)).
+    """
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(points))
+    weights = weights / weights.sum()
+    x = (q.mean + q.variance.sqrt() * nodes).unsqueeze(-1)  # (N, G, 1): frame n on its own grid
+    k_xm = gp.kernel.cov(x, gp.inducing)
+    p = torch.linalg.solve(k_mm, k_xm.mT).mT  # (N, G, M): E[g given u] = p u
+    rest = gp.kernel.cov_diag(x) - (p * k_xm).sum(-1)
+    found = []
+    for mean, scale, w, h in zip(gp.output_mean, gp.output_scale, sites.weight.mT, sites.linear.mT, strict=True):
+        # the exponent is quadratic in u
+        precision = torch.linalg.inv(k_mm) + torch.einsum("n,g,ngi,ngj->ij", scale**2 * w, weights, p, p)
+        linear = torch.einsum("n,g,ngi->i", scale * (h - w * mean), weights, p)
+        s, m = torch.linalg.inv(precision), torch.linalg.solve(precision, linear)
+        kl = 0.5 * (torch.trace(torch.linalg.solve(k_mm, s)) + m @ torch.linalg.solve(k_mm, m) - len(m))
+        kl = kl + 0.5 * (torch.logdet(k_mm) - torch.logdet(s))
+        found.append((mean + scale * p @ m, scale**2 * (rest + torch.einsum("ngi,ij,ngj->ng", p, s, p)), kl))
+    return weights, found
+
+
 class Statistics(NamedTuple):
     psi0: Tensor
     psi1: Tensor

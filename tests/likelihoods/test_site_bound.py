@@ -10,6 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from problems import functions_by_quadrature
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, fit
 from pyro_vgpds.inference import bound_with_spread
@@ -147,29 +148,15 @@ def dense_bound(model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> fl
     q = guide.posterior(data)
     gp, value, y = model.functions(q.mean), model.output_likelihood(), data.y
     sites = value.sites(y, model.sites.state)
-    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(100))
-    weights = weights / weights.sum()
-    x = (q.mean + q.variance.sqrt() * nodes).unsqueeze(-1)
     k_mm = gp.inducing_factor() @ gp.inducing_factor().mT
-    k_xm = gp.kernel.cov(x, gp.inducing)
-    p = torch.linalg.solve(k_mm, k_xm.mT).mT
-    rest = gp.kernel.cov_diag(x) - (p * k_xm).sum(-1)
-    means, variances, total = [], [], torch.zeros(())
-    for d in range(len(gp.output_mean)):
-        mean, scale, w, h = gp.output_mean[d], gp.output_scale[d], sites.weight[:, d], sites.linear[:, d]
-        precision = torch.linalg.inv(k_mm) + torch.einsum("n,g,ngi,ngj->ij", scale**2 * w, weights, p, p)
-        linear = torch.einsum("n,g,ngi->i", scale * (h - w * mean), weights, p)
-        s, m = torch.linalg.inv(precision), torch.linalg.solve(precision, linear)
-        total = total - 0.5 * (torch.trace(torch.linalg.solve(k_mm, s)) + m @ torch.linalg.solve(k_mm, m) - 3)
-        total = total - 0.5 * (torch.logdet(k_mm) - torch.logdet(s))
-        means.append(mean + scale * p @ m)
-        variances.append(scale**2 * (rest + torch.einsum("ngi,ij,ngj->ng", p, s, p)))
+    weights, found = functions_by_quadrature(gp, q, sites, k_mm, 100)
+    means, variances, divergences = zip(*found, strict=True)
     f_mean, f_sd = torch.stack(means, -1).movedim(1, 0), torch.stack(variances, -1).movedim(1, 0).sqrt()  # (G, N, F)
     likelihood, count = model.output_likelihood, model.output_likelihood.num_functions
     z, z_weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(40 if count == 2 else 120))
     z_weights = z_weights / z_weights.sum()
     drawn = torch.tensor([bool(is_drawn(likelihood, d)) for d in range(2)])
-    logs = torch.zeros(len(nodes), *y.shape)
+    logs = torch.zeros(len(weights), *y.shape)
     for i, first in enumerate(z):
         for j, second in enumerate(z if count == 2 else z[:1]):
             share = z_weights[i] * (z_weights[j] if count == 2 else 1.0)
@@ -179,7 +166,7 @@ def dense_bound(model: VGPDS, guide: AutoOpperArchambeau, data: Sequences) -> fl
     square = f_mean.square() + f_sd.square()
     factors = torch.einsum("g,gnf->nf", weights, sites.linear * f_mean - 0.5 * sites.weight * square) + sites.constant
     factors = factors.unflatten(-1, (-1, count)).sum(-1)
-    total = total + torch.where(drawn, expected_log, factors).sum()
+    total = torch.where(drawn, expected_log, factors).sum() - sum(divergences)
     return float(total - torch.distributions.kl_divergence(q, q.prior).sum())
 
 
