@@ -192,9 +192,7 @@ def check_tensor(name: str, value: object, dims: int = 0, optional: bool = False
 
 
 def plain(name: str, tensor: Tensor) -> Tensor:
-    """``tensor`` itself; a TypeError if its numbers are not in memory one by one: if it is sparse, or on the device
-    "meta".
-    """
+    """``tensor`` itself; a TypeError if its numbers are not in memory one by one, as those of a sparse tensor."""
     if tensor.layout != torch.strided or tensor.is_meta:
         raise TypeError(f"{name} must be a dense tensor with values, but got {tensor!r:.80}.")
     return tensor

@@ -138,9 +138,7 @@ def start(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], 
 
 
 def run(call: Callable[[A, B], R], inputs: Sequence[A], outputs: Sequence[B], work: float) -> list[R]:
-    """The results of ``call(input, output)`` for all pairs, on as many threads as pay off. Parameters as in
-    :func:`start`.
-    """
+    """The results of ``call(input, output)`` for all pairs, on as many threads as pay off, as of :func:`start`."""
     if len(inputs) == 1:
         return [call(inputs[0], outputs[0])]
     return start(call, inputs, outputs, work)()

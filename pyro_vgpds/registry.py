@@ -49,9 +49,7 @@ class Registry(Generic[T]):
         self._names[kind] = name
 
     def decorate(self, kind: type[C] | None, name: str | None) -> type[C] | Callable[[type[C]], type[C]]:
-        """Register a class and return it, or without one return a decorator that does. Parameters as in
-        :meth:`register`.
-        """
+        """Register a class and return it, or without one return a decorator that does, as :meth:`register`."""
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a string that is not empty, but got {name!r}.")
 

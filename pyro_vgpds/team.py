@@ -64,9 +64,7 @@ class Team:
         return self
 
     def check(self, error: Exception | None = None) -> None:
-        """Wait for all processes, and raise an error on each of them if one has one: a NumericalError if no other error
-        is there.
-        """
+        """Wait for all processes, and raise an error in each if one has one: a NumericalError if no other occurs."""
         if error is not None:
             raise error
 
@@ -104,9 +102,7 @@ class Team:
         return x
 
     def agree(self, what: str, value: object, hint: str) -> None:
-        """Raise a ProcessError in all processes if they have different values of what is named; the hint says what to
-        do.
-        """
+        """Raise a ProcessError in all processes if they have different values of ``what``, with a hint what to do."""
         values = self.gather(value)
         if any(other != values[0] for other in values):
             shown = "; ".join(f"process {i} has {other!r:.80}" for i, other in enumerate(values))

@@ -109,8 +109,8 @@ class OutputBaseline(BaselinePosterior):
         return ComponentPrediction(times, self.data, means[:, at], outputs, None, parts)
 
     def _exposure(self, t: Sequence[Tensor]) -> Tensor | None:
-        """Exposures (N, D) of sequences with times ``t`` that contain the training frames, 1 for other frames; None if
-        no frame has its own.
+        """Exposures (N, D) of sequences that continue the training ones, 1 for new frames; None if no frame has its
+        own.
         """
         own = self.data.exposure
         if own is None or own.dim() == 1:

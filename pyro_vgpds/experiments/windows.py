@@ -45,9 +45,7 @@ class WindowValue(KernelValue):
 
 
 class Window(Kernel):
-    """e(t) e(t'): a window of time, with centres c and widths w for all latent dimensions or (Q,), which multiplies the
-    path of another kernel.
-    """
+    """e(t) e(t'): a window of time, with centres c and widths w, one or (Q,), which multiplies another kernel."""
 
     def __init__(self, centre: object, width: object) -> None:
         super().__init__()

@@ -147,9 +147,7 @@ def describe_model(
     data: Sequences,
     states: tuple[Tensors, Tensors] | None = None,
 ) -> tuple[Json, Tensors]:
-    """Header and tensors of a model and its guide, in the current states unless others are given. Errors as in
-    :func:`save`.
-    """
+    """Header and tensors of a model and its guide, in the current states unless others are given."""
     if not isinstance(model, VGPDS):
         raise TypeError(f"model must be VGPDS, but got {type(model).__name__}.")
     if not isinstance(guide, OpperArchambeauGuide):

@@ -174,9 +174,7 @@ def _shared(model: object, guide: object, trace: Trace | None, own: set[int]) ->
 
 
 def check_same(team: Team, model: object, guide: object, same_frames: bool = False) -> None:
-    """Raise a ProcessError in all processes if they have different parameters or buffers, except those of their own
-    frames.
-    """
+    """Raise a ProcessError in all processes if parameters or buffers differ, except those of their own frames."""
     with team.together():
         named = dict(shared_tensors(model, guide, same_frames))
         team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, _SAME)

@@ -42,9 +42,7 @@ class OutputStart(NamedTuple):
 
 
 def read_likelihood(likelihood: object) -> Likelihood | None:
-    """The likelihood of outputs that are not Gaussian, else None, as :func:`~pyro_vgpds.likelihoods.parse_likelihood`
-    reads it.
-    """
+    """The likelihood of outputs that are not Gaussian, else None."""
     found = None if likelihood is None else parse_likelihood(likelihood)
     return None if type(found) is Gaussian else found
 
@@ -71,9 +69,7 @@ def check_functions(likelihood: Likelihood, count: int) -> None:
 def check_outputs(
     value: LikelihoodValue, data: Sequences, name: str = "data", columns: Sequence[str] | None = None
 ) -> None:
-    """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood of all
-    outputs.
-    """
+    """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood."""
     assert data.y is not None
     likelihood, columns = value.likelihood, data.columns if columns is None else columns
     if data.lags:
@@ -100,9 +96,7 @@ def check_outputs(
 def check_exposure(
     likelihood: Likelihood | None, exposure: Tensor | None, columns: Sequence[str] | None, name: str = "data"
 ) -> None:
-    """Raise a ValueError that names the first output with an exposure, in the argument ``name``, whose likelihood takes
-    none.
-    """
+    """Raise a ValueError that names the first output of ``name`` with an exposure whose likelihood takes none."""
     if exposure is None:
         return
     other = (exposure != 1.0).reshape(-1, exposure.shape[-1]).any(0)

@@ -93,7 +93,7 @@ def partial_guide(
 
 
 def share_hyperparameters(guide: OpperArchambeauGuide, new: OpperArchambeauGuide) -> None:
-    """Give the guide ``new`` the distributions of hyperparameters of another one: the same modules, which training
+    """Give the guide ``new`` the distributions of another one's hyperparameters: the same modules, which training
     moves.
     """
     for name in ("locs", "scales"):

@@ -25,9 +25,7 @@ _readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictiona
 
 
 def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) -> None:
-    """Keep a reader of the kernel of a model, whose attributes ``temporal`` and ``structure`` determine K_t on the
-    data, if there is one.
-    """
+    """Keep a reader of the kernel of a model, if K_t on the data has one."""
     kernel = getattr(model, "temporal", None)
     reader = covariance.path_reader(kernel) if isinstance(kernel, nn.Module) else None
     if reader is not None:

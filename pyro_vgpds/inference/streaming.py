@@ -67,9 +67,7 @@ class Streamed(NamedTuple):
         return Streamed(removed_sums(self.sums, part.sums), self.kl - part.kl, self.prior, limits, rest)
 
     def estimated(self, guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
-        """The same with what draws add to the bound under q(U) of ``guide``, by one more pass, if the likelihood needs
-        draws.
-        """
+        """The same with what draws add to the bound under q(U), by one more pass, if the likelihood needs draws."""
         if self.limits is None or not model_of(guide).output_likelihood.is_drawn:
             return self
         total = 0.0
@@ -157,9 +155,7 @@ def at_medians(guide: OpperArchambeauGuide, batch: Batch) -> tuple[InducingPrior
 
 
 def versions(guide: OpperArchambeauGuide) -> list[tuple[int, int]]:
-    """Which tensors the guide and its model have, and how often these have changed: sums over frames belong to these
-    values.
-    """
+    """Which tensors the guide and its model have, and how often these have changed since they were made."""
     model = model_of(guide)
     # a model has the factors of the outputs of the data that it met last
     fixed = [value for name, value in model.named_buffers() if not name.startswith("sites.")]

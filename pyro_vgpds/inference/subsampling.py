@@ -45,8 +45,8 @@ class Subsampled:
         self.model, self.batch_size = model, batch_size
 
     def __call__(self, data: DatasetLike | Batch, subsample: Sequence[int] | Tensor | None = None) -> Tensor:
-        """Call the model on a batch, or on sequences with the indices ``subsample``. Default: ``batch_size`` of them,
-        drawn without replacement.
+        """Call the model on a batch, or on the sequences ``subsample``. Default: ``batch_size`` of them, drawn at
+        random.
         """
         if isinstance(data, Batch):
             return self._call(data)

@@ -259,9 +259,7 @@ def check_noise(least: float) -> None:
 
 
 def check_ceiling(value: float, most: float, least: float, groups: ColumnGroups) -> None:
-    """Raise a NumericalError if a bound exceeds its :func:`ceiling` by more than rounding; ``least`` is the least noise
-    variance.
-    """
+    """Raise a NumericalError if a bound exceeds its :func:`ceiling`, for the least noise variance, beyond rounding."""
     entries, total = groups.totals
     if value > most + default_jitter(torch.float64) * (entries + total / least):
         raise NumericalError(_TOO_HIGH)

@@ -99,9 +99,7 @@ class Given(NamedTuple):
 
 
 class GivenOptimum(NamedTuple):
-    """The same under the optimal q(U), from the statistics; only matrices of the functions that are asked for are
-    inverted.
-    """
+    """The same under the optimal q(U), from the statistics, of which only the matrices that are needed are inverted."""
 
     basis: Basis
     factor: Tensor  #: L

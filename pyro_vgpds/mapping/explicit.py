@@ -42,9 +42,7 @@ def expected_log_density(sums: FrameSums, noise: Tensor, q: InducingGaussian) ->
 
 
 def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
-    """The optimal q(U) of frames, and their part of the bound, which is then the collapsed one; the noise is 1/β, (1,)
-    or (D,).
-    """
+    """The optimal q(U) of frames with the noise 1/β, (1,) or (D,), and their part of the collapsed bound."""
     m, d = sums.v.shape
     dual = Dual.empty(m, d, device=sums.v.device).moved(sums, 1.0, 1.0)
     q = dual.posterior(noise)
@@ -52,9 +50,7 @@ def optimum(sums: FrameSums, noise: Tensor) -> tuple[Dual, Tensor]:
 
 
 def conditional_root(kernel: MappingValue, x: Tensor, k: Tensor) -> Tensor:
-    """The Cholesky factor (..., N, N) of the covariance of the functions at points x (..., N, Q) given u, with k = L⁻¹
-    K_MN as (..., N, M).
-    """
+    """The Cholesky factor of Cov[f(x) given u], (..., N, N), at x (..., N, Q), with k = L⁻¹ K_MN as (..., N, M)."""
     prior = kernel.cov(x, x)
     # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
     jitter = default_jitter(k.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)

@@ -37,9 +37,7 @@ def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
 def sum_parts(
     values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the processes, in one operation, with gradients as those of :func:`sum_psi`. Of the symmetric matrices
-    (..., M, M), half is sent.
-    """
+    """As :func:`sum_psi`, of three tensors in one operation; of symmetric matrices (..., M, M), half is sent."""
     return _Sum.apply(values, columns, matrices, team, different)
 
 

@@ -110,9 +110,7 @@ def weighted_sums(given: Rows, weight: Tensor) -> tuple[Tensor, Tensor | None]:
 def weighted_gradients(
     given: Rows, weight: Tensor, g: Tensor, of_weight: bool, kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if ``of_weight``, in the weights; from E if it was
-    kept.
-    """
+    """Gradients of Σ g · :func:`weighted_sums` in a, r, mu, z and, if ``of_weight``, the weights; E may be kept."""
     g_a, g_r, g_mu = (torch.empty_like(x) for x in given[:3])
     g_weight = torch.empty_like(weight) if of_weight else None
     g_z = _run("backward", given, (weight, g, kept), lambda: (g_weight, g_a, g_r, g_mu, torch.empty_like(given.z)))

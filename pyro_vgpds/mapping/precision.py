@@ -26,8 +26,8 @@ _LEAST = 1 << 20  # exponentials: with fewer, the estimate takes longer than flo
 
 @torch.no_grad()
 def allows_single(basis: Basis, factor: Tensor, x: Tensor, variance: Tensor | None, noise: Tensor) -> bool:
-    """Whether the sums over latent points, known or N(x, diag variance), may be computed in float32. Known points need
-    no sums of exponentials.
+    """Whether sums over latent points, known or N(x, diag variance), may be in float32. Known ones have no
+    exponentials.
     """
     count = len(x)
     if variance is None or basis.is_exact or x.dim() != 2 or factor.dim() != 2 or not native.available():

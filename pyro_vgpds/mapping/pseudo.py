@@ -56,9 +56,7 @@ class PseudoGP(SparseGP):
         return self.outputs.sites(self.y, self.state)
 
     def with_outputs(self, y: Tensor, state: Tensor) -> PseudoGP:
-        """The same mapping with the factors of more outputs (N, D), of which the first are those of this mapping, in
-        the state (2, N, F).
-        """
+        """The same mapping with the factors of more outputs (N, D), in the state (2, N, F), after those that it has."""
         return PseudoGP(self.gp, self.outputs.longer(len(y) - len(self.y)), y, state)
 
     def settled(self, posterior: TorchDistribution) -> PseudoGP:

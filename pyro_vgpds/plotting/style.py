@@ -73,9 +73,7 @@ def find_output(argument: str, output: int | str, columns: Sequence[str] | None,
 
 
 def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:
-    """Raise an error if the argument ``name`` does not have a label for each of ``count`` things, which are called
-    ``of``.
-    """
+    """Raise an error if the argument ``name`` does not have a label for each of ``count`` things called ``of``."""
     check_list(name, labels, "a list of labels", optional=True)
     if labels is not None and len(labels) < count:
         raise ValueError(f"{name} must be {count} labels for the {of}, but there are {len(labels)}.")

@@ -55,9 +55,7 @@ class Correlations(NamedTuple):
         return total.index_copy_(0, self.excess.frames, self.excess.covariance.diagonal(dim1=-2, dim2=-1))
 
     def sample(self, inducing: InducingPosterior, num_samples: int) -> Tensor:
-        """Draws of what Δ adds to the outputs, (num_samples, T, D), coherent in time, with the mapping linearised at
-        the mean of q(U).
-        """
+        """Draws of what Δ adds to the outputs, (num_samples, T, D), coherent in time, by the mean of q(U)."""
         (frames, covariance), path = self.excess, self.path
         # a frame whose variance is zero by rounding has no draws to divide
         unit = (path.sample((num_samples,)) - path.mean) / path.variance.clamp_min(1e-300).sqrt()

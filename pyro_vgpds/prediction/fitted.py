@@ -183,9 +183,7 @@ class FittedModel:
         return mapping.outputs if isinstance(mapping, PseudoGP) else None
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
-        """Raise a ValueError that names the first new output, in the argument ``name``, that is not possible under the
-        likelihood.
-        """
+        """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood."""
         if self.likelihood is not None:
             check_outputs(self.likelihood, data, name, self.columns)
 

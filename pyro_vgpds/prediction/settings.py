@@ -71,9 +71,7 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
 
 
 def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
-    """The settings of a model of the split's training data with the smallest held-out error, and the predictions with
-    them.
-    """
+    """The settings of a model of the training part with the smallest held-out error, and their predictions."""
     scale = posterior.data.output_scales[: posterior.num_outputs]
     best: tuple[float, Settings, HeldOut] | None = None
     for settings in _proposals(posterior, split):

@@ -20,9 +20,7 @@ __all__ = ["KnownDiagonal", "known_diagonal"]
 
 
 def known_diagonal(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
-    """q(X) from the diagonal k of K_t, (N, 1) or (N, Q), and the parameters mean_bar and log λ, (N, Q); None if its
-    gradients need autograd.
-    """
+    """q(X) from the diagonal k of K_t, (N, 1) or (N, Q), mean_bar and log λ (N, Q); None if it needs autograd."""
     leaves = mean_bar, log_lam
     if k.requires_grad or k.dim() != 2 or any(x.dtype != torch.float64 for x in (k, *leaves)):
         return None
@@ -58,9 +56,7 @@ class KnownDiagonal:
 
     @torch.no_grad()
     def add_gradients(self, d_mean: Tensor, d_variance: Tensor) -> None:
-        """Add the gradients of KL(q, p) minus a function, with these derivatives (N, Q) in the moments, to those of the
-        parameters.
-        """
+        """Add the gradients of KL(q, p) minus a function with these derivatives (N, Q) to those of the parameters."""
         g_mean_bar = (self._mean_bar - d_mean).mul_(self._k)
         # ds/dλ = −s², and what is left of the divergence is ½ λ s²
         g_log_lam = torch.add(d_variance, self._lam, alpha=0.5).mul_(self.variance.square()).mul_(self._lam)

@@ -88,9 +88,7 @@ class KnownPath:
 
     @torch.no_grad()
     def add_gradients(self, d_mean: Tensor, d_variance: Tensor) -> None:
-        """Add the gradients of KL(q, p) minus a function, with these derivatives (N, Q) in the moments, to those of the
-        parameters.
-        """
+        """Add the gradients of KL(q, p) minus a function with these derivatives (N, Q) to those of the parameters."""
         self.derivatives = d_mean.contiguous(), d_variance.contiguous()
         given = self._values, self.eta, self.lam, self.mean, *self.derivatives
         rows = self._passes.backward(self._ranges, self._memory, *given).unbind()
@@ -102,8 +100,8 @@ class KnownPath:
                 exponent.grad = own if exponent.grad is None else exponent.grad + own
 
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:
-        """The next η and λ, by the derivatives of :meth:`add_gradients`; λ is at least ``floor`` over the prior
-        variance.
+        """The next η and λ, by the derivatives that :meth:`add_gradients` got; λ times the variance is at least
+        ``floor``.
         """
         assert self.derivatives is not None
         return natural_step(rate, floor, self.eta, self.lam, self.mean, *self.derivatives, self.prior_variance)

@@ -22,9 +22,7 @@ __all__ = ["BatchProblem", "unpacked"]
 
 
 class BatchProblem:
-    """An estimate of the bound on a batch of all sequences, or of the frames of one, as a function of the parameters
-    that training changes.
-    """
+    """An estimate of the bound on a batch of sequences, or of frames of one, as a function of the parameters."""
 
     outputs = None  # the factors of outputs that are not Gaussian
 

@@ -128,9 +128,7 @@ class Problem:
             self.outputs.set(values.sites[-1])
 
     def move_sites(self, natural_rate: float) -> None:
-        """Move q(X) and the factors of the outputs by a natural step of this length, with the gradients of the last
-        evaluation.
-        """
+        """Move q(X) and the factors of the outputs by a natural step, with the gradients of the last evaluation."""
         if self.natural is not None:
             self.natural.step(natural_rate)
         if self.outputs is not None:

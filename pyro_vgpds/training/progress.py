@@ -66,9 +66,7 @@ def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm:
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Whether to show a bar, None for on a terminal only; never if the process has no standard error, where bars are
-    drawn.
-    """
+    """Whether to show a bar, None for on a terminal only; never without a standard error, where bars are drawn."""
     return on_terminal() if progress is None else progress and sys.stderr is not None
 
 
