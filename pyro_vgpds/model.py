@@ -16,7 +16,7 @@ from pyro import poutine
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_vgpds.checks import check_noise, check_number, finite, positive
+from pyro_vgpds.checks import check_callable, check_flags, check_noise, check_number, finite, positive
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
@@ -41,7 +41,6 @@ from pyro_vgpds.inference.start import Sizes, Start, check_start, default_tempor
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
-from pyro_vgpds.kinds import check_callable, check_flags
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.mapping.basis import linear_form
 from pyro_vgpds.mapping.explicit import ExplicitGP

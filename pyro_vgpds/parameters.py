@@ -15,9 +15,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from pyro_vgpds.checks import constrained, positive
+from pyro_vgpds.checks import check_kind, constrained, positive
 from pyro_vgpds.data.durations import Duration
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.pyro_state import pyro_lock
 
 __all__ = [

@@ -25,10 +25,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from pyro_vgpds.checks import check_not_negative, is_real
+from pyro_vgpds.checks import check_list, check_not_negative, is_real
 from pyro_vgpds.compiled import loop_threads, most_threads
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_list
 
 __all__ = ["WORK_PER_THREAD", "bound_work", "sizes_work", "thread_limited", "threads_for"]
 

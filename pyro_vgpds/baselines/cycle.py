@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
-from pyro_vgpds.checks import check_number
+from pyro_vgpds.checks import check_flags, check_number
 from pyro_vgpds.data.filling import around, line_between
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["estimate_period", "repeat_cycle"]

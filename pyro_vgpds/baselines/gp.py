@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.checks import check_flags
 from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import RBF, KernelValue, Matern12, Matern32, Matern52
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["gp_interpolation"]

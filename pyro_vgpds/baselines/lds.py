@@ -12,10 +12,9 @@ from torch import Tensor
 from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.baselines.kalman import Grid, Smoothed, smooth
 from pyro_vgpds.baselines.pca import pairs
-from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.checks import check_count, check_flags, check_not_negative
 from pyro_vgpds.data.filling import line_between, patterns
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["LinearDynamicalSystem", "linear_dynamical_system"]

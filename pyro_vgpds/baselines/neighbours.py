@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import as_numbers, is_whole
+from pyro_vgpds.checks import as_numbers, check_flags, is_whole
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["is_list_of_frames", "nearest_neighbour", "read_frames"]

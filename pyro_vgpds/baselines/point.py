@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_count, check_kind
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.ascent import lbfgs, lbfgs_steps
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.model import VGPDS

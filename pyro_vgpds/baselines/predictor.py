@@ -9,11 +9,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_tensor
+from pyro_vgpds.checks import check_callable, check_flags, check_list, check_tensor
 from pyro_vgpds.data.parts import check_data, make_like, merge_frames, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
-from pyro_vgpds.kinds import check_callable, check_flags, check_list
 from pyro_vgpds.prediction.arguments import (
     ONLY,
     OneSequence,

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
-from pyro_vgpds.checks import check_number, is_whole
+from pyro_vgpds.checks import check_flags, check_list, check_number, is_whole
 from pyro_vgpds.data.filling import regress_windows
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_flags, check_list
 from pyro_vgpds.types import DataLike
 
 __all__ = ["check_lags", "choose_penalty", "ridge_regression"]

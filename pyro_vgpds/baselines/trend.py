@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.baselines.simple import by_sequence
+from pyro_vgpds.checks import check_flags
 from pyro_vgpds.data.filling import around
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import DataLike
 
 __all__ = ["damped_trend", "last_value_with_drift"]

@@ -12,13 +12,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_device, check_dtype
+from pyro_vgpds.checks import check_count, check_device, check_dtype, check_texts
 from pyro_vgpds.data.batch import Batch, SomeSequences
 from pyro_vgpds.data.indices import Items, in_memory, is_map, read_indices, read_item, read_lengths, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyro_vgpds.checks import check_parts
 from pyro_vgpds.formatting import is_number
-from pyro_vgpds.kinds import check_parts
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from pyro_vgpds.checks import is_whole
-from pyro_vgpds.kinds import check_kind, check_list
+from pyro_vgpds.checks import check_kind, check_list, is_whole
 from pyro_vgpds.types import ArrayLike
 
 __all__ = ["Items", "in_memory", "is_map", "read_indices", "read_item", "read_lengths", "read_order"]

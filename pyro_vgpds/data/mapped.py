@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-from pyro_vgpds.checks import check_number, is_real
+from pyro_vgpds.checks import check_number, check_path, is_real
 from pyro_vgpds.data.indices import read_lengths
-from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["MappedSequences"]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_device, check_dtype
+from pyro_vgpds.checks import check_device, check_dtype, check_flags, check_kind, check_texts
 from pyro_vgpds.data.exposures import join_exposures, read_exposure
 from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups
@@ -24,7 +24,6 @@ from pyro_vgpds.data.reading import Array, is_list, read_names, read_outputs, re
 from pyro_vgpds.data.summary import summarise
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_flags, check_kind, check_texts
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import DataLike
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_tensor, is_whole
-from pyro_vgpds.kinds import check_list
+from pyro_vgpds.checks import check_list, check_tensor, is_whole
 
 __all__ = ["Times", "check_range"]
 

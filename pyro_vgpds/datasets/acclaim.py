@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pyro_vgpds.checks import check_kind, check_path
 from pyro_vgpds.datasets.skeleton import Skeleton, euler
-from pyro_vgpds.kinds import check_kind, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["read_amc", "read_asf"]

@@ -11,10 +11,9 @@ from typing import NoReturn, TextIO
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_number
+from pyro_vgpds.checks import check_count, check_number, check_path
 from pyro_vgpds.datasets.mocap import Motion
 from pyro_vgpds.datasets.skeleton import Skeleton
-from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_bvh", "read_bvh"]

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyro_vgpds.checks import check_flags, check_path
 from pyro_vgpds.datasets.base import require
-from pyro_vgpds.kinds import check_flags, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["SOURCES", "Source", "data_folder", "find_file"]

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.checks import check_choice, check_count, is_whole
+from pyro_vgpds.checks import check_choice, check_count, check_list, is_whole
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset
 from pyro_vgpds.datasets.cache import find_file
-from pyro_vgpds.kinds import check_list
 from pyro_vgpds.types import PathLike
 
 __all__ = ["CaseCounts", "Chorales", "Reaches", "load_flu", "load_jsb", "load_mc_maze"]

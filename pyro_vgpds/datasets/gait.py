@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number, check_seed
+from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number, check_seed, check_texts
 from pyro_vgpds.datasets.mocap import Motion
 from pyro_vgpds.datasets.skeleton import Skeleton
-from pyro_vgpds.kinds import check_texts
 
 __all__ = ["make_gait", "stick_figure"]
 

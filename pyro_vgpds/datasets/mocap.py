@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_number, is_whole
+from pyro_vgpds.checks import check_count, check_list, check_number, check_path, is_whole
 from pyro_vgpds.datasets.acclaim import read_amc, read_asf
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.cache import SOURCES, data_folder, find_file
 from pyro_vgpds.datasets.skeleton import Skeleton
-from pyro_vgpds.kinds import check_list, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["CMU_TERMS", "Motion", "load_cmu_mocap"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyro_vgpds.checks import check_count, check_not_negative, check_seed
+from pyro_vgpds.checks import check_count, check_flags, check_not_negative, check_seed
 from pyro_vgpds.datasets.base import Dataset
-from pyro_vgpds.kinds import check_flags
 
 __all__ = ["make_sensors"]
 

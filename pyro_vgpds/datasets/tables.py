@@ -7,10 +7,9 @@ import re
 
 import numpy as np
 
-from pyro_vgpds.checks import check_choice
+from pyro_vgpds.checks import check_choice, check_flags
 from pyro_vgpds.datasets.base import Dataset, require
 from pyro_vgpds.datasets.cache import find_file
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_french", "load_robot_wireless", "load_spellman"]

@@ -10,11 +10,10 @@ from types import ModuleType
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_choice, check_count
+from pyro_vgpds.checks import as_numbers, check_choice, check_count, check_kind, check_path
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.base import DAMAGED, Dataset, require
 from pyro_vgpds.datasets.cache import find_file
-from pyro_vgpds.kinds import check_kind, check_path
 from pyro_vgpds.types import PathLike
 
 __all__ = ["Video", "load_clip", "load_missa", "load_video"]

@@ -14,13 +14,12 @@ from typing import overload
 import torch
 import torch.distributed as dist
 
-from pyro_vgpds.checks import check_number
+from pyro_vgpds.checks import check_flags, check_number
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.column_shards import ColumnShard, share_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
 
 __all__ = ["join", "release_group", "shard", "share"]

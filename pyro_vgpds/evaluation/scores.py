@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_tensor
+from pyro_vgpds.checks import check_kind, check_tensor
 from pyro_vgpds.evaluation.splits import HeldOut, Predicted, Predictor, Split
 from pyro_vgpds.evaluation.table import Value
-from pyro_vgpds.kinds import check_kind
 
 __all__ = ["inside_intervals", "relative_error", "score", "score_predictor"]
 

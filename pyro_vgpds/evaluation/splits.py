@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_horizon, check_probability, check_seed
+from pyro_vgpds.checks import (
+    check_choice,
+    check_count,
+    check_horizon,
+    check_list,
+    check_parts,
+    check_probability,
+    check_seed,
+)
 from pyro_vgpds.data.parts import base_outputs, check_data, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.gaps import (
@@ -24,7 +32,6 @@ from pyro_vgpds.evaluation.gaps import (
 )
 from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_list, check_parts
 
 __all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyro_vgpds.kinds import check_kind, check_list
+from pyro_vgpds.checks import check_kind, check_list
 
 if TYPE_CHECKING:
     import pandas

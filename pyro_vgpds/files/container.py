@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from pyro_vgpds.checks import check_path
 from pyro_vgpds.files.places import placed
-from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_number
+from pyro_vgpds.checks import as_numbers, check_number, check_path
 from pyro_vgpds.datasets.base import require
 from pyro_vgpds.files.places import placed
-from pyro_vgpds.kinds import check_path
 from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["FILM_SUFFIXES", "write_film"]

@@ -7,7 +7,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import check_device, check_dtype
+from pyro_vgpds.checks import check_device, check_dtype, check_kind
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
@@ -19,7 +19,6 @@ from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.gathering import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import PartialGuide, remembered_by
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store

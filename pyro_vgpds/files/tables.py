@@ -13,11 +13,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from pyro_vgpds.checks import check_number, is_whole
+from pyro_vgpds.checks import check_kind, check_list, check_number, check_path, check_texts, is_whole
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
 from pyro_vgpds.files.places import placed
-from pyro_vgpds.kinds import check_kind, check_list, check_path, check_texts
 from pyro_vgpds.types import PathLike
 
 __all__ = ["table_suffixes", "write_arrays", "write_table"]

@@ -14,6 +14,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 
+from pyro_vgpds.checks import check_callable
 from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
 from pyro_vgpds.inference.joint import (
     column_team_of,
@@ -23,7 +24,6 @@ from pyro_vgpds.inference.joint import (
     team_of,
     warn_if_alone,
 )  # fmt: skip
-from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, CollapsedOutputs, GivenLatent, LatentGP

@@ -14,6 +14,7 @@ from pyro.distributions import Distribution, TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.checks import check_flags, check_kind, check_path
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, regression_encoder
@@ -23,7 +24,6 @@ from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import BatchFactors, site_store
 from pyro_vgpds.inference.streaming import Streamed, at_medians, stream, versions
 from pyro_vgpds.inference.subsampling import Subsampled, model_of
-from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.output_sites import OutputSites

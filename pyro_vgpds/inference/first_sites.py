@@ -11,11 +11,11 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
+from pyro_vgpds.checks import check_callable
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder, encoder_inputs
-from pyro_vgpds.kinds import check_callable
 
 __all__ = ["Encode", "first_sites", "free_parameters", "linear_encoder", "regression_encoder"]
 

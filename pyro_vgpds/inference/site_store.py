@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kinds import check_path
+from pyro_vgpds.checks import check_path
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.types import PathLike
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from pyro_vgpds.checks import check_count, check_seed
+from pyro_vgpds.checks import check_callable, check_count, check_seed
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
-from pyro_vgpds.kinds import check_callable
 from pyro_vgpds.mapping.drawn import randomised
 
 __all__ = ["BoundEstimate", "bound_with_spread"]

@@ -10,10 +10,9 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count
+from pyro_vgpds.checks import check_callable, check_count
 from pyro_vgpds.data.batches import Batch, DatasetLike, as_dataset
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
-from pyro_vgpds.kinds import check_callable
 
 __all__ = ["Subsampled", "model_of"]
 

@@ -15,13 +15,12 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, undefined
+from pyro_vgpds.checks import check_count, check_kind, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
 from pyro_vgpds.exponents import viewed
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
 

@@ -11,9 +11,8 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.checks import check_count, check_texts, is_whole
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_texts
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch.distributions import constraints
 
-from pyro_vgpds.kinds import check_flags, check_kind
+from pyro_vgpds.checks import check_flags, check_kind
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
 
 __all__ = ["LikelihoodParameters"]

@@ -8,11 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_not_negative, check_tensor
+from pyro_vgpds.checks import check_kind, check_not_negative, check_parts, check_tensor
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.expandable import Expandable
-from pyro_vgpds.kinds import check_kind, check_parts
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound

@@ -15,9 +15,8 @@ import numpy as np
 from matplotlib.animation import AbstractMovieWriter, Animation, FuncAnimation
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from pyro_vgpds.checks import check_count, check_number
+from pyro_vgpds.checks import check_count, check_flags, check_kind, check_number, check_path
 from pyro_vgpds.files.film import write_film
-from pyro_vgpds.kinds import check_flags, check_kind, check_path
 from pyro_vgpds.plotting.frames import check_films, gray_range, show_frame
 from pyro_vgpds.plotting.poses import Motions, bone_lines, check_motions, draw_pose, flatten
 from pyro_vgpds.plotting.style import Labels, check_labels

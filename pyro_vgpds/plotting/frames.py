@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers
-from pyro_vgpds.kinds import check_kind
+from pyro_vgpds.checks import as_numbers, check_kind
 from pyro_vgpds.plotting.style import BASELINE, Labels, check_labels, choose_frames, read_axes
 from pyro_vgpds.types import ArrayLike
 

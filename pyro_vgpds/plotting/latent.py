@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_vgpds.checks import check_parts
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.kinds import check_parts
 from pyro_vgpds.plotting.style import (
     array,
     check_labels,

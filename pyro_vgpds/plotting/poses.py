@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_choice
-from pyro_vgpds.kinds import check_parts
+from pyro_vgpds.checks import as_numbers, check_choice, check_parts
 from pyro_vgpds.plotting.style import BASELINE, LEARNED, MUTED, Labels, check_labels, choose_frames, new_axes
 from pyro_vgpds.types import ArrayLike
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 from torch import Tensor
 
-from pyro_vgpds.checks import is_whole
-from pyro_vgpds.kinds import check_list, check_parts
+from pyro_vgpds.checks import check_list, check_parts, is_whole
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers
-from pyro_vgpds.kinds import check_parts
+from pyro_vgpds.checks import as_numbers, check_parts
 from pyro_vgpds.plotting.style import LEARNED, MUTED, TRUTH, array, new_axes, tidy
 from pyro_vgpds.types import ArrayLike
 

@@ -10,7 +10,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kinds import check_dict
+from pyro_vgpds.checks import check_dict
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.types import DataLike

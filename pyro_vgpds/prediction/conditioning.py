@@ -11,13 +11,12 @@ import torch
 from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.checks import check_count, check_kind, check_list, is_whole
 from pyro_vgpds.data.parts import check_data, like_training
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import PartialGuide, remembered_by
-from pyro_vgpds.kinds import check_kind, check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.pyro_state import one_at_a_time

@@ -9,12 +9,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.checks import (
+    check_count,
+    check_dict,
+    check_flags,
+    check_list,
+    check_parts,
+    check_probability,
+    check_texts,
+)
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
-from pyro_vgpds.kinds import check_dict, check_flags, check_list, check_parts, check_texts
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.member import Member

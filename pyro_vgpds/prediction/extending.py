@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_vgpds.checks import check_flags
 from pyro_vgpds.data.parts import make_like, merge_frames, split_outputs, take_frames
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.prediction.arguments import SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.conditioning import condition, from_sites, place_sites
 from pyro_vgpds.prediction.fitted import FittedModel

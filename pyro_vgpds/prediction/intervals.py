@@ -10,9 +10,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_number, check_probability, check_tensor
+from pyro_vgpds.checks import check_count, check_kind, check_number, check_probability, check_tensor
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.kinds import check_kind
 
 __all__ = ["Calibration", "calibrate_intervals"]
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import finite
+from pyro_vgpds.checks import check_list, finite
 from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_list
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.prediction.posterior import Posterior

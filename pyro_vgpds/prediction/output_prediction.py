@@ -11,8 +11,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability
-from pyro_vgpds.kinds import check_flags
+from pyro_vgpds.checks import check_count, check_flags, check_probability
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice

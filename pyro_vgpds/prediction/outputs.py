@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_number, is_whole
+from pyro_vgpds.checks import check_choice, check_kind, check_number, is_whole
 from pyro_vgpds.data.dates import format_times, read_zone, to_dates
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.kinds import check_kind
 from pyro_vgpds.prediction.marginals import Marginals
 from pyro_vgpds.threads import threads_for
 from pyro_vgpds.types import ArrayLike, PathLike

@@ -13,12 +13,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_rate
+from pyro_vgpds.checks import check_count, check_flags, check_rate
 from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.formatting import Default
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import (

@@ -12,8 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, plain
-from pyro_vgpds.kinds import check_flags, check_kind
+from pyro_vgpds.checks import check_count, check_flags, check_kind, plain
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP

@@ -12,13 +12,21 @@ from typing import cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_horizon, check_number, check_seed
+from pyro_vgpds.checks import (
+    check_count,
+    check_flags,
+    check_horizon,
+    check_list,
+    check_number,
+    check_path,
+    check_seed,
+    check_texts,
+)
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_task
-from pyro_vgpds.kinds import check_flags, check_list, check_path, check_texts
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time

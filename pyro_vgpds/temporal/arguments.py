@@ -6,9 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_not_negative, check_tensor, is_whole
+from pyro_vgpds.checks import check_count, check_not_negative, check_parts, check_tensor, is_whole
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kinds import check_parts
 
 __all__ = ["as_times", "check_new_times", "check_prior", "check_shapes"]
 

@@ -14,11 +14,11 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
+from pyro_vgpds.checks import check_flags, check_kind
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.expandable import Expandable
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
-from pyro_vgpds.kinds import check_flags, check_kind
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
 from pyro_vgpds.temporal.arguments import as_times, check_new_times, check_prior, check_shapes
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor

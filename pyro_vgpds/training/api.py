@@ -9,7 +9,7 @@ from typing import Any
 
 from pyro.nn import PyroModule
 
-from pyro_vgpds.checks import check_choice, check_count
+from pyro_vgpds.checks import check_callable, check_choice, check_count, check_path
 from pyro_vgpds.data.batches import DatasetLike
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
@@ -19,7 +19,6 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.joint import check_same
 from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
-from pyro_vgpds.kinds import check_callable, check_path
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.team import announced

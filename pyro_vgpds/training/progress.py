@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
+from pyro_vgpds.checks import check_flags
 from pyro_vgpds.formatting import on_terminal
-from pyro_vgpds.kinds import check_flags
 from pyro_vgpds.training.problem import Trained
 
 __all__ = [

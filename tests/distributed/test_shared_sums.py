@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pyro_vgpds import shared_sums
-from pyro_vgpds.shared_sums import CAPACITY, SharedSums
+from pyro_vgpds.team import shared_sums
+from pyro_vgpds.team.shared_sums import CAPACITY, SharedSums
 
 pytestmark = pytest.mark.skipif(not shared_sums._supported(), reason="needs Linux on x86-64")
 

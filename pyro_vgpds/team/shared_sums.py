@@ -94,7 +94,7 @@ class SharedSums:
         return None
 
     def exchange(self, terms: Tensor, report: int) -> tuple[list[int], Tensor]:
-        """As :func:`~pyro_vgpds.exchange.exchange`: the reports, and if all are zero the sum.
+        """As :func:`~pyro_vgpds.team.exchange.exchange`: the reports, and if all are zero the sum.
 
         :raises RuntimeError: if a process has ended or does not answer, or if the lengths differ.
         """
