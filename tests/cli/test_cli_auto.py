@@ -199,7 +199,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
     ("rows", "message"),
     [
         ("0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
-        ("0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
+        ("0,1,\n1,2,\n2,1,\n", "column 'b' has no numbers."),
         (
             "0,1,2\n1,2,3\n",
             "must leave 3 training frames, but the longest sequence has 2 frames. Without a comparison, `",
