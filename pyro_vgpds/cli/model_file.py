@@ -77,7 +77,7 @@ class ModelFile:
             assert isinstance(self.posterior, Ensemble)
             raise CommandError(
                 f"{self.path} has no model, only baselines ({', '.join(self.posterior.names)}), but {what} requires "
-                "one."
+                "one. --what fit and --what forecast draw predictions, which need none."
             )
         return found
 

@@ -330,7 +330,7 @@ def test_plots_that_need_a_model(both, gaps, tmp_path, capsys):
         assert main(["plot", gaps.model, "--what", what, "-o", out]) == 1
         message = capsys.readouterr().err
         assert "has no model, only baselines (" in message
-        assert f"but --what {what} requires one." in message
+        assert f"but --what {what} requires one. --what fit and --what forecast draw predictions" in message
     assert main(["plot", both, "--what", "training", "-o", out]) == 1
     assert "has no record of its training; models written by `pyro-vgpds fit --quick`" in capsys.readouterr().err
     assert main(["plot", gaps.model, "--what", "fit", "--sequence", "v", "-o", out, "-q"]) == 0
