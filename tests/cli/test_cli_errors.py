@@ -625,13 +625,32 @@ def test_select():
         ("2024-02-03T04:05-0200", "2024-02-03T06:05"),
         ("03.02.2024", "2024-02-03T00:00:00"),
         ("3.2.2024 04:05:06", "2024-02-03T04:05:06"),
+        ("2024-02-03 4:05:06", "2024-02-03T04:05:06"),
+        ("2024/2/3", "2024-02-03"),
+        ("2024/02/03 04:05", "2024-02-03T04:05"),
+        ("Feb 3 2024", "2024-02-03"),
+        ("February 3, 2024 04:05", "2024-02-03T04:05"),
+        ("Feb-3-2024", "2024-02-03"),
+        ("03-FEB-2024 04:05:06", "2024-02-03T04:05:06"),
+        ("3 Sept. 2024", "2024-09-03"),
+        ("May 2024", "2024-05-01"),
+        ("2024 May", "2024-05-01"),
+        ("2024Q2", "2024-04-01"),
+        ("2024 Q4", "2024-10-01"),
+        ("Q1-2024", "2024-01-01"),
     ],
 )
 def test_dates(text, date):
     assert parse_date(text) == np.datetime64(date, "ns")
 
 
-@pytest.mark.parametrize("text", ["03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", "", "2024/13/1", "2024Q5", "Foo 2024",
+        "Feb 30 2024", "Feb 3", "3 Feb 24", "Marchand 2024", "Febr 3 2024 noon",
+    ],
+)  # fmt: skip
 def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
@@ -658,6 +677,15 @@ def test_forecasts_after_dates_without_hyphens_are_dates(tmp_path, capsys):
     assert main(["fit", str(file), "-o", model, "--quick", "--steps", "2", "-q"]) == 0
     assert main(["forecast", model, "--horizon", "2"]) == 0
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "2024-02-01", "2024-02-02"]
+
+
+def test_forecasts_after_quarters_are_quarterly(tmp_path, capsys):
+    file = tmp_path / "accounts.csv"
+    file.write_text("quarter,a\n" + "".join(f"{2000 + i // 4} Q{i % 4 + 1},{i % 4}\n" for i in range(12)))
+    model = str(tmp_path / "accounts.safetensors")
+    assert main(["fit", str(file), "-o", model, "--quick", "--steps", "2", "-q"]) == 0
+    assert main(["forecast", model, "--horizon", "2"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "2003-01-01", "2003-04-01"]
 
 
 def test_ranges_and_steps():
