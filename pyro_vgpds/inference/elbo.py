@@ -162,13 +162,10 @@ def _with_moments(posterior: TorchDistribution, name: str, observed: str | None)
 
 def _check_sites(model: Trace, guide: Trace) -> None:
     """Raise a ValueError if the guide does not have a site that another one is integrated over."""
-    names = {name for site in model.nodes.values() if site["type"] == "sample" for name in _mark(site)}
-    for name in names & set(model.stochastic_nodes):
-        if name not in guide:
+    for name in {name for site in model.nodes.values() if site["type"] == "sample" for name in _mark(site)}:
+        if name in model.stochastic_nodes and name not in guide:
             found = ", ".join(guide.stochastic_nodes) or "none"
-            raise ValueError(
-                f"guide has no latent site {name!r}; its latent sites are {found}. Name one of them {name!r}."
-            )
+            raise ValueError(f"guide has no latent site {name!r}; its latent sites are {found}. Rename one of them.")
 
 
 def _skip_log_prob(msg: Any) -> None:
