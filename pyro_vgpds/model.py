@@ -67,6 +67,16 @@ _ran_on: weakref.WeakKeyDictionary[VGPDS, weakref.ref[Sequences]] = weakref.Weak
 _ran_on_batches: weakref.WeakSet[VGPDS] = weakref.WeakSet()
 
 
+def _precise(x: Tensor, data: Sequences) -> Tensor:
+    """The latent path of a guide; parameters made by torch.zeros, for example, are float32 by default."""
+    if torch.promote_types(x.dtype, data.dtype) != x.dtype:
+        raise TypeError(
+            f"site 'x' of the guide is {x.dtype}, but data and model are {data.dtype}. Make the parameters of the "
+            f"guide with dtype={data.dtype}."
+        )
+    return x
+
+
 def _marked(*sites: str) -> Any:
     """A mark for Collapsed_ELBO: integrate over these sites. Every other algorithm ignores it."""
     return {"integrate": sites[0] if len(sites) == 1 else sites}
@@ -366,14 +376,15 @@ class VGPDS(ParameterModule):
             :class:`~pyro_vgpds.data.Batch` the model has one more latent site, the whitened inducing variables ``u``
             (M, D), and the terms of its sequences are scaled.
         :returns: y, (N, D).
-        :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model.
+        :raises TypeError: if ``data`` is not :class:`~pyro_vgpds.Sequences`, or of another dtype than the model, or the
+            latent path of a guide has less precision than the model.
         :raises ValueError: if ``data`` has another number of outputs than the model, or it is a batch and the mapping
             is linear.
         """
         if isinstance(data, Batch):
             return self._on_batch(data)
         prior, k_f = self.path_prior(data), self.mapping()
-        x = pyro.sample("x", prior)
+        x = _precise(pyro.sample("x", prior), data)
         if self.output_likelihood is None:
             return pyro.sample("y", self.likelihood(x, data, k_f), obs=data.y, infer=_marked("x"))
         outputs = self.output_likelihood().exposed(data.exposure)
@@ -387,7 +398,7 @@ class VGPDS(ParameterModule):
         u = pyro.sample("u", prior)
         path.rows, path.places = batch.path_rows, batch.places
         with poutine.scale(scale=batch.path_scale):
-            x = pyro.sample("x", path)
+            x = _precise(pyro.sample("x", path), batch.sequences)
         x = x if batch.places is None else x[..., batch.places, :]
         with poutine.scale(scale=batch.scale):
             return pyro.sample(
@@ -440,7 +451,10 @@ class VGPDS(ParameterModule):
         if data.num_outputs not in (0, self.num_outputs):
             raise ValueError(f"data has {counted(data.num_outputs, 'output')}, but the model has {self.num_outputs}.")
         if data.dtype != (own := self.inducing_unconstrained.dtype):
-            raise TypeError(f"data is {data.dtype}, but the model is {own}; convert one of them.")
+            raise TypeError(
+                f"data is {data.dtype}, but the model is {own}. Make the data with Sequences(t, y, dtype={own}), or "
+                f"call model.to({data.dtype})."
+            )
         return TemporalGP(self.temporal(), data.times, self.latent_dim, structure=self.structure)
 
     def functions(self, x: Tensor, kernel: MappingValue | None = None) -> LatentGP:

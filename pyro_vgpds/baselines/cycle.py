@@ -18,6 +18,10 @@ __all__ = ["estimate_period", "repeat_cycle"]
 
 _COMPONENTS = 20  # number of principal components in the search for a period
 _SHIFTS = 10  # number of shifts for each frame, at most: with huge gaps, a sequence is much longer than its frames
+_MONTHS = 0.1  # part of a step by which steps differ that are taken for equal
+_WHOLE = (
+    0.05  # a period that is a whole number of frames up to this is that number: a trend shifts the parabola as much
+)
 _NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fraction of the median's excess
 
 
@@ -78,8 +82,9 @@ def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float
 
     The mean squared difference between the leading principal components and their shifted copy is computed for shifts
     up to half the longest sequence, but at most for ten shifts a frame and a thousand more. The result is the first
-    local minimum that is about as low as the lowest, refined by a parabola. Frames with less than half of the outputs
-    observed are ignored.
+    local minimum that is about as low as the lowest, refined by a parabola unless it is nearly a whole number of
+    frames. Months of different length count as equal steps. Frames with less than half of the outputs observed are
+    ignored.
 
     Arguments as in :func:`repeat_cycle`.
 
@@ -103,7 +108,7 @@ def _estimate(gaps: Gaps) -> float:
             parts.append((times[whole], lines))
     if not parts:
         raise ValueError("no sequence has four frames with half of the outputs observed: pass period=.")
-    step = float(torch.cat([times.diff() for times, _ in parts]).median())
+    step = _typical(torch.cat([times.diff() for times, _ in parts]))
     span = max(float(times[-1] - times[0]) for times, _ in parts)
     points = _components(torch.cat([lines for _, lines in parts])).split([len(times) for times, _ in parts])
     most = min(span / (2 * step), 1000.0 + _SHIFTS * max(len(times) for times, _ in parts))
@@ -120,7 +125,14 @@ def _estimate(gaps: Gaps) -> float:
     best = int(dips[mismatch[dips] <= limit][0])
     low, mid, high = (float(v) for v in mismatch[best - 1 : best + 2])
     curve = low - 2 * mid + high
-    return float(shifts[best]) + step * (0.5 * (low - high) / curve if curve > 0 else 0.0)
+    beside = 0.5 * (low - high) / curve if curve > 0 else 0.0
+    return float(shifts[best]) + step * (beside if abs(beside) > _WHOLE else 0.0)
+
+
+def _typical(steps: Tensor) -> float:
+    """The step between frames without gaps: the mean of those near the median, because months differ in length."""
+    middle = steps.median()
+    return float(steps[(steps - middle).abs() <= _MONTHS * middle].mean())
 
 
 def _components(y: Tensor) -> Tensor:

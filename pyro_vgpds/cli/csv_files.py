@@ -7,13 +7,14 @@ import csv
 import itertools
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from pyro_vgpds.cli.dates import has_zone, is_date, parse_times, with_hyphens
 from pyro_vgpds.cli.errors import CommandError
-from pyro_vgpds.cli.layout import InputTable, Layout, listed, select
+from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.data.stamps import OutOfRangeError
 from pyro_vgpds.formatting import is_number, to_number
 
@@ -43,8 +44,8 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
             "separated by commas, semicolons or tabs. If the file has no times, pass --no-time."
         )
     if layout.columns is not None:
-        among = [header[i] for i in outputs]
-        outputs = [outputs[i] for i in select(layout.columns, among, len(among), f"{path}: --columns")]
+        others = [header[i] for i in outputs]
+        outputs = [outputs[i] for i in select(layout.columns, others, len(others), f"{path}: --columns")]
     columns = list(zip(*rows, strict=True))
     ignored: tuple[str, ...] = ()
     if layout.columns is None and layout.known is not None:
@@ -52,11 +53,13 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         outputs, ignored = [i for i in outputs if i not in text] or outputs, tuple(header[i] for i in text)
     # times first: if the wrong column was taken for them, its error is the helpful one
     t = np.arange(len(rows), dtype=float) if time is None else _times(columns[time], header[time], path, lines)
-    y = np.stack([_numbers(columns[i], header[i], path, lines) for i in outputs], 1)
+    among = {header[i]: columns[i] for i in outputs}
+    y = np.stack([_numbers(among, header[i], path, lines) for i in outputs], 1)
     names = [header[i] for i in outputs]
     zoned = time is not None and any(map(has_zone, columns[time]))
+    of_times = None if time is None else header[time]
     if sequence is None:
-        return InputTable(path, [t], [y], names, zoned=zoned, ignored=ignored)
+        return InputTable(path, [t], [y], names, zoned=zoned, ignored=ignored, time=of_times)
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(columns[sequence]):
         if not name:
@@ -70,7 +73,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     parts = groups.values()
     return InputTable(
         path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups), zoned=zoned,
-        ignored=ignored,
+        ignored=ignored, time=of_times,
     )  # fmt: skip
 
 
@@ -157,16 +160,18 @@ def _is_number(cell: str) -> bool:
     return cell.lower() in _MISSING or is_number(cell)
 
 
-def _numbers(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
+def _numbers(columns: Mapping[str, tuple[str, ...]], name: str, path: Path, lines: list[int]) -> np.ndarray:
+    """The numbers of a column; if some are text, the error has the argument that selects all other columns."""
     values: list[float] = []
-    for i, cell in enumerate(cells):
+    for i, cell in enumerate(columns[name]):
         try:
             values.append(math.nan if cell.lower() in _MISSING else to_number(cell))
         except ValueError:
+            good = [other for other, cells in columns.items() if all(map(_is_number, cells))]
             raise CommandError(
                 f"{path}, line {lines[i]}, column {name!r}: {_shown(cell)} is not a number. Leave missing values "
                 "empty, select the columns of numbers with --columns, or name the column of the times with --time and "
-                "that of the sequences' names with --sequence-column."
+                f"that of the sequences' names with --sequence-column.{selecting(good)}"
             ) from None
         if math.isinf(values[i]):
             raise CommandError(

@@ -20,26 +20,63 @@ __all__ = [
 
 _DATE = re.compile(
     r"(?:(?P<day>\d{4}-\d\d(?:-\d\d)?)|(?P<dotted>\d\d?\.\d\d?\.\d{4}))"
-    r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
+    r"(?:[T ](?P<clock>\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
+# other ways in which the order of year, month and day cannot be mistaken
+_OTHER = [
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<year>\d{4})/(?P<number>\d\d?)/(?P<day>\d\d?)",  # 2024/1/31
+        r"(?P<year>\d{4})[ -]?Q(?P<quarter>[1-4])",  # 2024Q1
+        r"Q(?P<quarter>[1-4])[ -](?P<year>\d{4})",
+        r"(?P<month>[A-Za-z]{3,9})\.?[ -](?:(?P<day>\d\d?),?[ -])?(?P<year>\d{4})",  # Jan 31, 2024; Jan 2024
+        r"(?P<day>\d\d?)[ -](?P<month>[A-Za-z]{3,9})\.?[ -](?P<year>\d{4})",  # 31-Jan-2024
+        r"(?P<year>\d{4})[ -](?P<month>[A-Za-z]{3,9})",  # 2024 Jan
+    )
+]
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
 _COMPACT = re.compile(r"((?:19|20)\d\d)([01]\d)([0-3]\d)")
 _MOST = 10_000_000  # times in a range; more is a typing error
+
+
+def _match(text: str) -> re.Match[str] | None:
+    """The parts of a date, after other ways to write it have become 2024-01-31 or 2024-01."""
+    text = text.strip()
+    if (found := _DATE.fullmatch(text)) is not None:
+        return found
+    for pattern in _OTHER:
+        if (other := pattern.match(text)) is not None:
+            parts = other.groupdict()
+            number, month, quarter = (parts.get(name) for name in ("number", "month", "quarter"))
+            if quarter:
+                number = 3 * int(quarter) - 2
+            elif month:
+                number = next((i for i, name in enumerate(_MONTHS, 1) if name.startswith(month.lower())), 0)
+            day = f"-{parts['day']:0>2}" if parts.get("day") else ""
+            return _DATE.fullmatch(f"{parts['year']}-{number:0>2}{day}{text[other.end() :]}") if number else None
+    return None
 
 
 def parse_date(text: str) -> np.datetime64:
     """A date such as 2024-01, 2024-01-31, 31.01.2024, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00 (becomes UTC).
 
+    Other ways to write it are 2024/1/31, Jan 31, 2024, 31-Jan-2024, Jan 2024 and 2024Q1, the first month of a quarter.
+
     :raises ValueError: if it is not a date, or one with slashes, whose month may be its first or its second number.
     :raises OutOfRangeError: if it is not in the years 1678 to 2261.
     """
-    match = _DATE.fullmatch(text.strip())
+    match = _match(text)
     if match is None:
         raise ValueError(f"{text!r} is not a date such as 2024-01-31 or 2024-01-31T12:00:00")
     day = match["day"]
     if match["dotted"]:
         day, month, year = match["dotted"].split(".")
         day = f"{year}-{month:0>2}-{day:0>2}"
-    written = f"{day}T{match['clock']}" if match["clock"] else day
+    clock = match["clock"]
+    written = f"{day}T{'0' * (clock[1] == ':')}{clock}" if clock else day
     date = to_nanoseconds(np.array([written], "datetime64"))[0]
     zone = match["zone"] or "Z"
     if zone != "Z":
@@ -72,7 +109,7 @@ def with_hyphens(cells: Sequence[str]) -> Sequence[str]:
 
 def has_zone(text: str) -> bool:
     """Whether a date has an offset from UTC other than zero, so that :func:`parse_date` changes the clock."""
-    match = _DATE.fullmatch(text.strip())
+    match = _match(text)
     return match is not None and bool(match["zone"]) and match["zone"].strip("Z+-0:") != ""
 
 
@@ -93,7 +130,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
             wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
             slashes = " (with slashes, the first number could be the day or the month)" if "/" in cell else ""
             raise ValueError(f"{cell!r} is not {wanted}{slashes}", i) from None
-    zones = [kind == "date" and bool(_DATE.fullmatch(cell.strip())["zone"]) for cell in cells]  # type: ignore[index]
+    zones = [kind == "date" and bool(_match(cell)["zone"]) for cell in cells]  # type: ignore[index]
     if any(zones) and not all(zones):
         i = zones.index(not zones[0])
         raise ValueError(f"{cells[i]!r} has {'a' if zones[i] else 'no'} time zone, unlike the first, {cells[0]!r}", i)

@@ -66,14 +66,17 @@ def run_plot(args: argparse.Namespace) -> int:
 
 def _overview(trained: ModelFile, args: argparse.Namespace) -> Figure:
     first, order, about = trained.first("--what overview"), _order(trained), trained.metadata
-    figure = plt.figure(figsize=(11, 7.2), layout="constrained")
-    places = figure.subplot_mosaic(
-        [["relevance", "first"], ["relevance", "second"], ["plane", "last"], ["plane", "last"]]
-    )
+    figure, leading = plt.figure(figsize=(11, 7.2), layout="constrained"), order[:2]
+    if len(leading) == 1:  # no plane
+        places = figure.subplot_mosaic([["relevance", "first"], ["relevance", "last"]])
+    else:
+        places = figure.subplot_mosaic(
+            [["relevance", "first"], ["relevance", "second"], ["plane", "last"], ["plane", "last"]]
+        )
+        plot_plane(first, leading, places["plane"], names=trained.data.names)
     plot_relevance(relevance_of(first), about.relevance_before, places["relevance"])
-    leading = order[:2] if len(order) > 1 else order * 2
-    plot_latent(first, leading, [places["first"], places["second"]], names=trained.data.names)
-    plot_plane(first, leading, places["plane"], names=trained.data.names)
+    shown = [places[name] for name in ("first", "second") if name in places]
+    plot_latent(first, leading, shown, names=trained.data.names)
     if about.training is not None:
         plot_training(about.training, places["last"])
     else:

@@ -43,7 +43,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         help="temporal kernel: rbf, markovrbf, matern12, matern32, matern52, periodic, cosine, linear, white, bias, "
         'combined with + and *, brackets and parameters, as in "periodic(period=24h fixed)*rbf+white". '
         "If the file has dates, times have a unit: s, min, h, d, w or y. "
-        "Default: matern32+white+bias, and a cosine for a single sequence, with parameters for each latent dimension",
+        "Default: chosen from the data, with parameters for each latent dimension; info shows it",
     )
     model.add_argument(
         "--mapping",

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyro_vgpds.cli.errors import CommandError
 
-__all__ = ["InputTable", "Layout", "listed", "select"]
+__all__ = ["InputTable", "Layout", "listed", "select", "selecting"]
 
 
 _LISTED = 20  # names in an error message
@@ -47,11 +47,19 @@ class InputTable:
     fps: float | None = None
     zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
     ignored: tuple[str, ...] = ()  #: columns of text
+    time: str | None = None  #: name of the times' column
 
 
 def listed(names: Sequence[str]) -> str:
     """Names as text; of many only the first."""
     return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+
+
+def selecting(names: Sequence[str]) -> str:
+    """A sentence with the argument that selects these columns; none if they are too many, or it cannot name them."""
+    if not 0 < len(names) <= _LISTED or any(mark in name for name in names for mark in ",:\"'$`!\\"):
+        return ""
+    return f' All columns of numbers are selected by --columns "{",".join(names)}".'
 
 
 def select(text: str, names: list[str] | None, count: int, argument: str) -> list[int]:

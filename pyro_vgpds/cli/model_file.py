@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from pyro_vgpds.cli.csv_files import CSV_SUFFIXES
 from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, listed
@@ -17,6 +18,7 @@ from pyro_vgpds.data.dates import format_duration, format_times, to_dates
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
+from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.prediction.ensemble import Ensemble
@@ -42,12 +44,19 @@ class ModelFile:
     @classmethod
     def read(cls, path: Path) -> ModelFile:
         """
-        :raises CommandError: if the file does not exist.
+        :raises CommandError: if the file does not exist, or is a csv file.
         :raises FileFormatError: as :func:`~pyro_vgpds.load_posterior`.
         """
         if not path.is_file():
             raise CommandError(f"model file {path} does not exist.")
-        return cls(path, load_posterior(path), Metadata.unpack(load_metadata(path)))
+        try:
+            return cls(path, load_posterior(path), Metadata.unpack(load_metadata(path)))
+        except FileFormatError:
+            if path.suffix.lower() not in CSV_SUFFIXES:
+                raise
+            raise CommandError(
+                f"{path} is not a model file. `pyro-vgpds fit {path} -o MODEL` trains a model."
+            ) from None
 
     @property
     def members(self) -> dict[str, Posterior]:
@@ -64,7 +73,7 @@ class ModelFile:
             assert isinstance(self.posterior, Ensemble)
             raise CommandError(
                 f"{self.path} has no model, only baselines ({', '.join(self.posterior.names)}), but {what} requires "
-                "one."
+                "one. --what fit and --what forecast draw predictions, which need none."
             )
         return found
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
-from pyro_vgpds.cli.layout import InputTable, Layout, select
+from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.data.sequences import Sequences
@@ -27,12 +27,25 @@ __all__ = ["introduce", "read_data", "read_table"]
 def read_data(path: Path, layout: Layout) -> tuple[InputTable, Sequences]:
     """A file to train on: in addition to :func:`read_table`, every output was observed, and something varies."""
     table = read_table(path, layout)
+    _check_observed(table)
     try:
         data = Sequences(table.t, table.y, columns=table.columns, names=table.names)
         check_start(data, Sizes(None, None, None))
     except (ValueError, TypeError) as error:
         raise CommandError(f"{path}: {error}") from None
     return table, data
+
+
+def _check_observed(table: InputTable) -> None:
+    """Check that columns are not empty here, where the error can name the argument that selects the others."""
+    if table.columns is None:
+        return
+    seen = np.any([np.isfinite(part).any(0) for part in table.y], 0)
+    empty = [name for name, known in zip(table.columns, seen, strict=True) if not known]
+    if empty:
+        others = [name for name in table.columns if name not in empty]
+        which = f"column {empty[0]!r} has" if len(empty) == 1 else f"the columns {listed(empty)} have"
+        raise CommandError(f"{table.path}: {which} no numbers.{selecting(others)}")
 
 
 def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> None:
@@ -79,13 +92,14 @@ def _check_times(table: InputTable) -> None:
         back = np.flatnonzero(np.diff(number) <= 0)
         if len(back):
             of = "" if table.names is None else f" of sequence {table.names[s]!r}"
+            column = "" if table.time is None else f" (column {table.time!r})"
             i = int(back[0])
             before, after = format_times(t[i : i + 2])
             fault = f"{after} is repeated" if before == after else f"{after} comes after {before}"
             raise CommandError(
-                f"{table.path}: the times{of} must increase, but {fault} (row {i + 2}{of}). Sort the rows and merge "
-                "those of the same time, or name the sequences' column with --sequence-column, or pass --no-time if "
-                "the file has no times."
+                f"{table.path}: the times{of}{column} must increase, but {fault} (row {i + 2}{of}). Sort the rows and "
+                "merge those of the same time, or name the sequences' column with --sequence-column, or pass --no-time "
+                "if the file has no times."
             )
 
 

@@ -35,7 +35,10 @@ def split_frame(
     check_parts("frame", frame, "a DataFrame of pandas", "columns", "iloc", "groupby")
     for name, value in (("time", time), ("sequence", sequence)):
         if value is not None and (not isinstance(value, Hashable) or value not in frame.columns):
-            raise ValueError(f"{name}={value!r} is not a column of frame; the columns are {list(frame.columns)}.")
+            index = "" if value not in frame.index.names else " The index has this name: pass frame.reset_index()."
+            raise ValueError(
+                f"{name}={value!r} is not a column of frame; the columns are {list(frame.columns)}.{index}"
+            )
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise ValueError(f"the names of the columns of frame must differ, but {twice[0]!r} occurs twice; rename one.")

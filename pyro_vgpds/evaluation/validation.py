@@ -120,6 +120,11 @@ def backtest(posterior: Conditional, horizon: int, *, num_origins: int = 5, step
     scale = data.output_scales[: data.num_base_outputs]
     step = horizon if step is None else step
     check_count("step", step)
+    if (longest := max(data.lengths)) < (needed := 3 + horizon + (num_origins - 1) * step):
+        raise ValueError(
+            f"num_origins={num_origins} with horizon={horizon} and step={step} needs a sequence of {needed} frames, "
+            f"but the longest has {longest}."
+        )
     rows: list[dict[str, Value]] = []
     for origin in reversed(range(num_origins)):
         split = hold_out(data, "forecast", horizon=horizon, skip=origin * step)

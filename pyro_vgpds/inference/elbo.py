@@ -160,6 +160,14 @@ def _with_moments(posterior: TorchDistribution, name: str, observed: str | None)
     )
 
 
+def _check_sites(model: Trace, guide: Trace) -> None:
+    """Raise a ValueError if the guide does not have a site that another one is integrated over."""
+    for name in {name for site in model.nodes.values() if site["type"] == "sample" for name in _mark(site)}:
+        if name in model.stochastic_nodes and name not in guide:
+            found = ", ".join(guide.stochastic_nodes) or "none"
+            raise ValueError(f"guide has no latent site {name!r}; its latent sites are {found}. Rename one of them.")
+
+
 def _skip_log_prob(msg: Any) -> None:
     """Fill in zeros, which Pyro takes as computed already: the density would need a factorisation of K_t."""
     zero = torch.zeros(msg["fn"].batch_shape)
@@ -273,9 +281,10 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         check_callable("guide", guide)
         share, paths = 1.0 / team_of(args, kwargs).size, column_team_of(args, kwargs).size > 1
         with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
-            traces = super()._get_trace(model, guide, args, kwargs)
+            model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
-        return traces
+        _check_sites(model_trace, guide_trace)
+        return model_trace, guide_trace
 
     def _meet(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
         sites = outputs.sites

@@ -151,9 +151,11 @@ def _paths(posterior: LatentPaths) -> tuple[np.ndarray, np.ndarray, list[slice],
 
 
 def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-    """Insert NaN wherever times are more than four median steps apart, so that no line is drawn across a gap."""
+    """Insert NaN wherever times are much further apart than three quarters of them are, so that no line is drawn across
+    a gap. Times at random have many steps of several medians, which are no gaps.
+    """
     steps = np.diff(t).astype(float)
-    jumps = np.flatnonzero(steps > 4.0 * np.median(steps)) + 1 if len(steps) else np.empty(0, dtype=int)
+    jumps = np.flatnonzero(steps > 4.0 * np.quantile(steps, 0.75)) + 1 if len(steps) else np.empty(0, dtype=int)
     return [np.insert(t, jumps, t[jumps]), *(np.insert(column, jumps, np.nan) for column in columns)]
 
 

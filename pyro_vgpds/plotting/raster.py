@@ -22,6 +22,7 @@ __all__ = ["plot_raster"]
 
 _NAMED, _SOME = 30, 8  # outputs that have room for their names, and how many of more are named
 _LABELLED = 12  # sequences that have room for theirs
+_SMALL = 0.1  # part of a range of colours in which an output is hardly seen
 _COLORS = ("#FFFFFF", "#9CC9E3", "#0072B2", "#00233A")  # from 0 to the largest: white paper and dark ink
 
 
@@ -36,7 +37,8 @@ def plot_raster(
     """Plot outputs as a heat map, outputs by time, and their prediction next to it on the same scale.
 
     A single sequence has its own time axis. Several are drawn one after the other in the order of the data, with a gap
-    between them. Missing entries have a colour of their own.
+    between them. Missing entries have a colour of their own. Outputs of very different units, of which one scale would
+    show only the largest, have scales of their own, from their smallest to their largest observed number.
 
     :param data: the sequences, or outputs (N, D) of one sequence with frames 0, 1, 2, ...
     :param prediction: of the same frames: a :class:`~pyro_vgpds.Prediction`, such as ``post.impute(fill=False)``, whose
@@ -62,19 +64,26 @@ def plot_raster(
         if pictures["prediction"].shape != y.shape:
             raise ValueError(f"prediction must be {y.shape}, but its shape is {pictures['prediction'].shape}.")
     chosen, names = _outputs(sequences, y.shape[1], outputs)
+    pictures = {title: picture[:, chosen] for title, picture in pictures.items()}
     top = _largest(y[:, chosen], largest)
     places = _axes(axes, len(pictures), len(chosen))
-    low = min(0.0, *(float(np.nanmin(picture[:, chosen], initial=0.0)) for picture in pictures.values()))
+    low = min(0.0, *(float(np.nanmin(picture, initial=0.0)) for picture in pictures.values()))
+    ends = _own_scales(pictures["data"], top - low) if largest is None else None
+    if ends is not None:
+        pictures = {title: (picture - ends[0]) / (ends[1] - ends[0]) for title, picture in pictures.items()}
+        low, top = 0.0, 1.0
     for ax, (title, picture) in zip(places, pictures.items(), strict=True):
-        mesh = _draw(ax, sequences, picture[:, chosen], (low, top))
+        mesh = _draw(ax, sequences, picture, (low, top))
         ax.set_title(title, loc="left", fontsize="medium")
     _name_outputs(places[0], names, sequences is not None and sequences.columns is not None)
     for ax in places[1:]:
         ax.set_yticks([])
-    above = any(float(np.nanmax(picture[:, chosen], initial=low)) > top for picture in pictures.values())
+    above = any(float(np.nanmax(picture, initial=low)) > top for picture in pictures.values())
     figure: Any = places[0].figure
     bar = figure.colorbar(mesh, ax=places, extend="max" if above else "neither", pad=0.01, fraction=0.05, aspect=30)
-    if _whole(y):
+    if ends is not None:
+        bar.set_ticks([0.0, 1.0], labels=["smallest", "largest"], fontsize="small")
+    elif _whole(y):
         bar.locator = MaxNLocator(integer=True, nbins=6)
         bar.update_ticks()
     return places
@@ -114,6 +123,19 @@ def _largest(y: np.ndarray, largest: float | None) -> float:
     if _whole(y):
         return max(found, 1.0)
     return found if found > 0.0 else 1.0
+
+
+def _own_scales(y: np.ndarray, common: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """The smallest and the largest number (D,) of each output, if more than half of those that vary would have only a
+    small part of the ``common`` range of colours.
+    """
+    if _whole(y):
+        return None
+    low, high = np.nanmin(y, 0, initial=np.inf), np.nanmax(y, 0, initial=-np.inf)
+    varies = high > low
+    if 2 * np.count_nonzero((high - low)[varies] < _SMALL * common) <= np.count_nonzero(varies):
+        return None
+    return np.where(varies, low, low - 0.5), np.where(varies, high, low + 0.5)
 
 
 def _whole(y: np.ndarray) -> bool:

@@ -98,9 +98,13 @@ def plot_relevance(after: ArrayLike, before: ArrayLike | None = None, ax: Axes |
     bars = ax.bar(at + shift, late[order] / late.max(), width, color=LEARNED, label="after training")
     for bar, on in zip(bars, active[order], strict=True):
         bar.set_alpha(1.0 if on else 0.35)
+    top = 1.05
     if early is not None:
-        ax.legend(frameon=False)
-    ax.set(xlabel="latent dimension", ylabel="relevance (largest = 1)", xticks=at, ylim=(0, 1.05))
+        ax.legend(frameon=False, loc="upper right")
+        right = order[len(order) // 2 :]
+        if max((late / late.max())[right].max(), (early / early.max())[right].max()) > 0.8:
+            top = 1.25  # the legend is above the bars
+    ax.set(xlabel="latent dimension", ylabel="relevance (largest = 1)", xticks=at, ylim=(0, top))
     ax.set_xticklabels([str(q) for q in order], color=TRUTH)
     ax.set_title(f"{int(active.sum())} of {len(late)} dimensions are active" if hasattr(after, "active") else "")
     return ax

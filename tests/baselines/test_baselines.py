@@ -169,6 +169,17 @@ def test_repeat_cycle_continues_a_wave():
     np.testing.assert_allclose(baselines.repeat_cycle(t, hidden).numpy(), y, atol=0.05)
 
 
+def test_the_period_of_monthly_data_is_a_year():
+    dates = np.arange("2010-01", "2018-01", dtype="datetime64[M]").astype("datetime64[D]")
+    rng = np.random.default_rng(0)
+    season = rng.standard_normal((12, 3))
+    y = season[np.arange(96) % 12] + 0.01 * np.arange(96)[:, None] + 0.1 * rng.standard_normal((96, 3))
+    assert baselines.estimate_period(Sequences(dates, y)) / 86400 == pytest.approx(365.25, abs=0.5)
+    assert baselines.estimate_period(np.arange(96.0), y) == 12.0  # a trend does not move it between the frames
+    kept = np.r_[0:40, 46:96]  # and a gap does not change the step
+    assert baselines.estimate_period(Sequences(dates[kept], y[kept])) / 86400 == pytest.approx(365.25, abs=0.5)
+
+
 def test_period_of_generated_data():
     video = make_pendulum_video(period=18.5)
     assert baselines.estimate_period(video.t, video.y) == pytest.approx(18.5, abs=0.2)

@@ -19,6 +19,7 @@ from PIL import Image
 
 from pyro_vgpds import Posterior, load, load_metadata
 from pyro_vgpds.cli import drawing, main
+from pyro_vgpds.cli.model_file import ModelFile
 from pyro_vgpds.cli.parser import make_parser
 from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.datasets import load_video, make_pendulum_video
@@ -404,6 +405,14 @@ def test_plot(walks, tmp_path, what):
         assert np.asarray(picture.convert("L")).std() > 5
     assert not plt.get_fignums()
     assert os.listdir(tmp_path) == [path.name]
+
+
+def test_an_overview_of_one_latent_dimension_has_no_plane(tmp_path):
+    (tmp_path / "x.csv").write_text("t,a\n" + "".join(f"{i},{i % 4}\n" for i in range(12)))
+    assert main(["fit", str(tmp_path / "x.csv"), "--quick", "--steps", "1", "-o", str(tmp_path / "m"), "-q"]) == 0
+    figure = drawing.FIGURES["overview"](ModelFile.read(tmp_path / "m"), SimpleNamespace())
+    assert sorted(ax.get_ylabel() for ax in figure.axes) == ["bound (nats)", "latent 0", "relevance (largest = 1)"]
+    plt.close(figure)
 
 
 @pytest.mark.long

@@ -197,7 +197,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
     ("rows", "message"),
     [
         ("0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
-        ("0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
+        ("0,1,\n1,2,\n2,1,\n", "column 'b' has no numbers."),
         (
             "0,1,2\n1,2,3\n",
             "must leave 3 training frames, but the longest sequence has 2 frames. Without a comparison, `",
@@ -328,7 +328,7 @@ def test_plots_that_need_a_model(both, gaps, tmp_path, capsys):
         assert main(["plot", gaps.model, "--what", what, "-o", out]) == 1
         message = capsys.readouterr().err
         assert "has no model, only baselines (" in message
-        assert f"but --what {what} requires one." in message
+        assert f"but --what {what} requires one. --what fit and --what forecast draw predictions" in message
     assert main(["plot", both, "--what", "training", "-o", out]) == 1
     assert "has no record of its training; models written by `pyro-vgpds fit --quick`" in capsys.readouterr().err
     assert main(["plot", gaps.model, "--what", "fit", "--sequence", "v", "-o", out, "-q"]) == 0

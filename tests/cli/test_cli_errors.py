@@ -263,10 +263,13 @@ CSV = {
         "t,a\n2024-01-01T00:00Z,1\n2024-01-01T01:00Z,2\n2024-01-01T02:00,1\n",
         "line 4, column 't': '2024-01-01T02:00' has no time zone, unlike the first, '2024-01-01T00:00Z'.",
     ),
-    "back.csv": ("t,a,b\n0,1,2\n2,1,2\n1,3,4\n", "the times must increase, but 1 comes after 2 (row 3). Sort the rows"),
+    "back.csv": (
+        "t,a,b\n0,1,2\n2,1,2\n1,3,4\n",
+        "the times (column 't') must increase, but 1 comes after 2 (row 3). Sort the rows",
+    ),
     "again.csv": (
         "t,a,b\n2024-01-01,1,2\n2024-01-01,1,3\n",
-        "the times must increase, but 2024-01-01 is repeated (row 2)",
+        "the times (column 't') must increase, but 2024-01-01 is repeated (row 2)",
     ),
     "slashes.csv": ("t,a\n01/02/2024,1\n", "the first number could be the day or the month). This column was taken"),
     "nameless.csv": (",t,a\n5,0,1\n6,1,2\n", "column 1 has no name"),
@@ -297,7 +300,17 @@ CSV = {
     "alone.csv": ("t\n1\n2\n", "has no column of outputs besides time and sequence; its columns are t."),
     "who.csv": ("sequence,t,a\nx,1,1\n,2,2\n", "line 3: column 'sequence' is empty; give the name of a sequence"),
     "flat.csv": ("t,a,b\n0,1,1\n1,1,1\n2,1,1\n", "nothing in data varies"),
-    "never.csv": ("t,a,b\n0,1,\n1,2,\n2,1,\n", "outputs 1 ('b') of data were never observed"),
+    "never.csv": (
+        "t,a,b\n0,1,\n1,2,\n2,1,\n",
+        "never.csv: column 'b' has no numbers. All columns of numbers are selected by --columns \"a\".",
+    ),
+    "nevers.csv": ("t,a:1,b,c\n0,1,,\n1,2,,\n2,1,,\n", "nevers.csv: the columns b, c have no numbers.\n"),
+    "status.csv": (
+        "t,a,status,b c,note\n0,1,ok,2,\n1,2,ok,1,late\n2,1,ok,3,\n",
+        "line 2, column 'status': 'ok' is not a number. Leave missing values empty, select the columns of numbers with "
+        "--columns, or name the column of the times with --time and that of the sequences' names with "
+        '--sequence-column. All columns of numbers are selected by --columns "a,b c".',
+    ),
     "latin.csv": (
         b"t,a\n0,\xe9\n",
         "latin.csv: it is not UTF-8 text (byte 0xe9 at position 6). Save it with encoding UTF-8.",
@@ -610,13 +623,32 @@ def test_select():
         ("2024-02-03T04:05-0200", "2024-02-03T06:05"),
         ("03.02.2024", "2024-02-03T00:00:00"),
         ("3.2.2024 04:05:06", "2024-02-03T04:05:06"),
+        ("2024-02-03 4:05:06", "2024-02-03T04:05:06"),
+        ("2024/2/3", "2024-02-03"),
+        ("2024/02/03 04:05", "2024-02-03T04:05"),
+        ("Feb 3 2024", "2024-02-03"),
+        ("February 3, 2024 04:05", "2024-02-03T04:05"),
+        ("Feb-3-2024", "2024-02-03"),
+        ("03-FEB-2024 04:05:06", "2024-02-03T04:05:06"),
+        ("3 Sept. 2024", "2024-09-03"),
+        ("May 2024", "2024-05-01"),
+        ("2024 May", "2024-05-01"),
+        ("2024Q2", "2024-04-01"),
+        ("2024 Q4", "2024-10-01"),
+        ("Q1-2024", "2024-01-01"),
     ],
 )
 def test_dates(text, date):
     assert parse_date(text) == np.datetime64(date, "ns")
 
 
-@pytest.mark.parametrize("text", ["03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", "", "2024/13/1", "2024Q5", "Foo 2024",
+        "Feb 30 2024", "Feb 3", "3 Feb 24", "Marchand 2024", "Febr 3 2024 noon",
+    ],
+)  # fmt: skip
 def test_invalid_dates(text):
     with pytest.raises(ValueError):
         parse_date(text)
@@ -643,6 +675,15 @@ def test_forecasts_after_dates_without_hyphens_are_dates(tmp_path, capsys):
     assert main(["fit", str(file), "-o", model, "--quick", "--steps", "2", "-q"]) == 0
     assert main(["forecast", model, "--horizon", "2"]) == 0
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "2024-02-01", "2024-02-02"]
+
+
+def test_forecasts_after_quarters_are_quarterly(tmp_path, capsys):
+    file = tmp_path / "accounts.csv"
+    file.write_text("quarter,a\n" + "".join(f"{2000 + i // 4} Q{i % 4 + 1},{i % 4}\n" for i in range(12)))
+    model = str(tmp_path / "accounts.safetensors")
+    assert main(["fit", str(file), "-o", model, "--quick", "--steps", "2", "-q"]) == 0
+    assert main(["forecast", model, "--horizon", "2"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["time", "2003-01-01", "2003-04-01"]
 
 
 def test_ranges_and_steps():
@@ -707,3 +748,11 @@ def test_forecasts_of_monthly_data_are_monthly(tmp_path, capsys):
         assert [line.split(",")[0] for line in lines] == ["2016-01-01", "2016-02-01", "2016-03-01", "2016-04-01"]
     assert main(["forecast", model, "--until", "2015-12-20", "-q"]) == 2
     assert "they start after 2015-12-01, in steps of 31 d." in capsys.readouterr().err
+
+
+def test_a_csv_file_in_place_of_a_model(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("t,a\n0,1\n1,2\n2,1\n")
+    for command in (["forecast", "--horizon", "2"], ["info"], ["plot"]):
+        code, text = error_of(capsys, command[0], tmp_path / "x.csv", *command[1:])
+        assert code == 1
+        assert f"x.csv is not a model file. `pyro-vgpds fit {tmp_path / 'x.csv'} -o MODEL` trains a model." in text

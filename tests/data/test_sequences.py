@@ -200,6 +200,9 @@ def test_frames():
     single = Sequences.from_frame(frame.iloc[2:].drop(columns="who").set_index("when"))
     assert single.columns == ["u", "v"]
     assert single.times.t.tolist() == [0.0, 1.0, 2.0]
+    hint = r"time='when' is not a column of frame; .* The index has this name: pass frame.reset_index\(\)"
+    with pytest.raises(ValueError, match=hint):
+        Sequences.from_frame(frame.drop(columns="who").set_index("when"), time="when")
     with pytest.raises(ValueError, match="time='t' is not a column of frame; the columns are"):
         Sequences.from_frame(frame, time="t")
 

@@ -129,5 +129,6 @@ def test_arguments_of_a_backtest():
         options = dict(zip(("horizon", "num_origins", "step"), arguments, strict=False))
         with pytest.raises(ValueError, match=f"{start} whole number of at least 1, but got 0"):
             backtest(recording, **options)
-    with pytest.raises(ValueError, match="horizon=4 and skip=16 must leave 3 training frames"):
+    needed = "num_origins=5 with horizon=4 and step=4 needs a sequence of 23 frames, but the longest has 12"
+    with pytest.raises(ValueError, match=needed):
         backtest(recording, 4)

@@ -166,6 +166,36 @@ def test_a_guide_without_moments_is_refused():
         Collapsed_ELBO().loss(model, guide, data)
 
 
+def test_a_guide_without_the_latent_path_is_refused():
+    data = make_data((4,))
+    model, _ = make_model(data)
+
+    def guide(data):
+        pyro.sample("z", dist.Normal(torch.zeros(4, 2), torch.ones(4, 2)).to_event(2))
+
+    for elbo in (Collapsed_ELBO(), Collapsed_ELBO(num_particles=2)):
+        with (
+            pytest.warns(UserWarning, match="Found .*vars in"),  # of Pyro
+            pytest.raises(ValueError, match="guide has no latent site 'x'; its latent sites are z"),
+        ):
+            elbo.loss(model, guide, data)
+
+
+@pytest.mark.parametrize("elbo", [Collapsed_ELBO, Trace_ELBO])
+def test_a_guide_of_less_precision_is_refused(elbo):
+    data = make_data((4,))
+    model, _ = make_model(data)
+
+    def guide(data):
+        loc = pyro.param("loc", lambda: torch.zeros(4, 2, dtype=torch.float32))  # the default of torch
+        pyro.sample("x", dist.Normal(loc, torch.ones_like(loc)).to_event(2))
+
+    with pytest.raises(
+        TypeError, match=r"'x' of the guide is torch.float32, but data and model are torch.float64. Make"
+    ):
+        elbo().loss_and_grads(model, guide, data)
+
+
 @pytest.mark.long
 def test_monte_carlo_elbos_are_above_the_collapsed_one_and_agree():
     model, guide, data = make_problem()

@@ -210,6 +210,25 @@ def test_scales(y, top):
     assert meshes(ax)[0].norm.vmin == min(0.0, y.min())
 
 
+def test_outputs_of_different_units_have_scales_of_their_own():
+    t = np.arange(20.0)
+    y = np.stack([101325 + 9.5 * t, 20 + np.sin(t), 0.5 + 0.01 * np.cos(t), np.full(20, 21.0)], 1)
+    y[3, 0] = np.nan
+    first, second = plot_raster(y, y + [0.0, 0.0, 0.005, 0.0])
+    shown = meshes(first)[0].get_array().reshape(4, 20)
+    assert np.allclose(shown[:3].min(1), 0.0)
+    assert np.allclose(shown[:3].max(1), 1.0)
+    assert np.allclose(shown[3], 0.5)  # constant
+    assert meshes(second)[0].get_array().reshape(4, 20)[2].max() == pytest.approx(
+        1.25, rel=0.01
+    )  # in the units of the data
+    assert [text.get_text() for text in first.figure.axes[-1].get_yticklabels()] == ["smallest", "largest"]
+    (ax,) = plot_raster(y, largest=1e5)
+    assert meshes(ax)[0].norm.vmax == 1e5
+    (ax,) = plot_raster(np.stack([30 * np.sin(t), 0.5 * np.cos(t)], 1))  # one of two is seen
+    assert meshes(ax)[0].norm.vmax > 29.0
+
+
 def test_nothing_observed():
     (ax,) = plot_raster(np.full((3, 2), np.nan))
     assert meshes(ax)[0].norm.vmax == 1.0

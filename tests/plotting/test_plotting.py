@@ -134,6 +134,12 @@ def test_relevance_refuses(arguments, message):
         plot_relevance(*arguments)
 
 
+def test_the_legend_of_relevance_is_beside_or_above_the_bars():
+    assert plot_relevance(np.array([1.0, 0.2, 0.1, 0.0]), np.array([1.0, 1.0, 0.1, 0.1])).get_ylim()[1] < 1.1
+    assert plot_relevance(np.ones(1), np.ones(1)).get_ylim()[1] > 1.2
+    assert plot_relevance(np.array([1.0, 0.1]), np.array([0.1, 1.0])).get_ylim()[1] > 1.2
+
+
 def test_latent_paths(trained):
     axes = plot_latent(trained.post, [2, 0], names=["one", "two"])
     assert axes.shape == (2,)
@@ -155,6 +161,14 @@ def test_latent_paths(trained):
         plot_latent(trained.post, [3])
     with pytest.raises(ValueError, match="one entry for each of the 3 dimensions, but got 2"):
         plot_latent(trained.post, axes=own)
+
+
+def test_times_at_random_have_no_gaps():
+    t = np.random.default_rng(0).exponential(1.0, 200).cumsum()
+    data = Sequences(t, np.sin(t[:, None] / 5 + np.arange(3)))
+    model = VGPDS.from_data(data, 2, 5)
+    (line,) = plot_latent(Posterior(model, AutoOpperArchambeau(model), data), [0])[0].get_lines()
+    assert np.isfinite(line.get_ydata()).all()
 
 
 def test_latent_paths_at_dates():
