@@ -19,8 +19,9 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.conditioning import continue_training
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
