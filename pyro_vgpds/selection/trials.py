@@ -126,10 +126,12 @@ def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None) -> Tr
     start = process_time() - (0.0 if known is None else known.seconds)
     train, left = splits[0].train, splits if known is None else splits[1:]
     with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
-        rival = make_rival(name, train) if known is None else cast("BaselinePosterior", known.predictor)
         setting = _setting(name, splits[0]) if known is None else known.setting
+        rival = (
+            make_rival(name, train, setting=setting) if known is None else cast("BaselinePosterior", known.predictor)
+        )
         rivals = [
-            rival if split.train is train and setting is None
+            rival if split.train is train
             else make_rival(name, split.train, rival.variance, setting=setting)
             for split in left
         ]  # fmt: skip
@@ -163,7 +165,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
         return trial.predictor.condition(data)
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]
-        return make_rival(trial.candidate, data, _mean_squares(trial.found, scale, gap_length([split])))
+        variance = _mean_squares(trial.found, scale, gap_length([split]))
+        return make_rival(trial.candidate, data, variance, setting=trial.setting)  # of which the errors are known
     # new frames at the ends of sequences, or new sequences, need a start of their own
     if split.task == "forecast" or len(split.kept) < data.num_sequences:
         posterior = _fit(trial.candidate, data, seed)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,19 @@ def test_all_parts_share_a_setting_that_takes_long_to_choose(name):
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
     own = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
     assert not torch.equal(own, expected)  # other parts would have chosen others
+
+
+@pytest.mark.parametrize(("name", "settings"), [("ridge regression", (1e-4, 1.0)), ("probabilistic PCA", (1, 3))])
+def test_the_final_baseline_has_the_setting_whose_errors_are_known(name, settings):
+    """Variances differ a lot between settings, so that the calibration of one is wrong for another."""
+    data = make_sequences(num_sequences=1, num_outputs=4, length=(40, 40), missing=0.15, seed=1).sequences()
+    splits = Problem(data, "impute", None, 0).splits
+    trial, means = try_out(name, splits, seed=1), []
+    for setting in settings:
+        found = finish(replace(trial, setting=float(setting)), splits[0], data, seed=1).impute()
+        assert torch.equal(found.mean, make_rival(name, data, setting=float(setting)).impute().mean)
+        means.append(found.mean)
+    assert not torch.equal(*means)
 
 
 @pytest.mark.parametrize("candidate", ["column mean", "ridge regression", "linear dynamical system", MODEL])
