@@ -80,6 +80,20 @@ def test_the_final_baseline_has_the_setting_whose_errors_are_known(name, setting
     assert not torch.equal(*means)
 
 
+def test_the_period_is_that_of_all_data():
+    """Before early origins there are too few cycles to find it."""
+    t = torch.arange(100.0, dtype=torch.float64)
+    y = (2.0 * np.pi * t.unsqueeze(-1) / 52.0 + torch.arange(6)).sin()
+    data = Sequences(t, y)
+    splits = Problem(data, "forecast", 12, 0).splits
+    with pytest.raises(ValueError, match="do not repeat"):
+        splits[0].predict(make_rival("last cycle", splits[0].train))
+    trial = try_out("last cycle", splits, 0, data=data)
+    assert trial.setting == pytest.approx(52.0, abs=0.1)
+    assert float((trial.found.mean - trial.found.truth).abs().max()) < 0.05
+    assert finish(trial, splits[0], data, 0).imputer.setting == trial.setting
+
+
 @pytest.mark.parametrize("candidate", ["column mean", "ridge regression", "linear dynamical system", MODEL])
 @pytest.mark.parametrize("task", ["forecast", "impute"])
 def test_a_trial_of_the_first_part_is_continued(candidate, task, tmp_path):
