@@ -54,8 +54,9 @@ RECORDS = {
     "Combination", "Dataset", "Dual", "EmbeddedAnimation",
     "EnsemblePrediction", "ExplicitGP", "FitResult", "GLM", "GPFA", "GaussianPosterior", "GaussianPrediction",
     "FrameBatch", "HeldOut", "InducingGaussian", "InducingPrior", "IntegrateMessenger", "Latent",
-    "LikelihoodValue", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion", "NegativeBinomialFactors",
-    "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record", "Report", "Scored", "Shard",
+    "LikelihoodValue", "Limits", "LinearDynamicalSystem", "MapGPLVM", "MixturePrediction", "Motion",
+    "NegativeBinomialFactors", "Outputs", "Prediction", "Predictor", "Reaches", "Reconstruction", "Record",
+    "Report", "Scored", "Shard",
     "Skeleton", "Split", "Video",
 }  # fmt: skip
 
@@ -66,7 +67,7 @@ CALLED = {
     "CollapsedGP", "Combination", "Dual",
     "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior",
     "Gaussian",
-    "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue",
+    "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue", "Limits",
     "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP", "StateSpace",
     "StationaryValue", "StudentT", "TangentLikelihood", "Times", "_Combination", "_Logistic", "_WithScale",
 }  # fmt: skip

@@ -8,13 +8,14 @@ import math
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.repeats import find_repeat
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
 from pyro_vgpds.linalg import add_diagonal, cholesky, in_double
 from pyro_vgpds.team import Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["choose_scales", "dominant_period", "evidence", "head", "longest", "main_cycle"]
+__all__ = ["choose_scales", "dominant_period", "evidence", "head", "longest", "main_cycle", "repeated_cycle"]
 
 _FRAMES = 240  # frames that the search uses
 _NUMBERS = 1 << 20  # size of the arrays of covariance matrices
@@ -22,6 +23,9 @@ _NOISE = 0.05  # white noise of the points, as a share of their variance
 _FAR = 20.0  # a period of this many spans is no oscillation within the data
 _LEAST_FRAMES, _CYCLE_FRAMES = 24, 2000  # in which a clear cycle is looked for
 _CLEAR_CYCLES, _CLEAR = 3.0, 0.2  # cycles and share of the variance of a clear one
+# Of fewer cycles: the largest mismatch one period apart, and the least effective number of dimensions. One of a hundred
+# random walks or slow paths of three dimensions, and a sixth of those of one dimension, repeat as well by chance.
+_REPEATED, _DIMENSIONS = 0.5, 3.0
 # power at twice the strongest period: relative to the strongest, to that around it, and cycles that must be seen
 _HALF, _STANDS_OUT, _HALF_CYCLES = 0.1, 8.0, 5.0
 _CYCLES = 2.0  # cycles of an oscillation within the longest sequence, at the least: a smooth path resembles part of one
@@ -184,6 +188,26 @@ def main_cycle(times: Times, x: Tensor, least_share: float = _CLEAR) -> float | 
         return None
     below = _peak_at_half(frequencies, power, best, span)
     return float(1.0 / frequencies[best if below is None else below])
+
+
+def repeated_cycle(times: Times, x: Tensor) -> float | None:
+    """The period of points that are seen for one to three cycles, too few for :func:`main_cycle`; None if they do not
+    repeat, or if they have so few dimensions that they may do so by chance.
+
+    :param times: of the points.
+    :param x: (N, Q), with the variance that each component has in the outputs.
+    """
+    if max(times.lengths) < _LEAST_FRAMES:
+        return None
+    first, points = head(times, x, _CYCLE_FRAMES)
+    rows = first.slices()[0]
+    t, y = first.t[rows].cpu(), points[rows].cpu()
+    variance = y.var(0, correction=0)
+    found = find_repeat([(t, y)])
+    if found is None or variance.sum().square() < _DIMENSIONS * variance.square().sum():
+        return None
+    is_long = _CLEAR_CYCLES * found.period > float(t[-1] - t[0])
+    return found.period if is_long and found.mismatch <= _REPEATED else None
 
 
 def _peak_at_half(frequencies: Tensor, power: Tensor, best: int, span: float) -> int | None:

@@ -16,7 +16,7 @@ from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
-from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle
+from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.temporal.distributions import TemporalGP
@@ -63,8 +63,12 @@ class Start:
 
     @property
     def cycle(self) -> float | None:
-        """The period of a single sequence with a clear cycle."""
-        return main_cycle(self.times, self.x * self.share.sqrt()) if self._is_alone else None
+        """The period of a single sequence with a clear cycle, or that repeats after a third of its length or more."""
+        if not self._is_alone:
+            return None
+        points = self.x * self.share.sqrt()
+        found = main_cycle(self.times, points)
+        return repeated_cycle(self.times, points) if found is None else found
 
     def cycle_of(self, average: Tensor) -> float | None:
         """The period of a single sequence with a cycle in the average of its functions, (N,)."""

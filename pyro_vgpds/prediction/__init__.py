@@ -2,10 +2,12 @@
 """Prediction with trained models: forecasts, imputation, reconstruction, generation and scores."""
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.conditioning import condition
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble, EnsemblePrediction
+from pyro_vgpds.prediction.ensemble import Ensemble, EnsemblePrediction
 from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
 from pyro_vgpds.prediction.latent import Latent
+from pyro_vgpds.prediction.limits import Limits
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Outputs
@@ -17,6 +19,6 @@ from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 
 __all__ = [
     "BayesClassifier", "Calibration", "Combination", "Ensemble", "EnsemblePrediction", "GaussianPrediction", "Latent",
-    "MixturePrediction", "Outputs", "Posterior", "PosteriorMixture", "Prediction", "Reconstruction", "Solver",
+    "Limits", "MixturePrediction", "Outputs", "Posterior", "PosteriorMixture", "Prediction", "Reconstruction", "Solver",
     "calibrate_intervals", "condition", "load_posterior", "save_posterior",
 ]  # fmt: skip

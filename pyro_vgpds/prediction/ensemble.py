@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,53 +22,14 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
-from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Combination", "Ensemble", "EnsemblePrediction"]
-
-
-@dataclass(frozen=True)
-class Combination:
-    """How the members of an ensemble are combined for one task.
-
-    >>> post.calibrate("forecast").combination("forecast").weights.shape
-    torch.Size([1, 5])
-    """
-
-    weights: Tensor  #: (members, D), with sum 1 over the members
-    calibration: Calibration  #: of the intervals
-    lost: Combination | None = None  #: for frames of which nothing is observed. Default: the same
-    is_pool: bool = False  #: whether the prediction is the mixture of the members' distributions, without calibration
-    spread: float = 1.0  #: of a pool, as in :class:`~pyro_vgpds.prediction.MixturePrediction`
-
-    @property
-    def used(self) -> Tensor:
-        """Which members have a weight, (members,)."""
-        used = (self.weights > 0).any(1)
-        return used if self.lost is None else used | self.lost.used
-
-    def take(self, members: Tensor) -> Combination:
-        """That of some members.
-
-        :param members: a mask (members,).
-        """
-        lost = None if self.lost is None else self.lost.take(members)
-        return replace(self, weights=self.weights[members], lost=lost)
-
-    def at(self, lost: Tensor) -> list[tuple[Combination, Tensor]]:
-        """The combinations of frames.
-
-        :param lost: a mask (T,) of frames of which nothing is observed.
-        :returns: combinations without others for lost frames, each with its frames (T,).
-        """
-        if self.lost is None:
-            return [(self, torch.ones_like(lost))]
-        return [(replace(self, lost=None), ~lost), (self.lost, lost)]
+__all__ = ["Ensemble", "EnsemblePrediction"]
 
 
 class EnsemblePrediction(Outputs):
@@ -78,7 +38,8 @@ class EnsemblePrediction(Outputs):
     .. math:: m = \sum_i w_i m_i, \qquad v = c^2 \sum_i w_i (v_i + (m_i - m)^2),
 
     with the calibration's factor c of each output. Intervals have the widths of the calibration. ``sample`` draws from
-    a member, moved and scaled to these moments; ``log_prob`` uses independent Gaussians.
+    a member, moved and scaled to these moments; ``log_prob`` uses independent Gaussians. The means of members,
+    intervals and draws do not pass the limits of the outputs, such as zero for rain.
 
     :param components: the prediction of each member.
     :param combination: their weights and the calibration.
@@ -106,8 +67,9 @@ class EnsemblePrediction(Outputs):
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         mean, variance = (self.t.new_zeros(self.shape) for _ in range(2))
         for combination, rows in self._kinds:
+            limits = combination.limits
             used = [
-                (w, part.mean[rows], part.variance[rows])
+                (w, part.mean[rows] if limits is None else limits.clamp(part.mean[rows]), part.variance[rows])
                 for w, part in zip(combination.weights.to(self.t), self.components, strict=True)
                 if bool((w > 0).any())
             ]
@@ -126,7 +88,15 @@ class EnsemblePrediction(Outputs):
         for combination, rows in self._kinds:
             widths[rows] = combination.calibration.width(probability)
         width = widths * self.stddev
-        return self.mean - width, self.mean + width
+        return self._clamp(self.mean - width), self._clamp(self.mean + width)
+
+    def _clamp(self, numbers: Tensor) -> Tensor:
+        """Numbers (..., T, D) within the limits; observed numbers may be outside of them."""
+        limits = self._kinds[0][0].limits
+        if limits is None:
+            return numbers
+        mean = self.mean
+        return numbers.clamp(torch.minimum(limits.lower.to(mean), mean), torch.maximum(limits.upper.to(mean), mean))
 
     def sample(self, num_samples: int = 1) -> Tensor:
         check_count("num_samples", num_samples)
@@ -138,7 +108,7 @@ class EnsemblePrediction(Outputs):
             if bool(mine.any()):
                 drawn = part.sample(int(mine.sum())) - part.mean
                 unit = torch.where(part.stddev > 0, drawn / part.stddev, torch.randn_like(drawn))
-                draws[mine] = self.mean + self.stddev * unit
+                draws[mine] = self._clamp(self.mean + self.stddev * unit)
         return draws
 
 

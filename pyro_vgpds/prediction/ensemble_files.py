@@ -18,8 +18,10 @@ from pyro_vgpds.files.container import pack, unpack
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.kernels import Json
 from pyro_vgpds.files.models import strip
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.limits import Limits
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.posterior_files import build_posterior, describe_posterior, same_data
@@ -127,9 +129,11 @@ def build_ensemble(
 
 def _plain(combination: Combination) -> dict[str, object]:
     calibration = combination.calibration
+    limits = combination.limits
     return {
         "weights": combination.weights,
         "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
+        "limits": None if limits is None else {field.name: getattr(limits, field.name) for field in fields(limits)},
         "lost": None if combination.lost is None else _plain(combination.lost),
         "is_pool": combination.is_pool,
         "spread": combination.spread,
@@ -151,7 +155,17 @@ def _combination(about: dict[str, Any], member: Member) -> Combination:
     if not 0.0 < spread < math.inf:
         raise ValueError(f"the spread of a pool must be positive, but it is {spread}.")
     lost = None if lost is None else _combination(lost, member)
-    return Combination(weights, Calibration(**given), lost, checked(is_pool, bool), spread)
+    limits = None if about.get("limits") is None else _limits(about["limits"], len(plain.factor))
+    return Combination(weights, Calibration(**given), lost, checked(is_pool, bool), spread, limits)
+
+
+def _limits(about: dict[str, Any], num_outputs: int) -> Limits:
+    found = Limits(**{field.name: checked(about[field.name], Tensor) for field in fields(Limits)})
+    if any(getattr(found, field.name).shape != (num_outputs,) for field in fields(Limits)):
+        raise ValueError(f"limits must have {num_outputs} numbers each.")
+    if not bool((found.lower <= found.upper).all()):
+        raise ValueError("lower limits must not be above upper ones, and not be NaN.")
+    return found
 
 
 def _describe(value: object, what: str, store: _Store) -> tuple[Json, Tensors]:

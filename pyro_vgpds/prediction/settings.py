@@ -18,8 +18,10 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import calibrate_intervals
+from pyro_vgpds.prediction.limits import find_limits
 from pyro_vgpds.prediction.member import Trained
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver
@@ -65,8 +67,11 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     member = apply_settings(posterior, settings)
     weights = torch.ones(1, posterior.num_outputs, dtype=torch.float64)
     entries = Entries.of([split], posterior.data)
+    limits = find_limits(posterior.data)
+    if limits is not None:
+        found = limits.clamp_means(found)
     calibration = calibrate_intervals(found, posterior.num_outputs, gap_length=entries.gap_length, group=entries.group)
-    combination = Combination(weights, calibration)
+    combination = Combination(weights, calibration, limits=limits)
     return Ensemble([member], {split.task: combination})
 
 

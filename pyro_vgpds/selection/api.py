@@ -28,6 +28,7 @@ from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_task
 from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.limits import find_limits
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
@@ -160,7 +161,10 @@ def auto(
         trials = outcome.complete
         if not trials:
             raise ValueError(f"no candidate succeeded: {outcome.failures}.")
-        combine = choose if outputs is None else partial(choose_pool, is_continuous=are_continuous(outputs))
+        if outputs is None:
+            combine = partial(choose, limits=find_limits(data))
+        else:
+            combine = partial(choose_pool, is_continuous=are_continuous(outputs))
         choice = combine([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]

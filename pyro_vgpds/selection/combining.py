@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.prediction.ensemble import Combination
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.intervals import calibrate_intervals
+from pyro_vgpds.prediction.limits import Limits
 from pyro_vgpds.prediction.weights import combine, relative_errors, stack
 from pyro_vgpds.selection.importance import entry_importance
 
@@ -37,13 +38,17 @@ class Choice:
     shares: Tensor  #: (candidates,), mean weights over the held-out entries
 
 
-def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice:
+def choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor, limits: Limits | None = None) -> Choice:
     """Combine candidates, separately for lost frames and lost columns if enough entries of both are held out.
 
     :param found: the held-out predictions of each candidate.
     :param entries: where the held-out entries are.
     :param scale: standard deviations of the outputs, (D,), in whose units errors are compared.
+    :param limits: of the outputs. Default: none.
     """
+    if limits is not None:
+        within = choose([limits.clamp_means(member) for member in found], entries, scale)
+        return replace(within, combination=within.combination.within(limits))
     if min(int(entries.lost.sum()), int((~entries.lost).sum())) < _LEAST:
         return _choose(found, entries, scale)
     kinds = [~entries.lost, entries.lost]

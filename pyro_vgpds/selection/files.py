@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +36,7 @@ def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:
         "name": rival.name,
         "variance": member.variance,
         "state": rival.state(),
+        "setting": rival.setting,
         "data": member.data,
         "trained_on": rival.data,
     }
@@ -67,7 +69,10 @@ def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:
         for key, size in needed.items()
     ):
         raise ValueError(f"the parameters of {name} do not fit together.")
-    return make_rival(name, trained, variance, state).condition(data)
+    setting = content.get("setting")  # files of earlier versions do not have it
+    if setting is not None and not (isinstance(setting, float | int) and 0.0 < setting < math.inf):
+        raise ValueError(f"the setting of {name} must be positive, but it is {setting!r:.80}.")
+    return make_rival(name, trained, variance, state, setting).condition(data)
 
 
 def _shapes(name: str, state: dict[str, Any], outputs: int) -> dict[str, tuple[int, ...] | None]:

@@ -136,7 +136,9 @@ class Workplace:
 
     def _try(self, kind: str, candidate: Candidate, parts: int, known: Trial | None) -> Trial | str:
         try:
-            trial = try_out(candidate, self.problem.splits[:parts], self.problem.seed, known, self.problem.likelihood)
+            problem = self.problem
+            splits = problem.splits[:parts]
+            trial = try_out(candidate, splits, problem.seed, known, problem.likelihood, problem.data)
             if (path := self._path(candidate, kind)) is not None:
                 save_trial(path, trial)
             return trial

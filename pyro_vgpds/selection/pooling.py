@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.prediction.ensemble import Combination
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.pool import spread_density, spread_probability
 from pyro_vgpds.prediction.quantiles import invert

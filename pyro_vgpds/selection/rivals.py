@@ -54,7 +54,8 @@ class _Kind:
     fill: Callable[[Rival, Sequences], tuple[Tensor, Tensor | None]]
     tasks: tuple[str, ...] = ("impute", "reconstruct", "forecast")
     allows: Callable[[Sequences], bool] = lambda data: True  #: whether the data are not too large for it
-    choose: Callable[[Sequences], float] | None = None  #: its setting for sequences with gaps, if that takes long
+    choose: Callable[[Sequences], float | None] | None = None  #: its setting, if held-out parts are to share one
+    is_cycle: bool = False  #: whether its setting is the period, for which no frame is to spare
 
 
 def _join(filled: Filled) -> Tensor:
@@ -83,6 +84,10 @@ def _components(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
 
 def _ridge(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
     return _pair(baselines.ridge_regression(data, penalty=rival.setting, return_variance=True))
+
+
+def _cycle(rival: Rival, data: Sequences, *, drift: bool = False) -> tuple[Tensor, None]:
+    return _join(baselines.repeat_cycle(data, period=rival.setting, drift=drift)), None
 
 
 def _with_variance(
@@ -132,6 +137,10 @@ def find_period(data: Sequences) -> float | None:
         return None
 
 
+def _repeats(data: Sequences) -> bool:
+    return find_period(data) is not None
+
+
 def _has_complete_sequences(data: Sequences) -> bool:
     return any(bool(y.isfinite().all()) for y in split_outputs(data)[1])
 
@@ -145,12 +154,8 @@ RIVALS: dict[str, _Kind] = {
     "last value with drift": _Kind(_plain(baselines.last_value_with_drift), ("forecast",)),
     "damped trend": _Kind(_with_variance(baselines.damped_trend), ("forecast",)),
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
-    "last cycle": _Kind(
-        _plain(baselines.repeat_cycle), ("impute", "forecast"), lambda data: find_period(data) is not None
-    ),
-    "last cycle with drift": _Kind(
-        _plain(partial(baselines.repeat_cycle, drift=True)), ("forecast",), lambda data: find_period(data) is not None
-    ),
+    "last cycle": _Kind(_cycle, ("impute", "forecast"), _repeats, find_period, is_cycle=True),
+    "last cycle with drift": _Kind(partial(_cycle, drift=True), ("forecast",), _repeats, find_period, is_cycle=True),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
         _components,
@@ -169,10 +174,21 @@ RIVALS: dict[str, _Kind] = {
 }
 
 
-def choose_setting(name: str, data: Sequences) -> float | None:
-    """The setting with which a baseline fills the gaps of sequences; None if it has none that takes long to choose."""
-    choose = RIVALS[name].choose
-    return None if choose is None or not data.num_missing else choose(without_lags(data))
+def choose_setting(name: str, train: Sequences, data: Sequences | None = None) -> float | None:
+    """The setting with which a baseline predicts all held-out parts and new data; None if it has none, or chooses it
+    whenever it predicts.
+
+    :param name: a name of ``RIVALS``.
+    :param train: the training sequences of a held-out part.
+    :param data: all sequences, for the period: before early origins of a forecast there may be too few cycles to find
+        it. Default: ``train``.
+    """
+    kind = RIVALS[name]
+    if kind.choose is None:
+        return None
+    if kind.is_cycle:
+        return kind.choose(without_lags(train if data is None else data))
+    return kind.choose(without_lags(train)) if train.num_missing else None
 
 
 def make_rival(

@@ -19,8 +19,9 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.likelihoods.base import Likelihood
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.conditioning import continue_training
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
@@ -83,6 +84,7 @@ def try_out(
     seed: int,
     known: Trial | None = None,
     likelihood: LikelihoodLike = None,
+    data: Sequences | None = None,
 ) -> Trial:
     """Train a candidate on the first split's training data and predict what is held out.
 
@@ -91,14 +93,15 @@ def try_out(
     :param seed: of the initial values.
     :param known: its trial on the first split, which is not repeated.
     :param likelihood: of the outputs. Default: Gaussian outputs.
+    :param data: that the parts are held out from, in which a period is looked for. Default: the training data.
     """
     if isinstance(candidate, Configuration):
         return _try_model(candidate, splits, seed, known)
     outputs = check_likelihood(likelihood)
     if outputs is None:
-        return _try_baseline(candidate, splits, known)
+        return _try_baseline(candidate, splits, known, data)
     if are_continuous(outputs):  # Gaussian baselines, with their densities
-        trial = _try_baseline(candidate, splits, known)
+        trial = _try_baseline(candidate, splits, known, data)
         return replace(trial, found=with_gaussian(trial.found))
     return _try_outputs(candidate, splits, outputs)
 
@@ -120,15 +123,17 @@ def _try_model(model: Configuration, splits: Sequence[Split], seed: int, known: 
     return Trial(model, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
 
 
-def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None) -> Trial:
+def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None, data: Sequences | None) -> Trial:
     """As :func:`try_out`. All parts share the variances, or the setting, of the first."""
     start = process_time() - (0.0 if known is None else known.seconds)
     train, left = splits[0].train, splits if known is None else splits[1:]
     with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
-        rival = make_rival(name, train) if known is None else cast("BaselinePosterior", known.predictor)
-        setting = _setting(name, splits[0]) if known is None else known.setting
+        setting = _setting(name, splits[0], data) if known is None else known.setting
+        rival = (
+            make_rival(name, train, setting=setting) if known is None else cast("BaselinePosterior", known.predictor)
+        )
         rivals = [
-            rival if split.train is train and setting is None
+            rival if split.train is train
             else make_rival(name, split.train, rival.variance, setting=setting)
             for split in left
         ]  # fmt: skip
@@ -139,9 +144,9 @@ def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None) -> Tr
     return Trial(name, rival, TRAINED, found, process_time() - start, setting)
 
 
-def _setting(name: str, split: Split) -> float | None:
+def _setting(name: str, split: Split, data: Sequences | None) -> float | None:
     """A setting of a baseline that serves all parts, whose gaps are of one kind."""
-    return choose_setting(name, split.train) if split.task == "impute" else None
+    return None if split.task == "reconstruct" else choose_setting(name, split.train, data)
 
 
 def _try_outputs(name: str, splits: Sequence[Split], likelihood: Likelihood) -> Trial:
@@ -162,7 +167,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
         return trial.predictor.condition(data)
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]
-        return make_rival(trial.candidate, data, _mean_squares(trial.found, scale, gap_length([split])))
+        variance = _mean_squares(trial.found, scale, gap_length([split]))
+        return make_rival(trial.candidate, data, variance, setting=trial.setting)  # of which the errors are known
     # new frames at the ends of sequences, or new sequences, need a start of their own
     if split.task == "forecast" or len(split.kept) < data.num_sequences:
         posterior = _fit(trial.candidate, data, seed)

@@ -195,7 +195,7 @@ def test_a_period_is_found_on_both_sides_of_a_huge_gap():
 
 def test_period_refuses():
     t = np.arange(20.0)
-    with pytest.raises(ValueError, match="the data do not repeat within half of the longest sequence: pass period="):
+    with pytest.raises(ValueError, match="the data do not repeat within 60 % of the longest sequence: pass period="):
         baselines.estimate_period(t, t[:, None])
     with pytest.raises(ValueError, match="no sequence has four frames with half of the outputs observed: pass period="):
         baselines.estimate_period(t[:3], np.zeros((3, 1)))

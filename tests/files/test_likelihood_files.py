@@ -36,7 +36,8 @@ from pyro_vgpds.likelihoods import (
     StudentT,
     register_likelihood,
 )
-from pyro_vgpds.prediction.ensemble import Combination, Ensemble
+from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from pyro_vgpds import VGPDS, Sequences
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference import scales
 from pyro_vgpds.inference.scales import choose_scales, dominant_period
@@ -203,3 +203,39 @@ def test_a_cycle_needs_frames_and_several_periods():
     angle = 2.0 * math.pi * torch.arange(200) / 200
     assert scales.main_cycle(evenly(200), angle.sin().unsqueeze(-1)) is None  # seen once
     assert scales.main_cycle(evenly(10), (20.0 * angle[:10]).sin().unsqueeze(-1)) is None
+
+
+def two_cycles(dimensions, period=50.0, length=110):
+    """A cycle whose harmonics are not oscillations of their own."""
+    generator = torch.Generator().manual_seed(0)
+    angle = 2.0 * math.pi * torch.arange(float(length)).unsqueeze(-1) / period
+    size = (1.0, 0.45, 0.4, 0.3)
+    phase = 6.0 * torch.rand(len(size), dimensions, generator=generator)
+    return sum(a * ((k + 1) * angle + phase[k]).sin() for k, a in enumerate(size))
+
+
+def test_a_cycle_of_many_dimensions_that_is_seen_twice():
+    x = two_cycles(8)
+    assert scales.main_cycle(evenly(110), x) is None
+    assert scales.repeated_cycle(evenly(110), x) == pytest.approx(5.0, rel=0.02)  # frames are 0.1 apart
+    assert scales.repeated_cycle(evenly(110), x[:, :1]) is None  # one dimension can repeat by chance
+    assert scales.repeated_cycle(evenly(110), torch.cat([50.0 * x[:, :1], x[:, 1:]], 1)) is None  # almost one
+    assert scales.repeated_cycle(evenly(20), x[:20]) is None
+    assert scales.repeated_cycle(evenly(220), two_cycles(8, length=220)) is None  # seen often: not for this rule
+
+
+def test_random_paths_of_many_dimensions_do_not_repeat():
+    torch.manual_seed(0)
+    for length in (60, 150):
+        for _ in range(20):
+            assert scales.repeated_cycle(evenly(length), torch.randn(length, 5).cumsum(0)) is None
+
+
+def test_the_default_kernel_has_a_cycle_that_is_seen_twice():
+    y = two_cycles(8).double() + 0.1 * torch.randn(110, 8).double()
+    t = torch.arange(110.0).double()
+    model = VGPDS.from_data(Sequences(t[:90], y[:90]))
+    guide = AutoOpperArchambeau(model)
+    fit(model, guide, Sequences(t[:90], y[:90]), progress=False)
+    ahead = Posterior(model, guide, Sequences(t[:90], y[:90])).forecast(t[90:])
+    assert float((ahead.mean - y[90:]).square().mean().sqrt()) < 0.3 * float(y.std())

@@ -27,7 +27,7 @@ from pyro_vgpds.data.parts import take_frames, with_outputs
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import Matern32, White
 from pyro_vgpds.prediction import condition
-from pyro_vgpds.prediction.ensemble import Combination
+from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.selection.rivals import make_rival
 from pyro_vgpds.training.metadata import Metadata

@@ -252,6 +252,19 @@ def test_every_baseline_round_trips(tmp_path, name):
         assert_same_ensemble(one, load_posterior(tmp_path / "a"))
 
 
+def test_settings_of_baselines_round_trip(tmp_path):
+    torch.manual_seed(0)
+    y = torch.randn(30, 5).double().cumsum(0).masked_fill(torch.rand(30, 5) < 0.2, torch.nan)
+    data = Sequences(torch.arange(30.0).double(), y)
+    combination, found = Combination(torch.ones(1, 5).double(), Calibration.none(5)), []
+    for setting in (1e-4, 1.0):
+        one = Ensemble([make_rival("ridge regression", data, setting=setting)], {"impute": combination})
+        save_posterior(tmp_path / "a", one)
+        found.append(load_posterior(tmp_path / "a").impute().mean)
+        assert torch.equal(found[-1], one.impute().mean)
+    assert not torch.equal(*found)
+
+
 def test_baselines_of_users_cannot_be_saved(tmp_path):
     ensemble = make_ensemble(())
     data = ensemble.data
@@ -280,6 +293,8 @@ CRAFTED = {
     "unknown data": (("members", 0, "of"), 9),
     "unknown baseline": (("members", 2, "content"), {"d": [["name", "__import__"], ["variance", 1], ["state", {}]]}),
     "no state": (("members", 3, "content", "d", 2, 1), {"d": []}),
+    "a negative setting": (("members", 2, "content", "d", 3, 1), -1.0),
+    "a setting of text": (("members", 2, "content", "d", 3, 1), "one"),
     "no variance": (("members", 3, "content", "d", 1, 1), 3.0),
     "a report as a member": (("members", 2, "kind"), "report"),
     "no names": (("names",), [1, 2, 3, 4]),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One candidate: what its predictions of held-out data and of all data are trained on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,33 @@ def test_all_parts_share_a_setting_that_takes_long_to_choose(name):
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
     own = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
     assert not torch.equal(own, expected)  # other parts would have chosen others
+
+
+@pytest.mark.parametrize(("name", "settings"), [("ridge regression", (1e-4, 1.0)), ("probabilistic PCA", (1, 3))])
+def test_the_final_baseline_has_the_setting_whose_errors_are_known(name, settings):
+    """Variances differ a lot between settings, so that the calibration of one is wrong for another."""
+    data = make_sequences(num_sequences=1, num_outputs=4, length=(40, 40), missing=0.15, seed=1).sequences()
+    splits = Problem(data, "impute", None, 0).splits
+    trial, means = try_out(name, splits, seed=1), []
+    for setting in settings:
+        found = finish(replace(trial, setting=float(setting)), splits[0], data, seed=1).impute()
+        assert torch.equal(found.mean, make_rival(name, data, setting=float(setting)).impute().mean)
+        means.append(found.mean)
+    assert not torch.equal(*means)
+
+
+def test_the_period_is_that_of_all_data():
+    """Before early origins there are too few cycles to find it."""
+    t = torch.arange(100.0, dtype=torch.float64)
+    y = (2.0 * np.pi * t.unsqueeze(-1) / 52.0 + torch.arange(6)).sin()
+    data = Sequences(t, y)
+    splits = Problem(data, "forecast", 12, 0).splits
+    with pytest.raises(ValueError, match="do not repeat"):
+        splits[0].predict(make_rival("last cycle", splits[0].train))
+    trial = try_out("last cycle", splits, 0, data=data)
+    assert trial.setting == pytest.approx(52.0, abs=0.1)
+    assert float((trial.found.mean - trial.found.truth).abs().max()) < 0.05
+    assert finish(trial, splits[0], data, 0).imputer.setting == trial.setting
 
 
 @pytest.mark.parametrize("candidate", ["column mean", "ridge regression", "linear dynamical system", MODEL])

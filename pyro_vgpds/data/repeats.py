@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shift in time at which points repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Repeat", "find_repeat", "read_at"]
+
+_SHIFTS = 10  # number of shifts for each frame, at most: with huge gaps, a sequence is much longer than its frames
+_MONTHS = 0.1  # part of a step by which steps differ that are taken for equal
+_WHOLE = (
+    0.05  # frames by which a trend moves the minimum: a period that close to a whole number of frames is that number
+)
+_LONGEST = 0.6  # of the longest sequence: the largest shift
+_LONG_MISMATCH = 0.6  # for shifts beyond half of it, where few frames are compared: the largest mismatch
+_NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fraction of the median's excess
+
+
+class Repeat(NamedTuple):
+    """A shift in time at which points resemble those before."""
+
+    period: float
+    mismatch: float  #: mean squared difference at this shift, relative to that of all pairs of points
+
+
+def find_repeat(parts: Sequence[tuple[Tensor, Tensor]]) -> Repeat | None:
+    """The shortest shift at which points repeat about as well as at any other; None if the mismatch has no minimum.
+
+    The mean squared difference between the points and their shifted copy is computed for shifts up to 60 % of the
+    longest sequence, but at most for ten shifts a frame and a thousand more, and refined by a parabola unless the shift
+    is nearly a whole number of frames.
+
+    :param parts: times (n,) and points (n, Q) of each sequence.
+    """
+    step = _typical(torch.cat([t.diff() for t, _ in parts]))
+    span = max(float(t[-1] - t[0]) for t, _ in parts)
+    most = min(_LONGEST * span / step, 1000.0 + _SHIFTS * max(len(t) for t, _ in parts))
+    shifts = torch.arange(1.0, max(1.0, most) + 1.0, dtype=torch.float64) * step
+    unrelated = 2.0 * torch.cat([x for _, x in parts]).var(0, correction=0).sum()
+    mismatch = torch.stack([_difference(parts, float(s)) for s in shifts]) / unrelated.cpu()
+    inner = mismatch[1:-1]
+    clear = (shifts[1:-1] <= 0.5 * span) | (inner <= _LONG_MISMATCH)
+    dips = ((inner < mismatch[:-2]) & (inner <= mismatch[2:]) & clear).nonzero().squeeze(-1) + 1
+    if len(dips) == 0:
+        return None
+    deepest = mismatch[dips].min()
+    limit = deepest + _NEAR * (mismatch.median() - deepest).clamp_min(0.0)
+    best = int(dips[mismatch[dips] <= limit][0])
+    low, mid, high = (float(v) for v in mismatch[best - 1 : best + 2])
+    curve = low - 2 * mid + high
+    beside = 0.5 * (low - high) / curve if curve > 0 else 0.0
+    return Repeat(float(shifts[best]) + step * (beside if abs(beside) > _WHOLE else 0.0), mid)
+
+
+def _typical(steps: Tensor) -> float:
+    """The step between frames without gaps: the mean of those near the median, because months differ in length."""
+    middle = steps.median()
+    return float(steps[(steps - middle).abs() <= _MONTHS * middle].mean())
+
+
+def _difference(parts: Sequence[tuple[Tensor, Tensor]], shift: float) -> Tensor:
+    """Mean squared difference between points and those ``shift`` earlier, over all sequences."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for times, x in parts:
+        late = times - shift >= times[0] - 1e-9 * shift
+        if bool(late.any()):
+            earlier = read_at(times, x, (times[late] - shift).unsqueeze(-1).expand(-1, x.shape[1]))
+            total = total + (x[late] - earlier).square().sum().to(total)
+            count += int(late.sum())
+    return total / count if count else total + math.inf
+
+
+def read_at(t: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    """The columns of y (n, D) at times ``at`` (m, D), interpolated linearly; constant beyond the ends."""
+    if len(t) == 1:
+        return y.expand(len(at), -1)
+    right = torch.searchsorted(t, at.contiguous()).clamp(1, len(t) - 1)
+    share = ((at - t[right - 1]) / (t[right] - t[right - 1])).clamp(0.0, 1.0)
+    return (1.0 - share) * y.gather(0, right - 1) + share * y.gather(0, right)
