@@ -4,7 +4,8 @@
 // the algebra are those of other compiled files, whose functions a table has pointers to. mapping/rbf_bound.py does the same
 // in steps.
 //
-//   begin                       K_MM
+//   begin                       what the latent points and z are, centred
+//   covariance                  K_MM, which the sums do not need: a thread can compute it meanwhile
 //   forward                     Psi1^T y and the sums of Psi2 of a range of rows
 //   sums                        of all ranges
 //   whiten, spectrum            A = L^-1 Psi2 L^-T, and the terms of outputs with one noise each from its eigenvalues
@@ -103,7 +104,6 @@ int bound_sizes(const problem *P, long *sizes) {
     return 0;
 }
 
-// Returns 1 if memory ran out, 2 if K is not positive definite.
 int bound_begin(const problem *P) {
     const long N = P->N, M = P->M, Q = P->Q;
     kept own;
@@ -115,7 +115,14 @@ int bound_begin(const problem *P) {
         for (long m = 0; m < M; m++) own.z[m * Q + q] = P->z[m * Q + q] - centre;
         for (long n = 0; n < N; n++) own.mu[n * Q + q] = P->mean[n * Q + q] - centre;
     }
-    return P->F->covariance(M, Q, P->z, P->w, P->scale, P->jitter, own.K, own.inverse, own.L, own.decay);
+    return 0;
+}
+
+// Returns 1 if memory ran out, 2 if K is not positive definite.
+int bound_covariance(const problem *P) {
+    kept own;
+    make_kept(P, &own);
+    return P->F->covariance(P->M, P->Q, P->z, P->w, P->scale, P->jitter, own.K, own.inverse, own.L, own.decay);
 }
 
 // The part of the rows n0 <= n < n1. Returns 1 if memory ran out.

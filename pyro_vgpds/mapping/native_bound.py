@@ -56,6 +56,7 @@ def _library() -> tuple[ctypes.CDLL, _Functions] | None:
         f"{__package__}._bound",
         bound_sizes=[pointer] * 2,
         bound_begin=[pointer],
+        bound_covariance=[pointer],
         bound_forward=[pointer, *[number] * 3],
         bound_sums=[pointer] * 2,
         bound_whiten=[pointer] * 3,
@@ -143,21 +144,23 @@ class _Evaluation:
 
     def sums(self) -> bool:
         """Compute those over rows; False if K_MM is not positive definite."""
-        failed = self._library.bound_begin(self._address)
-        if failed == 2:
+        self._library.bound_begin(self._address)
+        if not self._divide(self._library.bound_forward, self._library.bound_covariance):
             return False
-        _check_memory(failed)
-        self._divide(self._library.bound_forward)
         size = ctypes.c_double()
         self._library.bound_sums(self._address, ctypes.addressof(size))
         self._error = _EPS * size.value
         return True
 
-    def _divide(self, function: Callable[..., int]) -> None:
-        """Call a function for all ranges of rows, on as many threads as pay off."""
-        places = range(len(self._ranges))
-        status = run(lambda i, rows: function(self._address, i, *rows), places, self._ranges, self._work)
-        _check_memory(any(status))
+    def _divide(self, function: Callable[..., int], *others: Callable[..., int]) -> bool:
+        """Call other functions, and one for all ranges of rows, on as many threads as pay off; False if a matrix is not
+        positive definite.
+        """
+        functions = [*others, *[function] * len(self._ranges)]
+        given = [*[()] * len(others), *((i, *rows) for i, rows in enumerate(self._ranges))]
+        status = run(lambda own, numbers: own(self._address, *numbers), functions, given, self._work)
+        _check_memory(1 in status)
+        return not any(status)
 
     def terms(self, wanted: bool) -> float:
         """The bound without the Jacobian of the scaling."""
