@@ -32,7 +32,7 @@ import torch
 from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
-from pyro_vgpds.mapping.native_bound import is_small, small_bound
+from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
@@ -151,13 +151,14 @@ for _ in range(int(sys.argv[1])):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
 for _ in range(int(sys.argv[1])):
     N, M, Q, D = dice.randrange(1, 120), dice.randrange(1, 30), dice.randrange(1, 8), dice.randrange(2, 30)
+    shared = dice.random() < 0.5
     leaves = torch.randn(N, Q), torch.rand(N, Q), torch.randn(M, Q), torch.rand(Q) + 0.5, torch.tensor(1.3)
-    leaves = [x.requires_grad_() for x in (*leaves, torch.rand(D) + 0.1)]
+    leaves = [x.requires_grad_() for x in (*leaves, torch.rand(1 if shared else D) + 0.1)]
     data = Sequences(torch.arange(N) * 1.0, torch.randn(N, D))
-    groups = data.groups(data.output_means, columns=True)
-    assert is_small(leaves[2], leaves[3], leaves[5], groups)
+    groups = data.groups(data.output_means, columns=not shared)
+    assert bound_is_compiled(leaves[5], groups)
     given = *leaves[:3], leaves[3:5], leaves[5], groups, 0.1
-    value, found = small_bound(*given)
+    value, found = compiled_bound(*given)
     with torch.no_grad():
         wanted_value, wanted = _evaluate(leaves, groups, 0.1, ALONE, True)
     assert torch.allclose(value, wanted_value, rtol=1e-9)

@@ -10,13 +10,13 @@ from torch import nn
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.temporal.covariance import TemporalCovariance
-from pyro_vgpds.temporal.path_reader import PathReader
+from pyro_vgpds.temporal.path_reader import KernelReader
 
 __all__ = ["keep_reader", "kept_reader"]
 
 
 class _Reading(NamedTuple):
-    reader: PathReader
+    reader: KernelReader
     data: weakref.ref[Sequences]
     structure: object
 
@@ -32,7 +32,7 @@ def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) 
         _readings[model] = _Reading(reader, weakref.ref(data), getattr(model, "structure", None))
 
 
-def kept_reader(model: object, data: Sequences) -> PathReader | None:
+def kept_reader(model: object, data: Sequences) -> KernelReader | None:
     """The reader for a model on these data; None if more than the values of parameters has changed since."""
     reading = _readings.get(model)
     if reading is None or reading.data() is not data or reading.structure != getattr(model, "structure", None):

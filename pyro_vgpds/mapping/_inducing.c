@@ -367,6 +367,23 @@ int inducing_whiten(long C, long M, const double *L, const double *X, double *ou
     return 0;
 }
 
+// out -= A X A for symmetric matrices (M,M). Returns 1 if memory ran out.
+int inducing_sandwich(long M, const double *A, const double *X, double *out) {
+    const long ld = rounded(M, PAD), square = M * ld;
+    double *work = zeros(4 * square), *half = work + square, *first = half + square, *second = first + square;
+    if (!work) return 1;
+    for (long m = 0; m < M; m++) {
+        memcpy(first + m * ld, A + m * M, M * sizeof(double));
+        memcpy(second + m * ld, X + m * M, M * sizeof(double));
+    }
+    DISPATCH(product, M, ld, M, first, ld, 1, second, ld, half, ld);
+    DISPATCH(product, M, ld, M, half, ld, 1, first, ld, work, ld);
+    for (long i = 0; i < M; i++)
+        for (long j = 0; j < M; j++) out[i * M + j] -= work[i * ld + j];
+    free(work);
+    return 0;
+}
+
 // The terms of C groups from the eigenvalues e (C,M) and eigenvectors u (C,M,M) of L^-1 Psi2 L^-T: psi0 (C,), v (C,M,W),
 // beta and count (C,R) with R = W or 1. Writes values and g_psi0 (C,) and, unless g_v is null, g_v (C,M,W),
 // g_psi2 (C,M,M), g_beta (C,R), and the sum over groups g_K (M,M), twice the gradient. Returns 1 if memory ran out.

@@ -224,13 +224,15 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
     }
     for (long m = 0; m < M; m++) memcpy(A->H + m * Wpad, v + m * W, W * sizeof(double));
     NAME(forward_solve)(A->U, A->Mpad, ld, A->reciprocal, A->H, Wpad);
-    for (long m = 0; m < M; m++)
-        for (long w = 0; w < W; w++) G->product += A->H[m * Wpad + w] * A->H[m * Wpad + w];
+    vec squares = splat(0);
+    for (long e = 0; e < M * Wpad; e += LANES) squares += load(A->H + e) * load(A->H + e);
+    for (int lane = 0; lane < LANES; lane++) G->product += squares[lane];
     if (!g) return 0;
     NAME(invert)(A->U, A->Mpad, ld, A->reciprocal, A->Y);
     NAME(back_solve)(A->b, A->Mpad, ld, A->H, W, Wpad, A->Y);
-    for (long m = 0; m < M; m++)
-        for (long w = 0; w < W; w++) b[m * W + w] = G->beta * G->beta * A->b[w * ld + m];
+    for (long w0 = 0; w0 < W; w0 += STRIDE)  // so that the lines of the cache that are read stay in it
+        for (long m = 0; m < M; m++)
+            for (long w = w0; w < min(w0 + STRIDE, W); w++) b[m * W + w] = G->beta * G->beta * A->b[w * ld + m];
     NAME(gradients)(G, A, P, g);
     return 0;
 }
@@ -248,7 +250,7 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
 
 #include "_vectors.h"
 
-enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE };
+enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE, STRIDE = 16 };
 #include "_panels.h"
 
 typedef struct {
@@ -296,8 +298,9 @@ int terms_groups(long C, long M, long W, const double *K, const double *inverse,
         free(work);
         return 1;
     }
-    memset(work, 0, sizeof(double) * size);
     double *U = work + 4 * panels, *H = U + 2 * Mpad * ld, *own_b = H + Mpad * Wpad, *last = own_b + Wpad * ld;
+    memset(work, 0, sizeof(double) * (H - work));
+    if (Mpad > M || Wpad > W) memset(H, 0, sizeof(double) * Mpad * Wpad);  // everything else is written first
     shared A = {M, Mpad, W, Wpad, ld, work, work + panels, work + 2 * panels, work + 3 * panels, U, U + Mpad * ld, H, own_b,
                 last, last + Mpad};
     to_panels(M, K, A.K);

@@ -30,7 +30,7 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "Check", "Known", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts",
+    "LEAST_PIVOT", "Check", "Known", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts",
     "torch_terms", "whiten", "with_gradients",
 ]  # fmt: skip
 
@@ -38,8 +38,8 @@ __all__ = [
 #: dominates the slack
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
-# least pivot of B relative to that of K_MM: with a larger rounding error in their squares eigenvalues are needed
-_LEAST_PIVOT = math.sqrt(1.0 - 1e-3)
+#: least pivot of B relative to that of K_MM: with a larger rounding error in their squares eigenvalues are needed
+LEAST_PIVOT = math.sqrt(1.0 - 1e-3)
 _SIGNIFICANT = 3.0  # an eigenvalue counts if it is this many times the most negative one
 
 
@@ -77,7 +77,7 @@ def cholesky_terms(
     compute = group_parts if compiled else torch_parts
     given = covariance.K, K_inverse, covariance.factor.diagonal()
     parts = compute(psi0, v, panels_of(psi2) if compiled and not packed else psi2, given, beta, count, wanted)
-    if parts is None or float(parts.least.amin()) < _LEAST_PIVOT:
+    if parts is None or float(parts.least.amin()) < LEAST_PIVOT:
         return None
     check(parts.slack, K_inverse, psi2)
     value, found = parts.value.sum(), parts.gradients

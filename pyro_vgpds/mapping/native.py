@@ -24,11 +24,12 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of, panels_size
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "Gradients", "SumContext", "available", "backward", "backward_loop", "forward", "forward_loop", "is_single",
+    "ROWS", "Gradients", "SumContext", "available", "backward", "backward_loop", "forward", "forward_loop", "is_single",
     "run_with", "single_sums",
 ]  # fmt: skip
 
-_ROWS = 64  # unit of the chunks of rows; a multiple of the rows that the kernel processes at once
+#: unit of the ranges of rows; a multiple of the rows that the kernel processes at once
+ROWS = 64
 _EXP = 16  # multiply-adds that an exponential costs
 _single = ContextVar("_single", default=False)
 
@@ -127,7 +128,7 @@ def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]
 
     :param mask: of the sums. The sums of groups are so large that each thread has only one range of rows.
     """
-    return run_loops(rows, _ROWS, loops, shared=mask is None)
+    return run_loops(rows, ROWS, loops, shared=mask is None)
 
 
 def forward_loop(

@@ -1,75 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collapsed bound of the squared exponential kernel in two compiled calls (``_bound.c``), for small problems.
+"""The collapsed bound of the squared exponential kernel of outputs without gaps in a few compiled calls (``_bound.c``).
 
-It is what :mod:`~pyro_vgpds.mapping.rbf_bound` does in steps, for outputs without gaps that have one noise each. In
-small problems most of the time of the steps is that of their calls.
+It is what :mod:`~pyro_vgpds.mapping.rbf_bound` does in steps. In small problems most of their time is that of calls; in
+large ones it is time in which one thread works and the others wait.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import LOOP_WORK, open_library
+from pyro_vgpds.compiled import chunks, open_library, pointer, run
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
-from pyro_vgpds.mapping import native, native_inducing, rows
+from pyro_vgpds.mapping import native, native_inducing, native_terms, rows
 from pyro_vgpds.mapping.bound import check_ceiling, check_noise, check_rounding
-from pyro_vgpds.mapping.group_terms import check_finite
+from pyro_vgpds.mapping.group_terms import LEAST_PIVOT, check_finite
 
-__all__ = ["is_small", "small_bound"]
+__all__ = ["bound_is_compiled", "compiled_bound"]
 
 _EPS = torch.finfo(torch.float64).eps
+_NAMES = {
+    "numbers": "F N M Q R noises single parts",
+    "inputs": "mean variance z w y noise squares used",
+    "reals": "count scale jitter relative",
+    "outputs": "work sums of_points g_mean g_variance g_z g_w g_noise",
+}
 
 
 class _Functions(ctypes.Structure):
     """The struct ``functions`` of ``_bound.c``."""
 
-    _fields_: ClassVar = [(f"function{i}", ctypes.c_void_p) for i in range(8)]
+    _fields_: ClassVar = [(f"function{i}", ctypes.c_void_p) for i in range(10)]
+
+
+class _Problem(ctypes.Structure):
+    """The struct ``problem`` of ``_bound.c``."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_double if kind == "reals" else ctypes.c_long if kind == "numbers" else ctypes.c_void_p)
+        for kind, names in _NAMES.items()
+        for name in names.split()
+    ]
 
 
 @functools.cache
 def _library() -> tuple[ctypes.CDLL, _Functions] | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
+    number, pointer = ctypes.c_long, ctypes.c_void_p
     library = open_library(
         f"{__package__}._bound",
-        bound_size=[*[number] * 4, pointer],
-        bound_begin=[pointer, *[number] * 4, *[pointer] * 6, *[real] * 2, *[pointer] * 3],
-        bound_end=[pointer, *[number] * 4, *[pointer] * 6, *[real] * 3, *[pointer] * 9],
+        bound_sizes=[pointer] * 2,
+        bound_begin=[pointer],
+        bound_covariance=[pointer],
+        bound_forward=[pointer, *[number] * 3],
+        bound_sums=[pointer] * 2,
+        bound_whiten=[pointer] * 3,
+        bound_spectrum=[*[pointer] * 3, number, pointer],
+        bound_cholesky=[pointer, number, pointer],
+        bound_backward=[pointer, *[number] * 3],
+        bound_end=[pointer] * 2,
     )
-    addresses = *native_inducing.entries(), *rows.entries(), *native.entries()
+    algebra = native_inducing.entries()
+    addresses = *algebra, native_terms.entry(), *rows.entries(), *native.entries()
     return None if library is None or not all(addresses) else (library, _Functions(*addresses))
 
 
-def is_small(z: Tensor, weight: Tensor, noise: Tensor, groups: ColumnGroups) -> bool:
-    """Whether :func:`small_bound` can be used, with tensors that are float64 and on the CPU: there are no gaps, each
-    output has its own noise, and only one thread would pay off.
+def bound_is_compiled(noise: Tensor, groups: ColumnGroups) -> bool:
+    """Whether :func:`compiled_bound` can be used, with tensors that are float64 and on the CPU and noise (D,) or (1,):
+    there are no gaps, and with one noise for each output, their columns are in order.
     """
-    (points, dims), (count, width) = z.shape, groups.factor.shape
-    return (
-        groups.mask is None
-        and groups.joint_squares is None
-        and noise.shape[0] == width > 1
-        and weight.shape == (dims,)
-        and groups.is_ordered
-        and native.row_work(count, points, dims) + rows.row_work(count, points, dims, width) < 2.0 * LOOP_WORK
-        and not native.is_single()
-        and _library() is not None
-    )
+    plain = groups.mask is None and groups.joint_squares is None and groups.factor.shape[1] > 0
+    own = noise.shape[0] == groups.factor.shape[1] > 1 and groups.is_ordered
+    return plain and (own or noise.shape[0] == 1) and _library() is not None
 
 
-@functools.cache
-def _size(*sizes: int) -> int:
-    library, size = _library()[0], ctypes.c_long()  # type: ignore[index]
-    library.bound_size(*sizes, ctypes.addressof(size))
-    return size.value
-
-
-def small_bound(
+def compiled_bound(
     mean: Tensor,
     variance: Tensor,
     z: Tensor,
@@ -84,40 +94,114 @@ def small_bound(
     :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
-    library, functions = _library()  # type: ignore[misc]
+    check_noise(noise.min().item())
     weight, scale = parameters
-    inputs = [x.contiguous() for x in (mean, variance, z, weight, groups.factor, noise)]
-    pointers = [x.data_ptr() for x in inputs]
-    (points, dims), (count, width) = z.shape, groups.factor.shape
-    sizes = count, points, dims, width
-    variance_of_f, relative = scale.item(), default_jitter(z.dtype) if jitter is None else 0.0
-    added = relative * variance_of_f if jitter is None else jitter
-    work, A, numbers = z.new_empty(_size(*sizes)), z.new_empty(points, points), (ctypes.c_double * 4)()
-    shared, given = work.data_ptr(), ctypes.addressof(functions)
-    failed = library.bound_begin(given, *sizes, *pointers, variance_of_f, added, shared, A.data_ptr(), numbers)
-    if failed == 2:
+    own = _Evaluation((mean, variance, z, weight.expand(z.shape[1]), noise), scale.item(), groups, jitter)
+    if not own.sums():
         return None
-    _check_memory(failed)
-    trace, total, size, least = numbers
-    check_noise(least)
-    check_finite(total)
-    check_rounding(count * variance_of_f - trace, _EPS * size, least * count, points)
-    e, u = torch.linalg.eigh(A)
-    u = u.contiguous()
-    gradients = [torch.empty_like(x) for x in (*inputs[:4], inputs[5])] if wanted else []
-    written = [x.data_ptr() for x in gradients] or [0] * 5
-    failed = library.bound_end(
-        given, *sizes, *pointers[1:], groups.squares.data_ptr(), variance_of_f, added, relative, shared, e.data_ptr(),
-        u.data_ptr(), *written, numbers,
-    )  # fmt: skip
-    _check_memory(failed)
-    value, most, g_scale = numbers[:3]
-    check_ceiling(value, most, least, groups)
-    result = z.new_tensor(value - float(groups.log_scale))
+    result = z.new_tensor(own.terms(wanted) - float(groups.log_scale))
     if not wanted:
         return result, ()
-    g_mean, g_variance, g_z, g_weight, g_noise = gradients
-    return result, (g_mean, g_variance, g_z, g_weight, z.new_tensor(g_scale).view(scale.shape), g_noise)
+    g_mean, g_variance, g_z, g_weight, g_noise, g_scale = own.gradients()
+    return result, (
+        g_mean, g_variance, g_z, g_weight.sum_to_size(weight.shape), z.new_tensor(g_scale).view(scale.shape), g_noise,
+    )  # fmt: skip
+
+
+class _Evaluation:
+    """The calls of one evaluation, in order.
+
+    :param inputs: mean, variance, z, w and noise.
+    :param scale: σ². Others as in :func:`compiled_bound`.
+    """
+
+    def __init__(self, inputs: tuple[Tensor, ...], scale: float, groups: ColumnGroups, jitter: float | None) -> None:
+        mean, variance, z, w, noise = self._inputs = [x.detach().contiguous() for x in inputs]
+        y, self._groups = groups.factor.contiguous(), groups
+        shared = len(noise) == 1
+        squares, outputs = (groups.square, float(groups.columns)) if shared else (groups.squares, 1.0)
+        (points, dims), (count, width) = z.shape, y.shape
+        self._least = noise.min().item()
+        self._library, functions = _library()  # type: ignore[misc]
+        self._work = native.row_work(count, points, dims) + rows.row_work(count, points, dims, width)
+        self._ranges = chunks(count, native.ROWS, self._work, shared=True)
+        relative = default_jitter(z.dtype) if jitter is None else 0.0
+        numbers = count, points, dims, width, len(noise), int(native.is_single()), len(self._ranges)
+        given = mean, variance, z, w, y, noise, squares, groups.used
+        added = relative * scale if jitter is None else jitter
+        own = self._problem = _Problem(
+            ctypes.addressof(functions), *numbers, *map(pointer, given), outputs, scale, added, relative
+        )
+        self._address, self._kept = ctypes.addressof(own), given
+        sizes = (ctypes.c_long * 3)()
+        self._library.bound_sizes(self._address, sizes)
+        self._memory = [z.new_empty(size) for size in (sizes[0], *(len(self._ranges) * size for size in sizes[1:]))]
+        own.work, own.sums, own.of_points = (x.data_ptr() for x in self._memory)
+        self._results: list[Tensor] = []
+
+    def sums(self) -> bool:
+        """Compute those over rows; False if K_MM is not positive definite."""
+        self._library.bound_begin(self._address)
+        if not self._divide(self._library.bound_forward, self._library.bound_covariance):
+            return False
+        size = ctypes.c_double()
+        self._library.bound_sums(self._address, ctypes.addressof(size))
+        self._error = _EPS * size.value
+        return True
+
+    def _divide(self, function: Callable[..., int], *others: Callable[..., int]) -> bool:
+        """Call other functions, and one for all ranges of rows, on as many threads as pay off; False if a matrix is not
+        positive definite.
+        """
+        functions = [*others, *[function] * len(self._ranges)]
+        given = [*[()] * len(others), *((i, *rows) for i, rows in enumerate(self._ranges))]
+        status = run(lambda own, numbers: own(self._address, *numbers), functions, given, self._work)
+        _check_memory(1 in status)
+        return not any(status)
+
+    def terms(self, wanted: bool) -> float:
+        """The bound without the Jacobian of the scaling."""
+        if wanted:
+            self._results = [torch.empty_like(x) for x in self._inputs]
+            for name, x in zip(_NAMES["outputs"].split()[3:], self._results, strict=True):
+                setattr(self._problem, name, x.data_ptr())
+        numbers = (ctypes.c_double * 4)()
+        if self._problem.noises > 1 or not self._cholesky(wanted, numbers):
+            self._spectrum(wanted, numbers)
+        value, most = numbers[:2]
+        check_ceiling(value, most, self._least, self._groups)
+        return value
+
+    def _cholesky(self, wanted: bool, numbers: ctypes.Array[ctypes.c_double]) -> bool:
+        """Compute them with one noise for all outputs; False if rounding errors have made a matrix indefinite."""
+        failed = self._library.bound_cholesky(self._address, wanted, numbers)
+        if failed == 2 or not numbers[2] >= LEAST_PIVOT:
+            return False
+        _check_memory(failed)
+        self._check_slack(numbers[3])
+        return True
+
+    def _spectrum(self, wanted: bool, numbers: ctypes.Array[ctypes.c_double]) -> None:
+        """Compute them in any case."""
+        points = self._problem.M
+        A = self._inputs[2].new_empty(points, points)
+        _check_memory(self._library.bound_whiten(self._address, A.data_ptr(), numbers))
+        trace, total = numbers[:2]
+        check_finite(total)
+        self._check_slack(self._problem.N * self._problem.scale - trace)
+        e, u = torch.linalg.eigh(A)
+        u = u.contiguous()
+        _check_memory(self._library.bound_spectrum(self._address, e.data_ptr(), u.data_ptr(), wanted, numbers))
+
+    def _check_slack(self, slack: float) -> None:
+        check_rounding(slack, self._error, self._least * self._problem.N, self._problem.M)
+
+    def gradients(self) -> tuple[Any, ...]:
+        """Those in mean, variance, z, w and noise, and a number, that in σ²."""
+        self._divide(self._library.bound_backward)
+        g_scale = ctypes.c_double()
+        self._library.bound_end(self._address, ctypes.addressof(g_scale))
+        return *self._results, g_scale.value
 
 
 def _check_memory(failed: int) -> None:

@@ -59,12 +59,13 @@ def _library() -> ctypes.CDLL | None:
         inducing_joint_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 9,
         inducing_whiten=[number] * 2 + [pointer] * 3,
         inducing_spectrum=[number] * 4 + [pointer] * 13,
+        inducing_sandwich=[number] + [pointer] * 3,
     )
 
 
 def entries() -> tuple[int, ...]:
     """The addresses of the compiled functions that ``_bound.c`` calls, 0 if they were not built."""
-    names = "covariance", "whiten", "spectrum", "joint_gradients"
+    names = "covariance", "whiten", "spectrum", "sandwich", "joint_gradients"
     return tuple(address(_library(), f"inducing_{name}") for name in names)
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.mapping import panels
 
-__all__ = ["GroupGradients", "GroupParts", "group_parts", "is_compiled"]
+__all__ = ["GroupGradients", "GroupParts", "entry", "group_parts", "is_compiled"]
 
 _MOST = 256  # inducing variables up to which the matrices of a group fit the cache
 
@@ -48,6 +48,11 @@ def _library() -> ctypes.CDLL | None:
     pointer, number = ctypes.c_void_p, ctypes.c_long
     types = [number] * 3 + [pointer] * 6 + [number] * 2 + [pointer] * 5
     return open_library(f"{__package__}._terms", terms_groups=types)
+
+
+def entry() -> int:
+    """The address of the compiled function, 0 if it was not built."""
+    return address(_library(), "terms_groups")
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:

@@ -15,7 +15,7 @@ from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.group_terms import Known, need_gradients
 from pyro_vgpds.mapping.joint import total_parts
-from pyro_vgpds.mapping.native_bound import is_small, small_bound
+from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
@@ -52,10 +52,10 @@ def rbf_bound(
         return None
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
-    if team.size == 1 and is_small(z, parameters[0], noise, groups):
-        found = small_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
-    else:
-        with torch.no_grad():
+    with torch.no_grad():
+        if team.size == 1 and bound_is_compiled(noise, groups):
+            found = compiled_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
+        else:
             found = _evaluate(inputs, groups, jitter, team, wanted)
     return None if found is None else Known(found[0], inputs, found[1])
 

@@ -15,7 +15,7 @@ from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
 from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
 from pyro_vgpds.temporal.known_path import KnownPath
-from pyro_vgpds.temporal.path_reader import PathReader
+from pyro_vgpds.temporal.path_reader import KernelReader
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["PathMoments", "Predictor", "TemporalCovariance"]
@@ -128,8 +128,10 @@ class TemporalCovariance(ABC):
         """The moments of q(X) with μ = K_t mean_bar in the same way, for parameters mean_bar and log λ."""
         return None
 
-    def path_reader(self, kernel: nn.Module) -> PathReader | None:
-        """Makes :meth:`known_path` at later values of the parameters; None if that needs the whole of K_t."""
+    def path_reader(self, kernel: nn.Module) -> KernelReader | None:
+        """Makes :meth:`known_path` or :meth:`known_diagonal` at later values of the parameters; None if that needs the
+        whole of K_t.
+        """
         return None
 
     @abstractmethod

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 from pyro_vgpds.temporal.known_diagonal import KnownDiagonal, known_diagonal
+from pyro_vgpds.temporal.path_reader import DiagonalReader, diagonal_reader
 
 __all__ = ["DiagonalCovariance"]
 
@@ -59,6 +60,9 @@ class DiagonalCovariance(TemporalCovariance):
 
     def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
         return known_diagonal(self.k, mean_bar, log_lam)
+
+    def path_reader(self, kernel: nn.Module) -> DiagonalReader | None:
+        return diagonal_reader(kernel, self.k)
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
         b = self._b(lam)

@@ -8,6 +8,7 @@ Between steps of training only the values of its parameters change.
 from __future__ import annotations
 
 from operator import is_
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,18 @@ from torch import Tensor, nn
 from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.temporal.fused import Frames
-from pyro_vgpds.temporal.known_path import KnownPath, known_path
+from pyro_vgpds.temporal.known_diagonal import KnownDiagonal, known_diagonal
+from pyro_vgpds.temporal.known_path import KnownPath, PathSource, known_path
 
-__all__ = ["PathReader", "path_reader"]
+__all__ = ["DiagonalReader", "KernelReader", "PathReader", "diagonal_reader", "path_reader"]
+
+
+class KernelReader(PathSource, Protocol):
+    """A kernel of time as it was read."""
+
+    def is_current(self, kernel: nn.Module) -> bool:
+        """Whether a kernel is the one that was read, except for values that are read again."""
+        ...
 
 
 class PathReader:
@@ -39,9 +49,7 @@ class PathReader:
 
     def is_current(self, kernel: nn.Module) -> bool:
         """Whether a kernel consists of the modules and tensors that were read."""
-        parts = _parts(kernel)
-        same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
-        return same and [x.data_ptr() for x in self._sources] == self._addresses
+        return _are_same(_parts(kernel), self._parts) and [x.data_ptr() for x in self._sources] == self._addresses
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
         """q(X) with sites η and λ (N, Q) at the current values; None if its gradients need autograd."""
@@ -57,8 +65,7 @@ def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> Pat
     parameters of the library's own kernels.
     """
     parts = _parts(kernel)
-    own = [part for part in parts if isinstance(part, nn.Module)]
-    if not all(type(module).__module__.startswith(("pyro_vgpds.kernels.", "pyro.nn.", "torch.nn.")) for module in own):
+    if not _are_own(parts):
         return None
     addresses = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
     exponents = [exponent_of(x) for x in tensors]
@@ -66,6 +73,61 @@ def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> Pat
     if any(x.data_ptr() not in addresses for x in sources):
         return None
     return PathReader(parts, frames, sources, [exponent is not None for exponent in exponents])
+
+
+class DiagonalReader:
+    """A fixed kernel of white noise as it was read. :func:`diagonal_reader` makes it.
+
+    :param parts: the modules of the kernel, and their tensors.
+    :param k: the diagonal of K_t.
+    """
+
+    def __init__(self, parts: list[object], k: Tensor) -> None:
+        self._parts, self._k = parts, k
+        self._tensors = [part for part in parts if isinstance(part, Tensor)]
+        self._values = [x.detach().clone() for x in self._tensors]
+
+    def is_current(self, kernel: nn.Module) -> bool:
+        """Whether a kernel consists of the modules and tensors that were read, with the same values.
+
+        :param kernel: a kernel of time.
+        """
+        return _are_same(_parts(kernel), self._parts) and all(
+            x.dtype is old.dtype and x.device == old.device and not x.requires_grad and torch.equal(x, old)
+            for x, old in zip(self._tensors, self._values, strict=True)
+        )
+
+    def known_path(self, eta: Tensor, lam: Tensor) -> None:
+        """None: K_t has no states."""
+
+    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+        """q(X); None if its gradients need autograd.
+
+        :param mean_bar: (N, Q), a parameter.
+        :param log_lam: the log of λ, (N, Q), a parameter.
+        """
+        return known_diagonal(self._k, mean_bar, log_lam)
+
+
+def diagonal_reader(kernel: nn.Module, k: Tensor) -> DiagonalReader | None:
+    """A reader; None if the kernel is trained, or is not made of the library's own kernels.
+
+    :param kernel: of time.
+    :param k: the diagonal of K_t.
+    """
+    parts = _parts(kernel)
+    trained = k.requires_grad or any(isinstance(part, Tensor) and part.requires_grad for part in parts)
+    return None if trained or not _are_own(parts) else DiagonalReader(parts, k)
+
+
+def _are_same(parts: list[object], others: list[object]) -> bool:
+    return len(parts) == len(others) and all(map(is_, parts, others))
+
+
+def _are_own(parts: list[object]) -> bool:
+    """Whether all modules are of classes whose values depend on their tensors only."""
+    own = [type(part).__module__ for part in parts if isinstance(part, nn.Module)]
+    return all(name.startswith(("pyro_vgpds.kernels.", "pyro.nn.", "torch.nn.")) for name in own)
 
 
 def _parts(kernel: nn.Module) -> list[object]:

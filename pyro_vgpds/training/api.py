@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_callable, check_choice, check_count, check_path
@@ -208,7 +209,7 @@ def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -
     names, and with the threads for this problem.
     """
     with own_store():
-        with threads_for(sizes_work(model, data)):
+        with threads_for(sizes_work(model, data)), torch.no_grad():  # the gradients of the bound come with its value
             try:
                 Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
             except NumericalError as error:

@@ -104,6 +104,55 @@ def test_classes_of_users_are_always_read(monkeypatch):
         check(model, guide, data, monkeypatch)
 
 
+def make_white(temporal=None):
+    data = make_data((14, 9))
+    torch.manual_seed(0)
+    model = VGPDS.from_data(data, 2, 5, White(0.7).fix() if temporal is None else temporal)
+    guide = AutoOpperArchambeau(model)
+    Collapsed_ELBO().loss(model, guide, data)
+    return model, guide, data
+
+
+def test_fixed_white_noise_is_not_read_again(monkeypatch):
+    model, guide, data = make_white()
+    check(model, guide, data, monkeypatch)
+    assert kept_reader(model, data) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(VGPDS, "path_prior", lambda *args: pytest.fail("the kernel was read again"))
+        gradients(model, guide, data)
+    check(model, guide, data, monkeypatch)
+    with NaturalGradient(guide, data) as natural:  # which has no use for it
+        gradients(model, guide, data)
+        natural.step(0.5)
+        check(model, guide, data, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kernel: kernel.variance.mul_(3.0),
+        lambda kernel: kernel.set("variance", 2.0),
+        lambda kernel: kernel.variance.data.fill_(0.2),
+        lambda kernel: kernel.to(torch.float32),
+        lambda kernel: kernel.variance.requires_grad_(),
+    ],
+)
+def test_changes_of_white_noise_are_seen(change, monkeypatch):
+    model, guide, data = make_white()
+    gradients(model, guide, data)
+    assert kept_reader(model, data) is not None
+    change(model.temporal)
+    assert kept_reader(model, data) is None
+    Collapsed_ELBO().loss(model, guide, data)
+    check(model, guide, data, monkeypatch)
+
+
+def test_white_noise_that_is_trained_is_always_read(monkeypatch):
+    model, guide, data = make_white(White(0.7))
+    check(model, guide, data, monkeypatch)
+    assert kept_reader(model, data) is None
+
+
 def test_readers_do_not_keep_models():
     model, guide, data = make()
     with NaturalGradient(guide, data):

@@ -83,7 +83,7 @@ def test_a_false_best_is_undone_and_not_kept(monkeypatch):
         return terms._replace(value=terms.value + (1e8 if len(calls) == 6 else 0.0))
 
     monkeypatch.setattr(bound, "_group_terms", sometimes)
-    monkeypatch.setattr(rbf_bound, "is_small", lambda *_: False)  # compiled code is not seen here
+    monkeypatch.setattr(rbf_bound, "bound_is_compiled", lambda *_: False)  # compiled code is not seen here
     result = fit(model, guide, data, num_steps=12)
     assert result.num_undone == 1
     assert max(record.bound for record in result.history) < 1e6

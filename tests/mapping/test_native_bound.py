@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bound of small problems in two compiled calls against the same bound in steps."""
+"""The bound in a few compiled calls against the same bound in steps."""
+
+import dataclasses
 
 import pytest
 import torch
@@ -9,20 +11,20 @@ from pyro_vgpds import Collapsed_ELBO, NaturalGradient, Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_bound, rbf_bound
 from pyro_vgpds.mapping.bound import strict_rounding
-from pyro_vgpds.mapping.native_bound import is_small, small_bound
+from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.team import ALONE
 
 pytestmark = pytest.mark.skipif(native_bound._library() is None, reason="the compiled bound was not built")
 
 
-def problem(frames: int, points: int, dims: int, outputs: int, weight: float = 0.5):
-    """Random arguments: mean, variance, z, w, σ² and noise, and the column groups."""
+def problem(frames: int, points: int, dims: int, outputs: int, weight: float = 0.5, shared: bool = False):
+    """Random arguments: mean, variance, z, w, σ² and noise, of each output or shared, and the column groups."""
     torch.manual_seed(frames + points)
     data = Sequences(torch.arange(frames).double(), torch.randn(frames, outputs).double())
     weights = weight * (1.0 + torch.rand(dims))
     given = torch.randn(frames, dims), torch.rand(frames, dims), torch.randn(points, dims), weights, torch.tensor(1.3)
-    leaves = [x.double().requires_grad_() for x in (*given, torch.rand(outputs) + 0.1)]
-    return leaves, data.groups(data.output_means, data.output_scales, columns=True)
+    leaves = [x.double().requires_grad_() for x in (*given, torch.rand(1 if shared else outputs) + 0.1)]
+    return leaves, data.groups(data.output_means, data.output_scales, columns=not shared)
 
 
 def arguments(leaves, groups, jitter):
@@ -30,23 +32,45 @@ def arguments(leaves, groups, jitter):
     return mean, variance, z, (weight, scale), noise, groups, jitter
 
 
+SIZES = [(1, 1, 1, 2), (7, 3, 2, 5), (40, 4, 1, 3), (100, 30, 5, 20), (130, 17, 9, 64), (300, 21, 3, 250)]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
 @pytest.mark.parametrize("jitter", [None, 1e-3])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 2), (7, 3, 2, 5), (40, 4, 1, 3), (100, 30, 5, 20), (130, 17, 9, 64)])
-def test_it_is_the_bound_in_steps(sizes, jitter):
-    leaves, groups = problem(*sizes)
-    assert is_small(leaves[2], leaves[3], leaves[5], groups)
-    value, gradients = small_bound(*arguments(leaves, groups, jitter))
+@pytest.mark.parametrize("sizes", SIZES)
+def test_it_is_the_bound_in_steps(sizes, jitter, shared):
+    leaves, groups = problem(*sizes, shared=shared)
+    assert bound_is_compiled(leaves[5], groups)
+    value, gradients = compiled_bound(*arguments(leaves, groups, jitter))
     with torch.no_grad():
         wanted, others = rbf_bound._evaluate(tuple(leaves), groups, jitter, ALONE, True)
     torch.testing.assert_close(value, wanted, rtol=1e-11, atol=0.0)
-    assert small_bound(*arguments(leaves, groups, jitter), wanted=False) == (value, ())  # to the last digit
+    assert (groups.used is not None) == (shared and (sizes[0] == 1 or sizes[3] > 200))  # a triangle
+    assert compiled_bound(*arguments(leaves, groups, jitter), wanted=False) == (value, ())  # to the last digit
     for one, other in zip(gradients, others, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9 * float(other.abs().max()))
 
 
-def test_its_gradients_are_finite_differences():
-    leaves, groups = problem(12, 4, 2, 3)
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
+def test_threads_and_one_weight_do_not_change_it(monkeypatch, shared):
+    leaves, groups = problem(700, 12, 3, 8, shared=shared)
+    with torch.no_grad():
+        leaves[3] = torch.full_like(leaves[3], 0.7)
+    value, gradients = compiled_bound(*arguments(leaves, groups, None))
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1e3)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    leaves[3] = leaves[3][:1]
+    again, others = compiled_bound(*arguments(leaves, groups, None))
+    torch.testing.assert_close(again, value, rtol=1e-13, atol=0.0)
+    assert others[3].shape == (1,)
+    for one, other in zip(gradients, (*others[:3], others[3], *others[4:]), strict=True):
+        torch.testing.assert_close(one if one.shape == other.shape else one.sum(0, True), other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
+def test_its_gradients_are_finite_differences(shared):
+    leaves, groups = problem(12, 4, 2, 3, shared=shared)
 
     def value(*inputs):
         return rbf_bound.rbf_bound(*arguments(inputs, groups, None)).tensor()
@@ -56,35 +80,44 @@ def test_its_gradients_are_finite_differences():
 
 def test_points_in_another_order_of_memory():
     leaves, groups = problem(20, 6, 3, 4)
-    value, gradients = small_bound(*arguments(leaves, groups, None))
+    value, gradients = compiled_bound(*arguments(leaves, groups, None))
     turned = [x.detach().mT.contiguous().mT if x.dim() == 2 else x for x in leaves]
     assert not turned[0].is_contiguous()
-    again, others = small_bound(*arguments(turned, groups, None))
+    again, others = compiled_bound(*arguments(turned, groups, None))
     assert again == value
     assert all(torch.equal(one, other) for one, other in zip(gradients, others, strict=True))
 
 
 def test_what_is_left_to_the_steps():
     leaves, groups = problem(20, 6, 3, 4)
-    z, weight, noise = leaves[2], leaves[3], leaves[5]
-    assert is_small(z, weight, noise, groups)
-    assert not is_small(z, weight, noise[:1], groups)  # one noise for all outputs
-    assert not is_small(z, weight[:1], noise, groups)  # one weight for all dimensions
+    assert bound_is_compiled(leaves[5], groups)
+    turned = dataclasses.replace(groups, order=groups.order.flip(0))
+    assert not bound_is_compiled(leaves[5], turned)  # a noise each, but other columns
+    assert bound_is_compiled(leaves[5][:1], turned)
     gaps = make_data(missing=0.3)
     masked = gaps.groups(gaps.output_means, columns=True)
-    assert not is_small(z, weight, torch.ones(gaps.num_outputs).double(), masked)
-    many, large = problem(2000, 40, 3, 4)
-    assert not is_small(many[2], many[3], many[5], large)  # several threads would share it
+    assert not bound_is_compiled(torch.ones(gaps.num_outputs).double(), masked)
 
 
-def test_training_uses_it(monkeypatch):
+def test_matrices_that_rounding_makes_indefinite(monkeypatch):
+    given = arguments(*problem(20, 6, 3, 4, shared=True), None)
+    wanted, others = compiled_bound(*given)
+    monkeypatch.setattr(native_bound, "LEAST_PIVOT", 1e9)  # so that eigenvalues take the place of the Cholesky factor
+    found, gradients = compiled_bound(*given)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0.0)
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
+def test_training_uses_it(monkeypatch, shared):
     data = make_data()
-    model, guide = make_model(data, noise=torch.full((data.num_outputs,), 0.07))
+    model, guide = make_model(data, noise=0.07 if shared else torch.full((data.num_outputs,), 0.07))
     calls = []
-    monkeypatch.setattr(rbf_bound, "small_bound", lambda *given: calls.append(1) or small_bound(*given))
+    monkeypatch.setattr(rbf_bound, "compiled_bound", lambda *given: calls.append(1) or compiled_bound(*given))
     found = []
-    for small in (True, False):
-        monkeypatch.setattr(rbf_bound, "is_small", is_small if small else lambda *_: False)
+    for compiled in (True, False):
+        monkeypatch.setattr(rbf_bound, "bound_is_compiled", bound_is_compiled if compiled else lambda *_: False)
         with NaturalGradient(guide, data):
             for _ in range(2):  # the first evaluation runs the Pyro programs
                 for parameter in model.parameters():
@@ -101,23 +134,24 @@ def test_errors_are_those_of_the_steps(monkeypatch):
     mean, _, z, _, _, noise = leaves
     given = arguments(leaves, groups, None)
     with pytest.raises(NumericalError, match="has become 0"):
-        small_bound(*given[:4], torch.where(torch.arange(4) == 2, 0.0, noise), *given[5:])
+        compiled_bound(*given[:4], torch.where(torch.arange(4) == 2, 0.0, noise), *given[5:])
     with pytest.raises(NumericalError, match="not finite"):
-        small_bound(torch.where(mean > 1.0, torch.nan, mean), *given[1:])
-    assert small_bound(*given[:2], torch.zeros_like(z), *given[3:6], 0.0) is None  # K_MM needs more jitter
+        compiled_bound(torch.where(mean > 1.0, torch.nan, mean), *given[1:])
+    assert compiled_bound(*given[:2], torch.zeros_like(z), *given[3:6], 0.0) is None  # K_MM needs more jitter
     e, u = torch.linalg.eigh(torch.eye(6).double())
     monkeypatch.setattr(torch.linalg, "eigh", lambda A: (0.0 * e, 1e3 * u))
     with pytest.raises(NumericalError, match="exceeds the largest log density"):
-        small_bound(*given)
+        compiled_bound(*given)
 
 
-def test_training_keeps_a_distance_from_the_limit_of_rounding():
-    leaves, groups = problem(40, 20, 2, 4, weight=1e-5)
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
+def test_training_keeps_a_distance_from_the_limit_of_rounding(shared):
+    leaves, groups = problem(40, 20, 2, 4, weight=1e-5, shared=shared)
     with torch.no_grad():
         leaves[5].fill_(0.1)
     given = arguments(leaves, groups, 1e-13)
-    small_bound(*given)
+    compiled_bound(*given)
     with strict_rounding(), pytest.raises(NumericalError, match="so ill-conditioned"):
-        small_bound(*given)
+        compiled_bound(*given)
     with strict_rounding(), torch.no_grad(), pytest.raises(NumericalError, match="so ill-conditioned"):
         rbf_bound._evaluate(tuple(leaves), groups, 1e-13, ALONE, True)
