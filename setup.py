@@ -25,6 +25,7 @@ setup(
         for name in (
             "kernels._programs",
             "mapping._bound",
+            "mapping._factors",
             "mapping._midpoint",
             "mapping._inducing",
             "mapping._terms",

@@ -15,11 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_bound", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
-    "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam", "kernels/_programs",
+    "mapping/_midpoint", "mapping/_bound", "mapping/_factors", "mapping/_inducing", "mapping/_terms",
+    "mapping/_weighted", "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam",
+    "kernels/_programs",
 )  # fmt: skip
 #: without code for special instruction sets
-PLAIN = ("kernels/_programs", "mapping/_bound", "temporal/_natural", "training/_adam")
+PLAIN = ("kernels/_programs", "mapping/_bound", "mapping/_factors", "temporal/_natural", "training/_adam")
 LARGEST = ("mapping/_midpoint", "mapping/_weighted")  # with code for AVX-512
 pytestmark = [
     pytest.mark.long,
@@ -66,9 +67,10 @@ for _ in range(int(sys.argv[1])):
         upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
         sums, kept = weighted_sums(given, mask)
         assert torch.allclose(sums, V.detach()[:, upper[0], upper[1]], rtol=1e-10)
-        assert torch.allclose(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), V.detach(), rtol=1e-10)
+        whole = matrices_of(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), M)
+        assert torch.allclose(whole, V.detach(), rtol=1e-10)
         packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
-        assert torch.allclose(pack(g, torch.ones(sums.shape[1]), sums).sums, packed)
+        assert torch.allclose(pack(panels_of(g), torch.ones(sums.shape[1]), sums, M).sums, packed)
         for one, other in zip(weighted_gradients(given, mask, packed, True, kept), wanted, strict=False):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
