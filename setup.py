@@ -24,6 +24,7 @@ setup(
         )
         for name in (
             "kernels._programs",
+            "likelihoods._tangents",
             "mapping._bound",
             "mapping._factors",
             "mapping._midpoint",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import as_numbers, undefined
 from pyro_vgpds.likelihoods.factors import Sites, Values, observed, spread
+from pyro_vgpds.likelihoods.native_tangents import is_compiled, logistic
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.student import student_sites
 from pyro_vgpds.likelihoods.tangent import LEAST, Curve, TangentLikelihood, Terms
@@ -124,17 +125,23 @@ class _Logistic(TangentLikelihood):
 
     def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         """As above, in fewer operations: weight and constant are multiples of b, and the tangents have no gradient."""
+        weight, value = self._tangents(y, state)
         seen, y = observed(y)
         slope, _, constant = self.terms(y, p)
-        with torch.no_grad():
-            r = state[1].clamp_min(LEAST)
-            c = r.sqrt()
-            below = torch.expm1(-c)
-            above = below + 2.0  # 1 + exp(−c)
-            weight = below.div_(above).div_(c).mul_(seen).mul_(-0.5)  # tanh(c/2) / 2c
-            value = above.log_().add_(c, alpha=0.5).mul_(seen).neg_().addcmul_(weight, r, value=0.5)
         b = self.size(y, p)
         return Sites(b * weight, seen * slope, torch.addcmul(seen * constant, b, value))
+
+    @torch.no_grad()
+    def _tangents(self, y: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight and constant for b = 1, without κ: 0 for outputs that were not observed."""
+        if is_compiled(y, state):
+            return logistic(y, state, LEAST)
+        r = state[1].clamp_min(LEAST)
+        c, seen = r.sqrt(), observed(y)[0]
+        below = torch.expm1(-c)
+        above = below + 2.0  # 1 + exp(−c)
+        weight = below.div_(above).div_(c).mul_(seen).mul_(-0.5)  # tanh(c/2) / 2c
+        return weight, above.log_().add_(c, alpha=0.5).mul_(seen).neg_().addcmul_(weight, r, value=0.5)
 
 
 class Bernoulli(_Logistic):
@@ -163,6 +170,10 @@ class Bernoulli(_Logistic):
 
     def kind_of(self, output: int) -> str:
         return "yes/no"
+
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        weight, value = self._tangents(y, state)
+        return Sites(weight, y.nan_to_num(nan=0.5).sub_(0.5), value)  # b is 1, and the constant 0
 
     def size(self, y: Tensor, p: Values) -> Tensor:
         return y.new_ones(())

@@ -68,8 +68,8 @@ int factors_gradients(long N, long D, const double *weight, const double *linear
         double *to_m = grad_mean + first, *to_s = grad_scale + first;
         for (long n = 0; n < N; n += LINE) {
             const long rows = min(LINE, N - n);
-            for (long i = 0; i < rows; i++)
-                for (long d = 0; d < columns; d++) block[i * WIDTH + d] = grad_new_weight[(first + d) * N + n + i];
+            for (long d = 0; d < columns; d++)
+                for (long i = 0; i < rows; i++) block[i * WIDTH + d] = grad_new_weight[(first + d) * N + n + i];
             for (long i = 0; i < rows; i++) {
                 const long start = (n + i) * D + first;
                 const double *w = weight + start, *l = linear + start, *gl = grad_new_linear + start;

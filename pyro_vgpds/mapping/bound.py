@@ -197,20 +197,21 @@ def site_bound(psi: Psi, factor: Tensor, limits: SiteLimits) -> Tensor:
     inputs, factor = (psi.psi0, psi.psi1_y, psi.psi2, factor), factor.detach()
     wanted = need_gradients(inputs)
     with torch.no_grad():
-        terms = site_terms(psi, factor, limits, wanted)
+        terms = site_terms(psi, Covariance.of(factor), limits, wanted)
     ones = psi.psi0.new_ones(len(psi.psi0), 1)
     return with_gradients(terms, (*inputs, ones), factor)
 
 
-def site_terms(psi: Psi, factor: Tensor, limits: SiteLimits, wanted: bool) -> Terms:
+def site_terms(psi: Psi, covariance: Covariance, limits: SiteLimits, wanted: bool) -> Terms:
     """:func:`site_bound` and its gradients, without a graph; that in Ψ1ᵀY takes the place of that in v.
 
     :param psi: the statistics; Ψ2 and the gradient in it may be panels (C, S).
+    :param covariance: K_MM.
     :param wanted: whether gradients are. Others as in :func:`site_bound`.
     """
     ones, check = torch.ones_like(psi.psi0).unsqueeze(-1), partial(check_slack, unit=limits.seen)
     v = psi.psi1_y.mT.unsqueeze(-1)
-    terms = _group_terms(psi.psi0, v, psi.psi2, Covariance.of(factor), ones, ones, check, wanted)
+    terms = _group_terms(psi.psi0, v, psi.psi2, covariance, ones, ones, check, wanted)
     most = limits.most + default_jitter(terms.value.dtype) * (limits.size + limits.most)
     if bool((terms.value > most).any()):
         raise NumericalError(_TOO_HIGH)

@@ -142,8 +142,8 @@ class CollapsedLatent:
         gp, form = self.gp, rbf_form(self.gp.kernel)
         if form is None or self.x_variance is None or self.team.size > 1:
             return None
-        inducing = gp.inducing, gp.inducing_factor()
-        known = known_site_bound(self.x, self.x_variance, inducing, form, sites, gp.output_mean, gp.output_scale)
+        given = self.x, self.x_variance, gp.inducing, form
+        known = known_site_bound(*given, sites, gp.output_mean, gp.output_scale, gp.jitter)
         return None if known is None else known.tensor()
 
     def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:

@@ -38,7 +38,9 @@ def factors(frames: int, outputs: int) -> list[torch.Tensor]:
     return [weight, torch.randn(frames, outputs) * (weight > 0), torch.randn(outputs), 0.5 + torch.rand(outputs)]
 
 
-def evaluate(name: str, frames: int, points: int, outputs: int, wanted: bool = True) -> list[torch.Tensor]:
+def evaluate(
+    name: str, frames: int, points: int, outputs: int, wanted: bool = True, jitter: float | None = 1e-6
+) -> list[torch.Tensor]:
     """The bound and its gradients in everything."""
     torch.manual_seed(3)
     kernel = KERNELS[name]().double()
@@ -46,18 +48,19 @@ def evaluate(name: str, frames: int, points: int, outputs: int, wanted: bool = T
     leaves = [part.double().requires_grad_(wanted) for part in (x, variance, z, *factors(frames, outputs))]
     x, variance, z, weight, linear, mean, scale = leaves
     with torch.set_grad_enabled(wanted):
-        gp = LatentGP(torch.zeros(frames, 3), kernel(), inducing=z, mean=mean, scale=scale, jitter=1e-6)
+        gp = LatentGP(torch.zeros(frames, 3), kernel(), inducing=z, mean=mean, scale=scale, jitter=jitter)
         bound = CollapsedLatent(gp, Points(x, variance)).bound(Sites(weight, linear, torch.zeros(())))
     return [bound, *(torch.autograd.grad(-3.0 * bound, [*leaves, *kernel.parameters()]) if wanted else ())]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("size", [(23, 9, 4), (1, 1, 1), (113, 7, 12), (50, 17, 130)])
-def test_bound_and_gradients_equal_those_of_the_separate_operations(name, size, monkeypatch):
-    found, without = evaluate(name, *size), evaluate(name, *size, wanted=False)
+@pytest.mark.parametrize("jitter", [1e-6, None])
+def test_bound_and_gradients_equal_those_of_the_separate_operations(name, size, jitter, monkeypatch):
+    found, without = (evaluate(name, *size, wanted, jitter) for wanted in (True, False))
     monkeypatch.setattr(native_factors, "available", lambda: False)
     monkeypatch.setattr(native_weighted, "available", lambda: False)
-    for one, other in zip(found, wanted := evaluate(name, *size), strict=True):
+    for one, other in zip(found, wanted := evaluate(name, *size, True, jitter), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9 * float(other.detach().abs().max()))
     torch.testing.assert_close(without[0], wanted[0].detach(), rtol=1e-10, atol=1e-10)
 
@@ -95,8 +98,13 @@ def test_other_kernels_have_no_such_form(kernel):
 def test_tensors_that_the_compiled_functions_do_not_take_go_the_general_way():
     form, one = rbf_form(ARDRBF(1.0, [1.0]).double()()), torch.ones(2, 1).double()
     sites = Sites(one, one, one)
-    inducing = one, torch.eye(2).double()
-    assert known_site_bound(one, one, inducing, form, sites, one[0], one[0]) is not None
-    assert known_site_bound(one.expand(2, 2, 1), one, inducing, form, sites, one[0], one[0]) is None
-    assert known_site_bound(one.float(), one, inducing, form, sites, one[0], one[0]) is None
-    assert math.isfinite(float(known_site_bound(one, one, inducing, form, sites, one[0], one[0]).value))
+    z, last = torch.tensor([[0.0], [2.0]]).double(), (form, sites, one[0], one[0], None)
+    assert math.isfinite(float(known_site_bound(one, one, z, *last).value))
+    assert known_site_bound(one.expand(2, 2, 1), one, z, *last) is None
+    assert known_site_bound(one.float(), one, z, *last) is None
+
+
+def test_without_enough_jitter_the_general_way_adds_more():
+    form, one = rbf_form((ARDRBF(1.0, [1.0]) + Bias(0.5)).double()()), torch.ones(2, 1).double()
+    sites, z = Sites(one, one, one), torch.zeros(3, 1).double()  # the same point three times
+    assert known_site_bound(one, one, z, form, sites, one[0], one[0], 0.0) is None
