@@ -73,13 +73,18 @@ NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) 
     for (long e = 0; e < count; e += CHAINS * LANES) NAME(exp2_chains)(x + e, p);
 }
 
-// total[i][v] += sum_k left[k * next + i * row] right[k * step + v], for `vectors` (a constant) of v
-INLINE void NAME(multiply)(vec *total, int vectors, long count, const double *left, long next, long row,
-                           const double *right, long step) {
+// total[i][v] += sum_k left[k * next + i * row] right[k * step + v], for i < height and `vectors` of v, both constants
+INLINE void NAME(multiply_rows)(vec *total, int height, int vectors, long count, const double *left, long next, long row,
+                                const double *right, long step) {
     for (long k = 0; k < count; k++)
-        for (int i = 0; i < HEIGHT; i++)
+        for (int i = 0; i < height; i++)
             for (int v = 0; v < vectors; v++)
                 total[i * vectors + v] += left[k * next + i * row] * load(right + k * step + v * LANES);
+}
+
+INLINE void NAME(multiply)(vec *total, int vectors, long count, const double *left, long next, long row,
+                           const double *right, long step) {
+    NAME(multiply_rows)(total, HEIGHT, vectors, count, left, next, row, right, step);
 }
 
 // A tile (HEIGHT, vectors), to memory and from there, or zeros
@@ -106,10 +111,11 @@ NOINLINE void NAME(exponentials)(const problem *T, long rows, const double *F, c
 
 // V (Cpad, STRIP) += the sums over `rows` rows with the weights (Cpad / HEIGHT, CHUNK, HEIGHT) and E (rows, STRIP)
 NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, const double *E, double *V) {
-    for (long c = 0; c < T->Cpad; c += HEIGHT) {
+    for (long c = 0; c < T->C; c += HEIGHT) {
         vec total[HEIGHT * 3];
         NAME(read)(V + c * STRIP, 3, total);
-        NAME(multiply)(total, 3, rows, weight + c * CHUNK, HEIGHT, 1, E, STRIP);
+        if (T->C - c > HEIGHT / 2) NAME(multiply)(total, 3, rows, weight + c * CHUNK, HEIGHT, 1, E, STRIP);
+        else NAME(multiply_rows)(total, HEIGHT / 2, 3, rows, weight + c * CHUNK, HEIGHT, 1, E, STRIP);
         NAME(write)(V + c * STRIP, 3, total);
     }
 }

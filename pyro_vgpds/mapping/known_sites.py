@@ -70,7 +70,7 @@ def _evaluate(
     if inducing is None:
         return None
     scaled = scaled_factors(*factors)
-    psi0, psi1_y, psi2, backward = known_weighted(*given, scaled.weight, scaled.linear)
+    psi0, psi1_y, psi2, backward = known_weighted(*given, scaled.weight, scaled.linear.mT)
     terms = site_terms(Psi(psi0, psi1_y, psi2), inducing.covariance, scaled.limits, wanted)
     value = terms.value + scaled.rest
     if terms.psi0 is None or terms.v is None or terms.psi2 is None or terms.K is None:
@@ -78,7 +78,7 @@ def _evaluate(
     *found, g_weight, g_linear = backward(terms.psi0, terms.v, terms.psi2)
     for gradient, more in zip(found[2:], inducing.gradients(terms.K.mul_(0.5)), strict=True):
         gradient += more
-    return value, (*found, *factor_gradients(*factors, g_weight, g_linear))
+    return value, (*found, *factor_gradients(*factors, g_weight, g_linear.mT))
 
 
 class _Inducing(NamedTuple):

@@ -25,7 +25,7 @@ class ScaledFactors(NamedTuple):
     """The factors of g in f = mean + scale g."""
 
     weight: Tensor  #: (D, N)
-    linear: Tensor  #: (N, D)
+    linear: Tensor  #: (D, N)
     rest: Tensor  #: the log of the factors at f = mean, without their constants, summed
     limits: SiteLimits
 
@@ -69,7 +69,7 @@ def scaled_factors(weight: Tensor, linear: Tensor, mean: Tensor, scale: Tensor) 
     :param mean: (D,).
     :param scale: (D,).
     """
-    new_weight, new_linear = weight.new_empty(weight.shape[::-1]), torch.empty_like(linear)
+    new_weight, new_linear = weight.new_empty(2, *weight.shape[::-1])
     seen, sums = torch.empty_like(mean), mean.new_empty(2)
     _call("factors_scale", (weight, linear, mean, scale), (new_weight, new_linear, seen, sums))
     rest, most = sums
@@ -82,7 +82,7 @@ def factor_gradients(
     """The gradients through :func:`scaled_factors` of a function of its weight and linear part plus ``rest``.
 
     :param g_weight: the gradient in the new weight, (D, N).
-    :param g_linear: that in the new linear part, (N, D). Others as in :func:`scaled_factors`.
+    :param g_linear: that in the new linear part, (D, N). Others as in :func:`scaled_factors`.
     """
     found = FactorGradients(*(x.new_empty(x.shape) for x in (weight, linear, mean, scale)))
     _call("factors_gradients", (weight, linear, mean, scale, g_weight, g_linear), found)

@@ -164,7 +164,7 @@ def _forward(
     factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
     sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
     total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
-    row = weight @ psi1.mT if b else weight.new_zeros(len(weight), points)
+    row = (psi1 @ weight.mT).mT.contiguous() if b else weight.new_zeros(len(weight), points)
     psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
     ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row)
     return (scale + constant.reshape(scale.shape)) * total, first, psi2
@@ -179,7 +179,7 @@ def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tenso
     )
     g_psi1, g_y, g_constant = g1 @ y.mT, None, None
     if wanted[7]:
-        g_y = torch.addmm(b * g1.sum(0), psi1.mT, g1)
+        g_y = torch.addmm((b * g1.sum(0)).unsqueeze(1), g1.mT, psi1).mT
     g_total = (scale + b) * g0
     if b:
         sides = packed.sides

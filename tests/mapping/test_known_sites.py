@@ -73,13 +73,13 @@ def test_scaled_factors_and_their_gradients_against_autograd(shape):
     new_weight, new_linear = scaled_sites(sites, mean, scale)
     rest, limits = mean_terms(sites, mean), site_limits(new_weight, new_linear)
     found = scaled_factors(*(part.detach() for part in leaves))
-    for one, other in zip(found[:3], (new_weight.mT, new_linear, rest), strict=True):
+    for one, other in zip(found[:3], (new_weight.mT, new_linear.mT, rest), strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(found.limits.most, limits.most, rtol=1e-12, atol=1e-12)
     assert found.limits.seen.tolist() == limits.seen.tolist()
     assert found.limits.size == limits.size
-    g_weight, g_linear = torch.randn(shape[::-1]).double(), torch.randn(shape).double()
-    total = (g_weight.mT * new_weight).sum() + (g_linear * new_linear).sum() + rest
+    g_weight, g_linear = torch.randn(2, *shape[::-1]).double()
+    total = (g_weight.mT * new_weight).sum() + (g_linear.mT * new_linear).sum() + rest
     given = *(part.detach() for part in leaves), g_weight, g_linear
     for one, other in zip(factor_gradients(*given), torch.autograd.grad(total, leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
