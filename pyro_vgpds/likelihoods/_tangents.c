@@ -9,6 +9,9 @@
 //   and for gradients g in these three, with total = weight (g_weight + g_linear y + g_value (r - y^2)/2):
 //   dL/dk = sum total/k + g_value log1p(r/w),   dL/dc = sum g_value,
 //   dL/dw = sum total weight/(2k) - g_value (weight/2 + k/w)
+// Negative binomial, with b = y + r, the logistic weight and value for b = 1, and ways, a function of y and r:
+//   weight = b weight_1,   linear = (y - r)/2,   value = ways + b value_1,
+//   dL/dr = sum g_weight weight_1 - g_linear/2 + g_value (value_1 + dways/dr)
 //
 // The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
 
@@ -85,6 +88,43 @@ TARGET static void NAME(logistic)(long count, const double *y, const double *squ
     }
 }
 
+// Numbers for `count` outputs from a table with a row of D for each count, or with one for each entry if it has no rows
+INLINE vec NAME(look_up)(const counts *S, const double *table, vec y, long e, long d, long count) {
+    if (!S->rows) return load(table + e, count);
+    vec out = splat(0);
+    for (long i = 0; i < LANES && i < count; i++) out[i] = table[(long)y[i] * S->D + d + i];
+    return out;
+}
+
+TARGET static void NAME(negative_binomial)(const counts *S, const double *one, double *weight, double *linear,
+                                           double *value) {
+    for (long n = 0; n < S->N; n++)
+        for (long d = 0; d < S->D; d += LANES) {
+            const long e = n * S->D + d, rest = S->D - d;
+            const vec own = load(S->y + e, rest), r = load(S->dispersion + d, rest), zero = splat(0);
+            const bits seen = (bits)(own == own);
+            const vec y = select(seen, own, zero), b = y + r, ways = NAME(look_up)(S, S->ways, y, e, d, rest);
+            store(weight + e, b * load(one + e, rest), rest);  // 0 if y was not observed, as is the value for b = 1
+            store(linear + e, select(seen, 0.5 * (y - r), zero), rest);
+            store(value + e, select(seen, ways + b * load(one + S->N * S->D + e, rest), zero), rest);
+        }
+}
+
+// The gradients in the dispersions, (D,). `step`: 0 if all entries have the same g_value.
+TARGET static void NAME(dispersion_gradients)(const counts *S, const double *one, const double *g_weight,
+                                              const double *g_linear, const double *g_value, long step, double *grad) {
+    for (long n = 0; n < S->N; n++)
+        for (long d = 0; d < S->D; d += LANES) {
+            const long e = n * S->D + d, rest = S->D - d;
+            const vec own = load(S->y + e, rest), zero = splat(0), gv = step ? load(g_value + e, rest) : splat(*g_value);
+            const bits seen = (bits)(own == own);
+            const vec in_ways = NAME(look_up)(S, S->ways, select(seen, own, zero), e, d, rest);
+            const vec more = gv * (load(one + S->N * S->D + e, rest) + in_ways) - 0.5 * load(g_linear + e, rest);
+            const vec term = load(g_weight + e, rest) * load(one + e, rest) + more;
+            store(grad + d, load(grad + d, rest) + select(seen, term, zero), rest);
+        }
+}
+
 // Of N rows of D entries; width, power and constant are (D,). logs: log(1 + r/w) for the gradients.
 TARGET static void NAME(student)(const student *S, double least, double *weight, double *linear, double *value,
                                  double *logs) {
@@ -146,6 +186,11 @@ typedef struct {
     const double *width, *power, *constant;  // (D,)
 } student;
 
+typedef struct {
+    long N, D, rows;
+    const double *y, *dispersion, *ways;  // (N,D), (D,), and (rows, D) for the counts 0, 1 ..., or (N,D) if rows is 0
+} counts;
+
 #if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(x) x##_avx2
@@ -184,6 +229,24 @@ int tangents_student_gradients(long N, long D, const double *y, const double *me
     const student S = {N, D, y, mean, square, NULL, NULL, NULL};
     memset(sums, 0, SUMS * D * sizeof(double));
     DISPATCH(student_gradients, &S, least, weight, logs, g_weight, g_linear, g_value, step, sums);
+    return 0;
+}
+
+// Weight, linear part and value (N,D) from y (N,D), dispersion (D,), ways, and what tangents_logistic has found, one (2,N,D)
+int tangents_negative_binomial(long N, long D, long rows, const double *y, const double *dispersion, const double *ways,
+                               const double *one, double *weight, double *linear, double *value) {
+    const counts S = {N, D, rows, y, dispersion, ways};
+    DISPATCH(negative_binomial, &S, one, weight, linear, value);
+    return 0;
+}
+
+// The gradients in the dispersions, (D,), with those of ways in place of ways
+int tangents_dispersion_gradients(long N, long D, long rows, const double *y, const double *ways, const double *one,
+                                  const double *g_weight, const double *g_linear, const double *g_value, long step,
+                                  double *grad) {
+    const counts S = {N, D, rows, y, NULL, ways};
+    memset(grad, 0, D * sizeof(double));
+    DISPATCH(dispersion_gradients, &S, one, g_weight, g_linear, g_value, step, grad);
     return 0;
 }
 

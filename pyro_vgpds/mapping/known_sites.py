@@ -3,8 +3,8 @@
 gradients are computed with its value.
 
 It does what :meth:`CollapsedLatent.bound <pyro_vgpds.mapping.latent_gp.CollapsedLatent.bound>` does with the factors of
-the scaled functions, K_MM, the Ψ statistics and the terms of the bound as steps of autograd, which go over the numbers of all
-entries, and over the matrices of all outputs, several times more.
+the scaled functions, K_MM, the Ψ statistics and the terms of the bound as steps of autograd, which go over the numbers
+of all entries, and over the matrices of all outputs, several times more.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ def _evaluate(
     inputs: tuple[Tensor, ...], jitter: float | None, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """The bound and its gradients, none if they are not wanted."""
-    given, factors = inputs[:6], inputs[6:]
-    inducing = _Inducing.of(*given[2:], jitter)
+    z, w, scale, constant, weight, linear, output_mean, output_scale = inputs[2:]
+    factors = weight, linear, output_mean, output_scale
+    inducing = _Inducing.of(z, w, scale, constant, jitter)
     if inducing is None:
         return None
     scaled = scaled_factors(*factors)
-    psi0, psi1_y, psi2, backward = known_weighted(*given, scaled.weight, scaled.linear.mT)
+    psi0, psi1_y, psi2, backward = known_weighted(*inputs[:6], scaled.weight, scaled.linear.mT)
     terms = site_terms(Psi(psi0, psi1_y, psi2), inducing.covariance, scaled.limits, wanted)
     value = terms.value + scaled.rest
     if terms.psi0 is None or terms.v is None or terms.psi2 is None or terms.K is None:
