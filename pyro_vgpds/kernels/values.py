@@ -135,7 +135,7 @@ def _without_constants(
 
 
 def _sum_of(terms: Sequence[Tensor | None]) -> Tensor | None:
-    """The sum of those that are not None; None if there are none."""
+    """The sum of the tensors among the terms; None if all terms are None."""
     given = [term for term in terms if term is not None]
     return reduce(operator.add, given) if given else None
 
