@@ -24,7 +24,9 @@ setup(
         )
         for name in (
             "kernels._programs",
+            "likelihoods._tangents",
             "mapping._bound",
+            "mapping._factors",
             "mapping._midpoint",
             "mapping._inducing",
             "mapping._terms",

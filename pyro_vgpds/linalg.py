@@ -174,7 +174,7 @@ def followed(x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return x
     if not x.requires_grad:
-        return x.clone().requires_grad_()
+        return x.detach().requires_grad_()
     x = x.view_as(x)
     x.retain_grad()
     return x

@@ -13,11 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    "mapping/_midpoint", "mapping/_bound", "mapping/_inducing", "mapping/_terms", "mapping/_weighted",
-    "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam", "kernels/_programs",
+    "mapping/_midpoint", "mapping/_bound", "mapping/_factors", "mapping/_inducing", "mapping/_terms",
+    "mapping/_weighted", "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam",
+    "kernels/_programs", "likelihoods/_tangents",
 )  # fmt: skip
 #: without code for special instruction sets
-PLAIN = ("kernels/_programs", "mapping/_bound", "temporal/_natural", "training/_adam")
+PLAIN = ("kernels/_programs", "mapping/_bound", "mapping/_factors", "temporal/_natural", "training/_adam")
 LARGEST = ("mapping/_midpoint", "mapping/_weighted")  # with code for AVX-512
 pytestmark = [
     pytest.mark.long,
@@ -36,6 +37,10 @@ from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
+from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, native_tangents, student
+from pyro_vgpds.likelihoods.factors import Sites
+from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
+from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau, Sequences
@@ -64,9 +69,10 @@ for _ in range(int(sys.argv[1])):
         upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
         sums, kept = weighted_sums(given, mask)
         assert torch.allclose(sums, V.detach()[:, upper[0], upper[1]], rtol=1e-10)
-        assert torch.allclose(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), V.detach(), rtol=1e-10)
+        whole = matrices_of(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), M)
+        assert torch.allclose(whole, V.detach(), rtol=1e-10)
         packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
-        assert torch.allclose(pack(g, torch.ones(sums.shape[1]), sums).sums, packed)
+        assert torch.allclose(pack(panels_of(g), torch.ones(sums.shape[1]), sums, M).sums, packed)
         for one, other in zip(weighted_gradients(given, mask, packed, True, kept), wanted, strict=False):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
@@ -164,6 +170,30 @@ for _ in range(int(sys.argv[1])):
     assert torch.allclose(value, wanted_value, rtol=1e-9)
     for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()) + 1e-300)
+for _ in range(int(sys.argv[1])):
+    N, D, most = dice.randrange(1, 60), dice.randrange(1, 150), dice.choice([3.0, 90.0])
+    leaves = [x.requires_grad_() for x in (torch.rand(N, D), torch.randn(N, D), torch.randn(D), torch.rand(D) + 0.5)]
+    sites, g = Sites(*leaves[:2], torch.zeros(())), torch.randn(2, D, N)
+    total = mean_terms(sites, leaves[2]) + sum((a.mT * b).sum() for a, b in zip(g, scaled_sites(sites, *leaves[2:])))
+    given = [x.detach() for x in leaves]
+    wanted = [x.mT.detach() for x in scaled_sites(sites, *leaves[2:])]
+    for one, other in zip(scaled_factors(*given)[:2], wanted, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+    for one, other in zip(factor_gradients(*given, *g), torch.autograd.grad(total, leaves), strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-9)
+    y, state = (torch.rand(N, D) * most).floor(), torch.rand(2, N, D) + torch.tensor([0.0, 2.0])[:, None, None]
+    y[torch.rand(N, D) < 0.2] = torch.nan
+    for likelihood in (NegativeBinomial(torch.rand(D) + 0.5).double(), StudentT(torch.rand(D) + 0.3, 3.0).double()):
+        found = []
+        for check in (student.is_compiled, lambda y, state: False):
+            families.is_compiled = student.is_compiled = check
+            parts = likelihood().sites(y, state)
+            total = sum((k + 1.0) * part.sum() for k, part in enumerate(parts))
+            found.append([*parts, *torch.autograd.grad(total, list(likelihood.parameters()))])
+            assert check(y, state) == (len(found) == 1)
+        families.is_compiled = student.is_compiled = native_tangents.is_compiled
+        for one, other in zip(*found, strict=True):
+            assert torch.allclose(one, other, rtol=1e-8, atol=1e-9)
 for _ in range(int(sys.argv[1])):
     sizes = [dice.randrange(1, 9) for _ in range(dice.randrange(1, 6))]
     start, gradients = ([torch.randn(size) for size in sizes] for _ in range(2))
@@ -280,13 +310,13 @@ def test_sizes_are_computed_in_64_bits():
     for source in SOURCES:
         path = ROOT / "pyro_vgpds" / f"{source}.c"
         code = path.read_text()
-        headers = set(re.findall(r'#include "(\w+\.h)"', code))
+        headers = set(re.findall(r'#include "([\w./]+\.h)"', code))
         code += "".join((path.parent / header).read_text() for header in sorted(headers))
         assert "_Static_assert(sizeof(long) >= 8" in code
         # int only counts lanes, rows of a tile and sides, up to a constant
         loops = re.findall(r"for \(int (\w+) = \d+; \1 (?:<|<=) ([^;]+);", code)
         assert {end for _, end in loops} <= {
-            "LANES", "LANES / PARTS", "PARTS", "NAME(degree)",
+            "LANES", "LANES / PARTS", "PARTS", "NAME(degree)", "SUMS", "height",
                 "ROWS", "HEIGHT", "CHAINS", "DEGREE", "vectors", "width", "3", "3 * ROWS", "2", "4", "6", "g->lanes",
         }, source  # fmt: skip
         assert not re.findall(r"\((?:int|unsigned|int32_t)\)", code)

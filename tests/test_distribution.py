@@ -16,8 +16,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COMPILED = (
-    "kernels/_programs", "mapping/_bound", "mapping/_midpoint", "mapping/_inducing", "mapping/_terms",
-    "mapping/_weighted", "temporal/_chains", "temporal/_natural", "temporal/_tiles", "training/_adam",
+    "kernels/_programs", "likelihoods/_tangents", "mapping/_bound", "mapping/_factors", "mapping/_midpoint",
+    "mapping/_inducing", "mapping/_terms", "mapping/_weighted", "temporal/_chains", "temporal/_natural",
+    "temporal/_tiles", "training/_adam",
 )  # fmt: skip
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
 pytestmark = pytest.mark.long

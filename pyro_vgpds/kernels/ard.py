@@ -16,7 +16,7 @@ from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
-from pyro_vgpds.mapping.rbf_weighted import rbf_weighted
+from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
 from pyro_vgpds.parameters import ParameterLike
 from pyro_vgpds.team import ALONE, Team
 
@@ -259,3 +259,8 @@ class ARDLinear(Kernel):
 
     def forward(self) -> ARDLinearValue:
         return ARDLinearValue(self.read("weight"))
+
+
+@register_rbf(ARDRBFValue)
+def _rbf(value: ARDRBFValue) -> RBFForm:
+    return RBFForm(value.weight, value.variance, None)

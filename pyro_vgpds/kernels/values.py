@@ -14,6 +14,7 @@ from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.mapping.basis import LinearForm, linear_form, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, Psi, cross_psi2
+from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_form, register_rbf
 
 __all__ = ["KernelValue", "ProductValue", "SumValue", "lift"]
 
@@ -112,17 +113,31 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
         self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
     ) -> Psi | None:
         """Of one kernel and constants."""
-        constants, others = [] if constant is None else [constant], []
-        for part in self.parts:
-            form = linear_form(part)
-            if form is not None and form.weight is None and form.constant is not None:
-                constants.append(form.constant)
-            else:
-                others.append(part)
+        constants, others = _without_constants(self.parts)
         if len(others) != 1 or not isinstance(others[0], MappingValue):
             return None
-        added = reduce(operator.add, constants) if constants else None
+        added = _sum_of([*constants, constant])
         return others[0].weighted_psi(mean, variance, z, weight, y, added)
+
+
+def _without_constants(
+    parts: Sequence[KernelValue | MappingValue],
+) -> tuple[list[Tensor], list[KernelValue | MappingValue]]:
+    """The constants among kernels, and the other kernels."""
+    constants, others = [], []
+    for part in parts:
+        form = linear_form(part)
+        if form is not None and form.weight is None and form.constant is not None:
+            constants.append(form.constant)
+        else:
+            others.append(part)
+    return constants, others
+
+
+def _sum_of(terms: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the tensors among the terms; None if all terms are None."""
+    given = [term for term in terms if term is not None]
+    return reduce(operator.add, given) if given else None
 
 
 @register_linear(SumValue)
@@ -131,8 +146,15 @@ def _linear_sum(value: SumValue) -> LinearForm | None:
     forms = [form for part in value.parts if (form := linear_form(part)) is not None]
     if len(forms) < len(value.parts):
         return None
-    weights, constants = ([term for term in terms if term is not None] for terms in zip(*forms, strict=True))
-    return LinearForm(*(reduce(operator.add, terms) if terms else None for terms in (weights, constants)))
+    return LinearForm(*map(_sum_of, zip(*forms, strict=True)))
+
+
+@register_rbf(SumValue)
+def _rbf_sum(value: SumValue) -> RBFForm | None:
+    """One squared exponential kernel and constants."""
+    constants, others = _without_constants(value.parts)
+    form = rbf_form(others[0]) if len(others) == 1 else None
+    return None if form is None else form._replace(constant=_sum_of([*constants, form.constant]))
 
 
 class ProductValue(StateSpaceProduct, KernelValue):

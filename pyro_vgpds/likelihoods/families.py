@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import as_numbers, undefined
+from pyro_vgpds.likelihoods.counts import different_counts, negative_binomial_sites
 from pyro_vgpds.likelihoods.factors import Sites, Values, observed, spread
+from pyro_vgpds.likelihoods.native_tangents import is_compiled, logistic
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.student import student_sites
 from pyro_vgpds.likelihoods.tangent import LEAST, Curve, TangentLikelihood, Terms
@@ -22,7 +24,6 @@ __all__ = ["Bernoulli", "Binomial", "Gaussian", "NegativeBinomial", "StudentT"]
 
 _SCALE = 0.1  # first scale of the noise, in standard deviations of an output
 _DISPERSION = 5.0
-_MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
 
 
 class _WithScale(TangentLikelihood):
@@ -124,17 +125,28 @@ class _Logistic(TangentLikelihood):
 
     def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
         """As above, in fewer operations: weight and constant are multiples of b, and the tangents have no gradient."""
+        weight, value = self.tangents(y, state)
         seen, y = observed(y)
         slope, _, constant = self.terms(y, p)
-        with torch.no_grad():
-            r = state[1].clamp_min(LEAST)
-            c = r.sqrt()
-            below = torch.expm1(-c)
-            above = below + 2.0  # 1 + exp(−c)
-            weight = below.div_(above).div_(c).mul_(seen).mul_(-0.5)  # tanh(c/2) / 2c
-            value = above.log_().add_(c, alpha=0.5).mul_(seen).neg_().addcmul_(weight, r, value=0.5)
         b = self.size(y, p)
         return Sites(b * weight, seen * slope, torch.addcmul(seen * constant, b, value))
+
+    @torch.no_grad()
+    def tangents(self, y: Tensor, state: Tensor) -> Tensor:
+        """Weight and constant for b = 1, without κ, (2, N, D): 0 for outputs that were not observed.
+
+        :param y: outputs (N, D), NaN if they were not observed.
+        :param state: (2, N, D).
+        """
+        if is_compiled(y, state):
+            return logistic(y, state, LEAST)
+        r = state[1].clamp_min(LEAST)
+        c, seen = r.sqrt(), observed(y)[0]
+        below = torch.expm1(-c)
+        above = below + 2.0  # 1 + exp(−c)
+        weight = below.div_(above).div_(c).mul_(seen).mul_(-0.5)  # tanh(c/2) / 2c
+        value = above.log_().add_(c, alpha=0.5).mul_(seen).neg_().addcmul_(weight, r, value=0.5)
+        return torch.stack([weight, value])
 
 
 class Bernoulli(_Logistic):
@@ -163,6 +175,10 @@ class Bernoulli(_Logistic):
 
     def kind_of(self, output: int) -> str:
         return "yes/no"
+
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        weight, value = self.tangents(y, state)
+        return Sites(weight, y.nan_to_num(nan=0.5).sub_(0.5), value)  # b is 1, and the constant 0
 
     def size(self, y: Tensor, p: Values) -> Tensor:
         return y.new_ones(())
@@ -266,12 +282,13 @@ class NegativeBinomial(_Logistic):
         return y + p.dispersion
 
     def terms(self, y: Tensor, p: Values) -> Terms:
-        r = p.dispersion
-        most, frames = int(y.max()) if y.numel() else 0, y.shape[0]
-        # few different counts: the logs of all that there are, of which each entry takes one
-        few = y.dim() == 2 and _MANY * most < frames
-        k = torch.arange(most + 1, dtype=y.dtype, device=y.device).unsqueeze(-1) if few else y
+        r, k = p.dispersion, different_counts(y)
         ways = torch.lgamma(k + r) - torch.lgamma(r) - torch.lgamma(k + 1.0)
-        if few:
+        if k.shape != y.shape:
             ways = ways.expand(-1, y.shape[-1]).gather(0, y.long())
         return Terms(0.5 * (y - r), y.new_zeros(()), ways)
+
+    def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
+        if not is_compiled(y, state):
+            return super().sites(y, state, p)
+        return negative_binomial_sites(y, self.tangents(y, state), p.dispersion)  # the same in fewer operations

@@ -15,14 +15,14 @@ static inline long panel_place(long Mpad, long i, long j) {
 }
 
 // Panels of the symmetric part of a matrix, or of ones if it is null, with zeros as padding
-static void to_panels(long M, const double *matrix, double *panels) {
+static inline void to_panels(long M, const double *matrix, double *panels) {
     for (long m = 0; m < M; m += ROWS)
         for (long j = m; j < rounded(M, ROWS); j++)
             for (long i = m; i < m + ROWS; i++)
                 *panels++ = i >= M || j >= M ? 0 : matrix ? (matrix[j * M + i] + matrix[i * M + j]) / 2 : 1;
 }
 
-static void to_matrix(long M, const double *panels, double *matrix) {
+static inline void to_matrix(long M, const double *panels, double *matrix) {
     for (long m = 0; m < M; m += ROWS)
         for (long j = m; j < rounded(M, ROWS); j++)
             for (long i = m; i < m + ROWS; i++, panels++)

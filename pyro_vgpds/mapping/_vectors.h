@@ -25,6 +25,6 @@ __attribute__((visibility("hidden"))) double exp2_polynomial[DEGREE + 1] = {
     0x1.ffcbee3b0a61cp-17, 0x1.43091309610fcp-13, 0x1.5d87fe7bbbe09p-10, 0x1.3b2ab6fba1e1cp-7,
     0x1.c6b08d7048f31p-5,  0x1.ebfbdff82c598p-3,  0x1.62e42fefa39f3p-1,  1.0};
 
-static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
+static inline void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
 
-static long rounded(long count, long unit) { return (count + unit - 1) / unit * unit; }
+static inline long rounded(long count, long unit) { return (count + unit - 1) / unit * unit; }

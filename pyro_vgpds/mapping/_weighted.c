@@ -6,13 +6,13 @@
 //   V[c,p] = sum_n w[c,n] E[n,p],   G[n,p] = sum_c w[c,n] g[c,p],   dL/dw[c,n] = sum_p g[c,p] E[n,p]  for L = sum_cp g V
 //
 // Each product is a sum over k of left[k][i] right[k][j] for a few i and three vectors of j, which are kept in registers;
-// what is on the right stays in the L1 cache meanwhile. Arrays are padded with zeros: rows of E and g to Ppad numbers, weights
-// to Cpad of them. G is never stored, only its product with E.
+// what is on the right stays in the L1 cache meanwhile. So pairs are divided into strips of three vectors, and arrays have
+// those numbers of a strip one after the other that a product reads: E of CHUNK rows is (strips, rows, STRIP). Pairs are
+// padded to Ppad, weights to Cpad. G is never stored, only its product with E.
 //
-// Multiplying out the square splits the exponent into
-//   alpha_nm + alpha_nm' + sum_q slope_nmq z_m'q,
-//   alpha_nm = a_n/2 + sum_q r_nq (z_mq mu_nq - mu_nq^2/2 - z_mq^2/4),   slope_nmq = -r_nq z_mq / 2,
-// where alpha and slope carry a factor log2(e): the exp is an exp2.
+// The exponents are such a product, too: of features F of rows and H of pairs p with the midpoint zbar_q,
+//   F_n = (a_n - sum_q r_nq mu_nq^2, 2 r_nq mu_nq ..., -r_nq ...),   H_p = (1, zbar_q ..., zbar_q^2 ...),
+// where F carries a factor log2(e): the exp is an exp2.
 //
 // Gradients of L = sum_np G[n,p] E[n,p], with the symmetric H[n,m,m'] = G E / 2 for m < m' and G E for m = m':
 //   h_nm      = sum_m' H[n,m,m'],                k_nmq = sum_m' H[n,m,m'] z_m'q
@@ -36,30 +36,7 @@ INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
 INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
 #define load NAME(load)
 #define store NAME(store)
-
-// alpha of a row, with its a, r (Q,) and mu (Q,), for the `size` points of zt (Q, size). Returns whether an exponent may
-// leave the range of exp2: it is concave in the midpoint, so its least value over all pairs is that of a pair (m,m), and it
-// is at most a.
-NOINLINE int NAME(load_row)(double a, const double *r, const double *mu, long Q, const double *zt, long size,
-                            double *alpha) {
-    double base = a / 2;
-    for (long q = 0; q < Q; q++) base -= r[q] * mu[q] * mu[q] / 2;
-    vec low = splat(0);
-    for (long m = 0; m < size; m += LANES) {
-        vec total = splat(base), square = splat(0);
-        for (long q = 0; q < Q; q++) {
-            const vec z = load(zt + q * size + m);
-            total += r[q] * z * (mu[q] - z / 4);
-            square += r[q] * z * z;
-        }
-        const vec exponent = (2 * total - square / 2) * LOG2E;
-        low = NAME(select)((bits)(exponent < low), exponent, low);
-        store(alpha + m, total * LOG2E);
-    }
-    int outside = !(a * LOG2E <= 1000.0);
-    for (int lane = 0; lane < LANES; lane++) outside |= !(low[lane] >= -1000.0);
-    return outside;
-}
+#define STRIP (3 * LANES)  // pairs that are processed at once
 
 // x[e] within the range of exp2_chains
 INLINE void NAME(clamp_all)(double *x, long count) {
@@ -71,11 +48,11 @@ INLINE void NAME(clamp_all)(double *x, long count) {
     }
 }
 
-// to[e] = 2^x[e] for CHAINS vectors, which run in step to hide the latency of the polynomial p. With k = round(x) and
+// x[e] <- 2^x[e] for CHAINS vectors, which run in step to hide the latency of the polynomial p. With k = round(x) and
 // f = x - k, 2^x = 2^k p(f) for -1023 <= x <= 1024, whose ends give exactly 0 and inf; a NaN passes through f. Callers are
 // not inlined: p may then alias x, which makes the compiler broadcast each coefficient once for all chains (hoisted out of
 // the caller's loop they would not fit the registers).
-INLINE void NAME(exp2_chains)(const double *x, const double *p, double *to) {
+INLINE void NAME(exp2_chains)(double *x, const double *p) {
     // Adding 1.5 2^52 rounds to an integer in the low mantissa bits; 1023 is the exponent bias of 2^k.
     const double shift = 0x1.8p52 + 1023;
     vec k[CHAINS], f[CHAINS], E[CHAINS];
@@ -87,115 +64,100 @@ INLINE void NAME(exp2_chains)(const double *x, const double *p, double *to) {
     }
     for (int d = 2; d <= DEGREE; d++)
         for (int i = 0; i < CHAINS; i++) E[i] = E[i] * f[i] + p[d];
-    for (int i = 0; i < CHAINS; i++) store(to + i * LANES, E[i] * (vec)((bits)k[i] << 52));
+    for (int i = 0; i < CHAINS; i++) store(x + i * LANES, E[i] * (vec)((bits)k[i] << 52));
 }
 
-// to[e] = 2^x[e] for e < count; x has room for whole chains of vectors
-NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p, double *to) {
-    const long whole = count - count % (CHAINS * LANES);
+// x[e] <- 2^x[e] for e < count, whole chains of vectors
+NOINLINE void NAME(exp2_all)(double *x, long count, int clamp, const double *p) {
     if (clamp) NAME(clamp_all)(x, count);
-    for (long e = 0; e < whole; e += CHAINS * LANES) NAME(exp2_chains)(x + e, p, to + e);
-    if (whole < count) NAME(exp2_chains)(x + whole, p, x + whole);
-    memcpy(to + whole, x + whole, (count - whole) * sizeof(double));
+    for (long e = 0; e < count; e += CHAINS * LANES) NAME(exp2_chains)(x + e, p);
 }
 
-// The exponentials of row n, (Ppad,), by way of `panel`, which has room for whole vectors after them.
-TARGET static void NAME(terms)(const problem *T, long n, double *alpha, double *slope, double *panel, double *out) {
-    const long M = T->M, Q = T->Q, room = T->room;
-    const double *r = T->r + n * Q, *mu = T->mu + n * Q;
-    const int clamp = NAME(load_row)(T->a[n], r, mu, Q, T->zt, room, alpha);
-    double *to = panel;
-    for (long m = 0; m < M; to += M - m, m++) {  // the end of a whole vector is written again by the next m
-        for (long q = 0; q < Q; q++) slope[q] = -LOG2E / 2 * r[q] * T->zt[q * room + m];
-        for (long j = m; j < M; j += 2 * LANES) {
-            vec first = alpha[m] + load(alpha + j), second = alpha[m] + load(alpha + j + LANES);
-            for (long q = 0; q < Q; q++) {
-                const double *z = T->zt + q * room + j;
-                first += slope[q] * load(z);
-                second += slope[q] * load(z + LANES);
-            }
-            store(to + j - m, first);
-            store(to + j - m + LANES, second);
-        }
-    }
-    for (long e = T->P; e < T->P + CHAINS * LANES; e++) panel[e] = 0;
-    NAME(exp2_all)(panel, T->P, clamp, exp2_polynomial, out);
-    memset(out + T->P, 0, (T->Ppad - T->P) * sizeof(double));
-}
-
-// E (rows, Ppad) of the rows from n on, and zeros for those that make the last tile whole
-TARGET static int NAME(exponentials)(const problem *T, long n, long rows, double *E) {
-    const long size = T->P + 2 * CHAINS * LANES;
-    double *work = allocate(sizeof(double) * (T->room + T->Q + size)), *slope = work + T->room, *panel = slope + T->Q;
-    if (!work) return 1;
-    memset(panel, 0, sizeof(double) * size);
-    for (long i = 0; i < rows; i++) NAME(terms)(T, n + i, work, slope, panel, E + i * T->Ppad);
-    memset(E + rows * T->Ppad, 0, (rounded(rows, TILE) - rows) * T->Ppad * sizeof(double));
-    free(work);
-    return 0;
-}
-
-// total[i][v] += sum_k left[k * next + i * row] right[k * step + v], for `vectors` (a constant) of v
-INLINE void NAME(multiply)(vec *total, int vectors, long count, const double *left, long next, long row,
-                           const double *right, long step) {
+// total[i][v] += sum_k left[k * next + i * row] right[k * step + v], for i < height and `vectors` of v, both constants
+INLINE void NAME(multiply_rows)(vec *total, int height, int vectors, long count, const double *left, long next, long row,
+                                const double *right, long step) {
     for (long k = 0; k < count; k++)
-        for (int i = 0; i < HEIGHT; i++)
+        for (int i = 0; i < height; i++)
             for (int v = 0; v < vectors; v++)
                 total[i * vectors + v] += left[k * next + i * row] * load(right + k * step + v * LANES);
 }
 
-// The same for target (HEIGHT, step) in place of total
-INLINE void NAME(add_product)(double *target, int vectors, long count, const double *left, long next, long row,
-                              const double *right, long step) {
-    vec total[HEIGHT * 3];
-    for (int i = 0; i < HEIGHT; i++)
-        for (int v = 0; v < vectors; v++) total[i * vectors + v] = load(target + i * step + v * LANES);
-    NAME(multiply)(total, vectors, count, left, next, row, right, step);
-    for (int i = 0; i < HEIGHT; i++)
-        for (int v = 0; v < vectors; v++) store(target + i * step + v * LANES, total[i * vectors + v]);
+INLINE void NAME(multiply)(vec *total, int vectors, long count, const double *left, long next, long row,
+                           const double *right, long step) {
+    NAME(multiply_rows)(total, HEIGHT, vectors, count, left, next, row, right, step);
 }
 
-// V (Cpad, Ppad) += the sums over `rows` rows with the weights (rows, Cpad) and E (rows, Ppad)
+// A tile (HEIGHT, vectors), to memory and from there, or zeros
+INLINE void NAME(write)(double *target, int vectors, const vec *total) {
+    each (int e = 0; e < HEIGHT * vectors; e++) store(target + e * LANES, total[e]);
+}
+INLINE void NAME(read)(const double *source, int vectors, vec *total) {
+    each (int e = 0; e < HEIGHT * vectors; e++) total[e] = load(source + e * LANES);
+}
+INLINE void NAME(clear)(vec *total) {
+    each (int e = 0; e < HEIGHT * 3; e++) total[e] = splat(0);
+}
+
+// E (rows, STRIP) of a strip of pairs from the features F (K, CHUNK) of the rows and H (K, STRIP) of the pairs
+NOINLINE void NAME(exponentials)(const problem *T, long rows, const double *F, const double *H, int clamp, double *E) {
+    for (long n = 0; n < rows; n += HEIGHT) {
+        vec total[HEIGHT * 3];
+        NAME(clear)(total);
+        NAME(multiply)(total, 3, T->K, F + n, CHUNK, 1, H, STRIP);
+        NAME(write)(E + n * STRIP, 3, total);
+    }
+    NAME(exp2_all)(E, rows * STRIP, clamp, exp2_polynomial);
+}
+
+// V (Cpad, STRIP) += the sums over `rows` rows with the weights (Cpad / HEIGHT, CHUNK, HEIGHT) and E (rows, STRIP)
 NOINLINE void NAME(add_sums)(const problem *T, long rows, const double *weight, const double *E, double *V) {
-    for (long p = 0; p < T->P; p += 3 * LANES)
-        for (long c = 0; c < T->Cpad; c += HEIGHT)
-            NAME(add_product)(V + c * T->Ppad + p, 3, rows, weight + c, T->Cpad, 1, E + p, T->Ppad);
+    for (long c = 0; c < T->C; c += HEIGHT) {
+        vec total[HEIGHT * 3];
+        NAME(read)(V + c * STRIP, 3, total);
+        if (T->C - c > HEIGHT / 2) NAME(multiply)(total, 3, rows, weight + c * CHUNK, HEIGHT, 1, E, STRIP);
+        else NAME(multiply_rows)(total, HEIGHT / 2, 3, rows, weight + c * CHUNK, HEIGHT, 1, E, STRIP);
+        NAME(write)(V + c * STRIP, 3, total);
+    }
 }
 
-// half (rows, Ppad) = G E / 2 with the weights (C, CHUNK), g (C, Ppad) and E (rows, Ppad)
+// half (rows, Ppad) = G E / 2 of a strip with the weights (rows / HEIGHT, C, HEIGHT), g (C, STRIP) and E (rows, STRIP)
 NOINLINE void NAME(weigh)(const problem *T, long rows, const double *weight, const double *g, const double *E,
                           double *half) {
-    for (long p = 0; p < T->P; p += 3 * LANES)
-        for (long n = 0; n < rows; n += HEIGHT) {
-            vec total[HEIGHT * 3];
-            for (int i = 0; i < HEIGHT; i++)
-                for (int v = 0; v < 3; v++) {
-                    total[i * 3 + v] = splat(0);
-                    __builtin_prefetch(E + (n + i) * T->Ppad + p + v * LANES);
-                    __builtin_prefetch(half + (n + i) * T->Ppad + p + v * LANES, 1);
-                }
-            NAME(multiply)(total, 3, T->C, weight + n, CHUNK, 1, g + p, T->Ppad);
-            for (int i = 0; i < HEIGHT; i++)
-                for (int v = 0; v < 3; v++) {
-                    const long e = (n + i) * T->Ppad + p + v * LANES;
-                    store(half + e, 0.5 * load(E + e) * total[i * 3 + v]);
-                }
+    for (long n = 0; n < rows; n += HEIGHT) {
+        vec total[HEIGHT * 3];
+        NAME(clear)(total);
+        for (long e = 0; e < HEIGHT * 3; e++) {  // of this and the next rows of other caches
+            __builtin_prefetch(E + n * STRIP + e * LANES);
+            __builtin_prefetch(half + (n + e / 3) * T->Ppad + e % 3 * LANES, 1);
         }
+        NAME(multiply)(total, 3, T->C, weight + n * T->C, HEIGHT, 1, g, STRIP);
+        for (int i = 0; i < HEIGHT; i++)
+            for (int v = 0; v < 3; v++)
+                store(half + (n + i) * T->Ppad + v * LANES,
+                      0.5 * load(E + (n + i) * STRIP + v * LANES) * total[i * 3 + v]);
+    }
 }
 
-// grad (rows, Cpad) += the gradients in the weights, with E (rows, Ppad) and the transposed g (Ppad, Cpad)
-NOINLINE void NAME(add_weight_gradients)(const problem *T, long rows, const double *E, const double *g, double *grad) {
-    for (long p = 0; p < T->P; p += CHUNK) {
-        const long count = min(CHUNK, T->P - p);
-        long c = 0;
-        for (; c + 3 * LANES <= T->Cpad; c += 3 * LANES)
-            for (long n = 0; n < rows; n += HEIGHT)
-                NAME(add_product)(grad + n * T->Cpad + c, 3, count, E + n * T->Ppad + p, 1, T->Ppad, g + p * T->Cpad + c,
-                                  T->Cpad);
-        for (; c < T->Cpad; c += LANES)
-            for (long n = 0; n < rows; n += HEIGHT)
-                NAME(add_product)(grad + n * T->Cpad + c, 1, count, E + n * T->Ppad + p, 1, T->Ppad, g + p * T->Cpad + c,
-                                  T->Cpad);
+// grad (rows, vectors) += the gradients in the weights of some c, with E (strips, rows, STRIP) and g (strips, STRIP, vectors)
+INLINE void NAME(add_block)(double *grad, int vectors, long rows, long strips, const double *E, const double *g) {
+    const long width = vectors * LANES;
+    for (long n = 0; n < rows; n += HEIGHT) {
+        vec total[HEIGHT * 3];
+        NAME(read)(grad + n * width, vectors, total);
+        for (long s = 0; s < strips; s++)
+            NAME(multiply)(total, vectors, STRIP, E + (s * rows + n) * STRIP, 1, STRIP, g + s * STRIP * width, width);
+        NAME(write)(grad + n * width, vectors, total);
+    }
+}
+
+// The same for all c, whose blocks follow each other: grad (CHUNK, width) and, for all pairs, g (Ppad, width) of each
+NOINLINE void NAME(add_weight_gradients)(const problem *T, long rows, long first, long strips, const double *E,
+                                         const double *g, double *grad) {
+    for (long c = 0, width; c < T->Cpad; c += width, grad += CHUNK * width, g += T->Ppad * width) {
+        const double *own = g + first * STRIP * (width = block_width(T->Cpad - c, LANES));
+        if (width == 3 * LANES) NAME(add_block)(grad, 3, rows, strips, E, own);
+        else if (width == 2 * LANES) NAME(add_block)(grad, 2, rows, strips, E, own);
+        else NAME(add_block)(grad, 1, rows, strips, E, own);
     }
 }
 
@@ -259,65 +221,115 @@ TARGET static void NAME(row_gradients)(const problem *T, long n, const double *h
     }
 }
 
+static long NAME(strip)(void) { return STRIP; }
+
 TARGET static int NAME(forward)(const problem *T, const double *weight, long n0, long n1, double *E, double *V) {
-    const long Ppad = T->Ppad, Cpad = T->Cpad;
-    double *work = allocate(sizeof(double) * (CHUNK * (Cpad + Ppad) + Cpad * Ppad));
+    const long P = T->P, Cpad = T->Cpad, strips = rounded(P, STRIP) / STRIP;
+    double *work = allocate(sizeof(double) * (CHUNK * (Cpad + T->K + STRIP) + Cpad * T->Ppad));
     if (!work) return 1;
-    double *own = work, *scratch = own + CHUNK * Cpad, *sums = scratch + CHUNK * Ppad;
+    double *own = work, *F = own + CHUNK * Cpad, *scratch = F + CHUNK * T->K, *sums = scratch + CHUNK * STRIP;
     memset(own, 0, CHUNK * Cpad * sizeof(double));
-    memset(sums, 0, Cpad * Ppad * sizeof(double));
-    int failed = 0;
-    for (long n = n0; n < n1 && !failed; n += CHUNK) {
-        const long rows = min(CHUNK, n1 - n);
-        double *terms = E ? E + n * Ppad : scratch;
-        failed = NAME(exponentials)(T, n, rows, terms);
+    memset(sums, 0, Cpad * T->Ppad * sizeof(double));
+    for (long n = n0; n < n1; n += CHUNK) {
+        const long rows = min(CHUNK, n1 - n), whole = rounded(rows, TILE);
+        const int clamp = load_features(T, n, rows, F);
         for (long c = 0; c < T->C; c++)
-            for (long i = 0; i < rows; i++) own[i * Cpad + c] = weight[c * T->N + n + i];
-        NAME(add_sums)(T, rows, own, terms, sums);
+            for (long i = 0; i < rows; i++)
+                own[c / HEIGHT * HEIGHT * CHUNK + i * HEIGHT + c % HEIGHT] = weight[c * T->N + n + i];
+        for (long s = 0; s < strips; s++) {
+            double *terms = E ? E + n * T->Ppad + s * whole * STRIP : scratch;
+            NAME(exponentials)(T, whole, F, T->H + s * T->K * STRIP, clamp, terms);
+            NAME(add_sums)(T, rows, own, terms, sums + s * Cpad * STRIP);
+        }
     }
-    for (long c = 0; c < T->C; c++) memcpy(V + c * T->P, sums + c * Ppad, T->P * sizeof(double));
+    for (long c = 0; c < T->C; c++)
+        for (long p = 0; p < P; p += STRIP)
+            memcpy(V + c * P + p, sums + p * Cpad + c * STRIP, min(STRIP, P - p) * sizeof(double));
     free(work);
-    return failed;
+    return 0;
+}
+
+// The strips of g (C,P), (C, STRIP) each; and if it is wanted, the transposed g in the blocks of add_weight_gradients. Zeros for
+// pairs and weights that are padding.
+static void NAME(arrange)(const problem *T, const double *g, double *by_strip, double *by_block) {
+    const long C = T->C, P = T->P;
+    memset(by_strip + P / STRIP * C * STRIP, 0, C * STRIP * sizeof(double) * (P % STRIP > 0));
+    for (long p = 0; p < P; p += STRIP)
+        for (long c = 0; c < C; c++)
+            memcpy(by_strip + p * C + c * STRIP, g + c * P + p, min(STRIP, P - p) * sizeof(double));
+    for (long c = 0, width; c < C && by_block; c += width, by_block += T->Ppad * width) {
+        width = block_width(T->Cpad - c, LANES);
+        if (width > C - c) memset(by_block, 0, T->Ppad * width * sizeof(double));
+        memset(by_block + P * width, 0, (T->Ppad - P) * width * sizeof(double));
+        for (long p = 0; p < P; p++)
+            for (long j = 0; j < min(width, C - c); j++) by_block[p * width + j] = g[(c + j) * P + p];
+    }
+}
+
+// Whether memory for the backward pass was found, and its parts
+typedef struct {
+    double *by_strip, *by_block, *own, *gradients, *half, *scratch, *F, *k;
+} NAME(parts);
+static int NAME(allocate)(const problem *T, NAME(parts) *W) {
+    const long sizes[] = {T->C * T->Ppad,       T->Cpad * T->Ppad,      CHUNK * T->C,  CHUNK * T->Cpad,
+                          CHUNK * T->Ppad,      GROUP * STRIP * CHUNK,  CHUNK * T->K,  T->M * T->ld + 2 * T->Q};
+    double **const parts[] = {&W->by_strip, &W->by_block, &W->own, &W->gradients, &W->half, &W->scratch, &W->F, &W->k};
+    long size = 0;
+    for (long i = 0; i < 8; i++) size += sizes[i];
+    double *work = allocate(sizeof(double) * size);
+    if (!work) return 0;
+    for (long i = 0; i < 8; work += sizes[i++]) *parts[i] = work;
+    memset(W->own, 0, sizes[2] * sizeof(double));
+    return 1;
+}
+
+// half (CHUNK, Ppad) and, if they are wanted, the gradients in the weights of the rows from n on. E may be null.
+INLINE void NAME(chunk_gradients)(const problem *T, const NAME(parts) *W, const double *E, long n, long rows, int wanted) {
+    const long C = T->C, strips = rounded(T->P, STRIP) / STRIP, whole = rounded(rows, TILE), size = whole * STRIP;
+    const int clamp = E ? 0 : load_features(T, n, rows, W->F);
+    for (long first = 0; first < strips; first += GROUP) {  // its E is in the cache for both products
+        const long count = min(GROUP, strips - first);
+        const double *terms = E ? E + n * T->Ppad + first * size : W->scratch;
+        for (long s = first; s < first + count; s++) {
+            const double *one = terms + (s - first) * size;
+            if (!E) NAME(exponentials)(T, whole, W->F, T->H + s * T->K * STRIP, clamp, W->scratch + (s - first) * size);
+            NAME(weigh)(T, whole, W->own, W->by_strip + s * C * STRIP, one, W->half + s * STRIP);
+        }
+        if (wanted) NAME(add_weight_gradients)(T, whole, first, count, terms, W->by_block, W->gradients);
+    }
 }
 
 TARGET static int NAME(backward)(const problem *T, const double *weight, const double *g, const double *E, long n0, long n1,
                                  double *grad_weight, double *grad_a, double *grad_r, double *grad_mu, double *grad_z) {
-    const long C = T->C, P = T->P, Ppad = T->Ppad, Cpad = T->Cpad;
-    const long sizes[] = {C * Ppad, Ppad * Cpad, C * CHUNK, CHUNK * Cpad, CHUNK * Ppad, CHUNK * Ppad};
-    long size = T->M * T->ld + 2 * T->Q;
-    for (long i = 0; i < 6; i++) size += sizes[i];
-    double *work = allocate(sizeof(double) * size);
-    if (!work) return 1;
-    memset(work, 0, sizeof(double) * size);
-    double *rows_of_g = work, *turned = work + sizes[0], *own = turned + sizes[1], *gradients = own + sizes[2];
-    double *half = gradients + sizes[3], *scratch = half + sizes[4], *k = scratch + sizes[5];
-    for (long c = 0; c < C; c++) memcpy(rows_of_g + c * Ppad, g + c * P, P * sizeof(double));
-    for (long first = 0; first < P && grad_weight; first += TILE)  // a tile of pairs at a time stays in the cache
+    const long C = T->C, Cpad = T->Cpad;
+    NAME(parts) W;
+    if (!NAME(allocate)(T, &W)) return 1;
+    NAME(arrange)(T, g, W.by_strip, grad_weight ? W.by_block : NULL);
+    for (long n = n0; n < n1; n += CHUNK) {
+        const long rows = min(CHUNK, n1 - n);
         for (long c = 0; c < C; c++)
-            for (long p = first; p < min(first + TILE, P); p++) turned[p * Cpad + c] = g[c * P + p];
-    int failed = 0;
-    for (long n = n0; n < n1 && !failed; n += CHUNK) {
-        const long rows = min(CHUNK, n1 - n), whole = rounded(rows, TILE);
-        const double *terms = E ? E + n * Ppad : scratch;
-        if (!E) failed = NAME(exponentials)(T, n, rows, scratch);
-        for (long c = 0; c < C; c++) memcpy(own + c * CHUNK, weight + c * T->N + n, rows * sizeof(double));
-        NAME(weigh)(T, whole, own, rows_of_g, terms, half);
+            for (long i = 0; i < rows; i++)
+                W.own[i / HEIGHT * HEIGHT * C + c * HEIGHT + i % HEIGHT] = weight[c * T->N + n + i];
+        memset(W.gradients, 0, CHUNK * Cpad * sizeof(double));
+        NAME(chunk_gradients)(T, &W, E, n, rows, grad_weight != NULL);
         for (long i = 0; i < rows; i++)
-            NAME(row_gradients)(T, n + i, half + i * Ppad, k, grad_a, grad_r, grad_mu, grad_z);
-        if (!grad_weight) continue;
-        memset(gradients, 0, CHUNK * Cpad * sizeof(double));
-        NAME(add_weight_gradients)(T, whole, terms, turned, gradients);
-        for (long c = 0; c < C; c++)
-            for (long i = 0; i < rows; i++) grad_weight[c * T->N + n + i] = gradients[i * Cpad + c];
+            NAME(row_gradients)(T, n + i, W.half + i * T->Ppad, W.k, grad_a, grad_r, grad_mu, grad_z);
+        const double *block = W.gradients;
+        for (long c = 0, width; c < C && grad_weight; c += width, block += CHUNK * width) {
+            width = block_width(Cpad - c, LANES);
+            for (long j = 0; j < min(width, C - c); j++)
+                for (long i = 0; i < rows; i++) grad_weight[(c + j) * T->N + n + i] = block[i * width + j];
+        }
     }
-    free(work);
-    return failed;
+    free(W.by_strip);
+    return 0;
 }
 
 #undef load
 #undef store
 #undef vec
 #undef bits
+#undef STRIP
 #undef HEIGHT
 #undef LANES
 #undef NAME
@@ -327,15 +339,49 @@ TARGET static int NAME(backward)(const problem *T, const double *weight, const d
 
 #include "_vectors.h"
 
-// CHUNK: rows that are processed at once; TILE: rows and weights are padded to a multiple of it, as every HEIGHT needs
-enum { CHAINS = 4, ROWS = 4, MOST_LANES = 8, CHUNK = 48, TILE = 8 };
+// A loop over a tile, which the compiler must unroll for the tile to be in registers
+#define each _Pragma("GCC unroll 32") for
+
+// CHUNK: rows that are processed at once; GROUP: strips of pairs that are; TILE: rows and weights are padded to a multiple of
+// it, as every HEIGHT needs
+enum { CHAINS = 4, ROWS = 4, MOST_LANES = 8, CHUNK = 48, GROUP = 4, TILE = 8 };
+#include "_panels.h"
+
 typedef struct {
-    long N, M, Q, C, P, room, ld;  // P: number of pairs; room: M, and whole vectors after it; ld: Q + 1 in whole vectors
+    long N, M, Q, C, P, K, ld;  // P: number of pairs; K: number of features; ld: Q + 1 in whole vectors
     long Ppad, Cpad;
     const double *a, *r, *mu;
-    double *z;   // (M, ld): the points, a column of ones, and zeros
-    double *zt;  // (Q, room): the points transposed, the last one repeated as padding
+    double *z;       // (M, ld): the points, a column of ones, and zeros
+    double *H;       // the features of the pairs in strips: (K, STRIP) each
+    double *most;    // (Q,): the largest |z|
 } problem;
+
+// Vectors of weights are processed by three, in the end by two rather than by one: `rest` numbers are left
+static inline long block_width(long rest, long lanes) {
+    return rest == 4 * lanes ? 2 * lanes : min(rest, 3 * lanes);
+}
+
+// The features F (K, CHUNK) of the rows from n on, and zeros after them. Returns whether an exponent may leave the range of
+// exp2: it is at most a, and no midpoint is farther from 0 than the points.
+static int load_features(const problem *T, long n, long rows, double *F) {
+    const long Q = T->Q;
+    int outside = 0;
+    memset(F, 0, sizeof(double) * T->K * CHUNK);
+    for (long i = 0; i < rows; i++, n++) {
+        double base = T->a[n], least = base;
+        outside |= !(base * LOG2E <= 1000.0);
+        for (long q = 0; q < Q; q++) {
+            const double r = T->r[n * Q + q], mu = T->mu[n * Q + q], far = fabs(mu) + T->most[q];
+            base -= r * mu * mu;
+            least -= r * far * far;
+            F[(1 + q) * CHUNK + i] = 2 * LOG2E * r * mu;
+            F[(1 + Q + q) * CHUNK + i] = -LOG2E * r;
+        }
+        F[i] = LOG2E * base;
+        outside |= !(least * LOG2E >= -1000.0);
+    }
+    return outside;
+}
 
 #if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
 #define TARGET __attribute__((target("avx512f")))
@@ -361,32 +407,44 @@ typedef struct {
 #define HEIGHT 4
 #include "_weighted.c"
 
-// P rounded up to an odd number of three vectors: then rows begin in different lines of the cache
-static long padded(long P) {
-    const long unit = 3 * MOST_LANES;
-    return (rounded(P, unit) / unit | 1) * unit;
+// The features of the pairs: 1, the midpoints, and their squares; zeros for pairs that make the last strip whole
+static void load_pairs(const problem *T, const double *z, long strip) {
+    memset(T->H, 0, sizeof(double) * T->K * T->Ppad);
+    long p = 0;
+    for (long m = 0; m < T->M; m++)
+        for (long j = m; j < T->M; j++, p++) {
+            double *own = T->H + p / strip * strip * T->K + p % strip;
+            own[0] = 1;
+            for (long q = 0; q < T->Q; q++) {
+                const double middle = (z[m * T->Q + q] + z[j * T->Q + q]) / 2;
+                own[(1 + q) * strip] = middle;
+                own[(1 + T->Q + q) * strip] = middle * middle;
+            }
+        }
 }
 
 // Returns nonzero if memory ran out.
 static int setup(problem *T, long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
                  const double *z) {
-    const long room = rounded(M, 2 * MOST_LANES) + 2 * MOST_LANES, ld = rounded(Q + 1, MOST_LANES), P = M * (M + 1) / 2;
-    double *memory = allocate(sizeof(double) * (M * ld + Q * room));
+    const long ld = rounded(Q + 1, MOST_LANES), P = M * (M + 1) / 2, K = 2 * Q + 1, Ppad = rounded(P, 3 * MOST_LANES);
+    double *memory = allocate(sizeof(double) * (M * ld + K * Ppad + Q));
     if (!memory) return 1;
-    *T = (problem){N, M, Q, C, P, room, ld, padded(P), rounded(C, TILE), a, r, mu, memory, memory + M * ld};
+    double *H = memory + M * ld, *most = H + K * Ppad;
+    *T = (problem){N, M, Q, C, P, K, ld, Ppad, rounded(C, TILE), a, r, mu, memory, H, most};
     memset(T->z, 0, sizeof(double) * M * ld);
+    memset(T->most, 0, sizeof(double) * Q);
     for (long m = 0; m < M; m++) {
         memcpy(T->z + m * ld, z + m * Q, sizeof(double) * Q);
         T->z[m * ld + Q] = 1;
+        for (long q = 0; q < Q; q++) T->most[q] = fmax(T->most[q], fabs(z[m * Q + q]));
     }
-    for (long q = 0; q < Q; q++)
-        for (long m = 0; m < room; m++) T->zt[q * room + m] = z[min(m, M - 1) * Q + q];
+    load_pairs(T, z, DISPATCH(strip, ));
     return 0;
 }
 
 // Of rows n0 <= n < n1 of a (N,), r (N,Q) and mu (N,Q), and of points z (M,Q), the sums V (C,P) with the weights (C,N). Writes
-// these rows of E (N rounded up to a multiple of 8, Ppad), if it is not null. n0 is a multiple of 8, and n1 or N.
-// Returns nonzero if memory ran out.
+// E of these rows, if it is not null, to memory for N rounded up to a multiple of 8 times Ppad numbers. n0 is a multiple of
+// CHUNK, and so is n1, or it is N. Returns nonzero if memory ran out.
 int weighted_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
                      const double *weight, long n0, long n1, double *E, double *V) {
     problem T;
@@ -410,46 +468,46 @@ int weighted_backward(long N, long M, long Q, long C, const double *a, const dou
     return status;
 }
 
-// Symmetric matrices psi2 (C,M,M) from their upper triangles: multiplies sums (C,P) by factor (P,), and adds half (C,M) of
-// the row and of the column.
-int weighted_unpack(long C, long M, const double *factor, const double *half, double *sums, double *psi2) {
-    const long P = M * (M + 1) / 2;
-    for (long c = 0; c < C; c++, sums += P, psi2 += M * M, half += M) {
-        double *own = sums;
-        const double *f = factor;
-        for (long m = 0; m < M; own += M - m, f += M - m, m++)
-            for (long j = m; j < M; j++) {
-                own[j - m] *= f[j - m];
-                psi2[m * M + j] = psi2[j * M + m] = own[j - m] + (half[m] + half[j]);
-            }
+// Symmetric matrices as panels (C,S), from their upper triangles: multiplies sums (C,P) by factor (P,), and adds half (C,M)
+// of the row and of the column.
+int weighted_unpack(long C, long M, const double *factor, const double *half, double *sums, double *panels) {
+    const long P = M * (M + 1) / 2, Mpad = rounded(M, ROWS);
+    memset(panels, 0, sizeof(double) * C * panels_size(M));
+    for (long c = 0; c < C; c++, sums += P, panels += panels_size(M), half += M) {
+        const double *row = sums;
+        for (long p = 0; p < P; p++) sums[p] *= factor[p];
+        for (long m = 0; m < M; row += M - m, m++) {
+            double *to = panels + panel_place(Mpad, m, m);
+            for (long j = m; j < M; j++) to[(j - m) * ROWS] = row[j - m] + (half[m] + half[j]);
+            for (long j = m + 1; j < min(m / ROWS * ROWS + ROWS, M); j++)  // the other side of the diagonal
+                panels[panel_place(Mpad, m, j)] = to[(j - m) * ROWS];
+        }
     }
     return 0;
 }
 
-// The way back for gradients g (C,M,M): those of sums before and after the factor, packed (C,P) = factor * upper and
-// sum_c upper * sums (P,), with upper = g[m,j] + g[j,m] for m < j and g[m,m]; and sides (C,M), sums of rows and columns.
+// The way back for gradients g, panels (C,S): those of sums before and after the factor, packed (C,P) = factor * upper and
+// sum_c upper * sums (P,), with upper = 2 g[m,j] for m < j and g[m,m]; and sides (C,M), sums of rows and columns.
 int weighted_pack(long C, long M, const double *factor, const double *g, const double *sums, double *packed, double *total,
                   double *sides) {
-    const long P = M * (M + 1) / 2;
+    const long P = M * (M + 1) / 2, Mpad = rounded(M, ROWS);
     memset(total, 0, sizeof(double) * P);
     memset(sides, 0, sizeof(double) * C * M);
-    for (long c = 0; c < C; c++, g += M * M, sides += M) {
-        double *all = total;
-        const double *f = factor;
-        for (long m = 0; m < M; f += M - m, all += M - m, sums += M - m, packed += M - m, m++) {
-            double row = 2 * g[m * M + m];
-            packed[0] = g[m * M + m];
+    for (long c = 0; c < C; c++, g += panels_size(M), sides += M, sums += P, packed += P) {
+        double *row = packed;
+        for (long m = 0; m < M; row += M - m, m++) {
+            const double *from = g + panel_place(Mpad, m, m);
+            double side = 2 * (row[0] = from[0]);
             for (long j = m + 1; j < M; j++) {
-                const double both = g[m * M + j] + g[j * M + m];
-                packed[j - m] = both;
-                sides[j] += both;
-                row += both;
+                row[j - m] = 2 * from[(j - m) * ROWS];
+                sides[j] += row[j - m];
+                side += row[j - m];
             }
-            sides[m] += row;
-            for (long p = 0; p < M - m; p++) {
-                all[p] += packed[p] * sums[p];
-                packed[p] *= f[p];
-            }
+            sides[m] += side;
+        }
+        for (long p = 0; p < P; p++) {
+            total[p] += packed[p] * sums[p];
+            packed[p] *= factor[p];
         }
     }
     return 0;

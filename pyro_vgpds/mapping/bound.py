@@ -35,7 +35,7 @@ from pyro_vgpds.team import Team
 
 __all__ = [
     "SiteLimits", "bound_terms", "ceiling", "check_ceiling", "check_noise", "check_rounding", "check_slack",
-    "collapsed_bound", "site_bound", "site_limits", "strict_rounding",
+    "collapsed_bound", "site_bound", "site_limits", "site_terms", "strict_rounding",
 ]  # fmt: skip
 
 _MAX_ERROR = 0.4  # nats per observation that rounding may add to the bound before it is an error
@@ -190,17 +190,28 @@ def site_bound(psi: Psi, factor: Tensor, limits: SiteLimits) -> Tensor:
     :param limits: of the factors.
     :raises NumericalError: if rounding error dominates the bound, or it exceeds the maximum of the factors.
     """
-    ones = torch.ones_like(psi.psi0).unsqueeze(-1)
-    inputs = psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, factor, ones
-    check, wanted, factor = partial(check_slack, unit=limits.seen), need_gradients(inputs), factor.detach()
+    inputs, factor = (psi.psi0, psi.psi1_y, psi.psi2, factor), factor.detach()
+    wanted = need_gradients(inputs)
     with torch.no_grad():
-        terms = _group_terms(*inputs[:3], Covariance.of(factor), ones, ones, check, wanted)
-    bound = with_gradients(terms, inputs, factor)
-    with torch.no_grad():
-        most = limits.most + default_jitter(bound.dtype) * (limits.size + limits.most)
-        if bool((bound > most).any()):
-            raise NumericalError(_TOO_HIGH)
-    return bound
+        terms = site_terms(psi, Covariance.of(factor), limits, wanted)
+    ones = psi.psi0.new_ones(len(psi.psi0), 1)
+    return with_gradients(terms, (*inputs, ones), factor)
+
+
+def site_terms(psi: Psi, covariance: Covariance, limits: SiteLimits, wanted: bool) -> Terms:
+    """:func:`site_bound` and its gradients, without a graph; that in Ψ1ᵀY takes the place of that in v.
+
+    :param psi: the statistics; Ψ2 and the gradient in it may be panels (C, S).
+    :param covariance: K_MM.
+    :param wanted: whether gradients are. Others as in :func:`site_bound`.
+    """
+    ones, check = torch.ones_like(psi.psi0).unsqueeze(-1), partial(check_slack, unit=limits.seen)
+    v = psi.psi1_y.mT.unsqueeze(-1)
+    terms = _group_terms(psi.psi0, v, psi.psi2, covariance, ones, ones, check, wanted)
+    most = limits.most + default_jitter(terms.value.dtype) * (limits.size + limits.most)
+    if bool((terms.value > most).any()):
+        raise NumericalError(_TOO_HIGH)
+    return terms if terms.v is None else terms._replace(v=terms.v.squeeze(-1).mT)
 
 
 @contextmanager

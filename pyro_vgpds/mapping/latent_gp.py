@@ -20,8 +20,10 @@ from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import GivenOptimum, correction
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.joint import sum_psi
+from pyro_vgpds.mapping.known_sites import known_site_bound
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
+from pyro_vgpds.mapping.rbf_weighted import rbf_form
 from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
@@ -132,7 +134,17 @@ class CollapsedLatent:
 
     def bound(self, sites: Sites) -> Tensor:
         """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
-        return self._bound(sites)[0]
+        known = self._known(sites)
+        return self._bound(sites)[0] if known is None else known
+
+    def _known(self, sites: Sites) -> Tensor | None:
+        """The same as one operation, for kernels that have it and frames of one process."""
+        gp, form = self.gp, rbf_form(self.gp.kernel)
+        if form is None or self.x_variance is None or self.team.size > 1:
+            return None
+        given = self.x, self.x_variance, gp.inducing, form
+        known = known_site_bound(*given, sites, gp.output_mean, gp.output_scale, gp.jitter)
+        return None if known is None else known.tensor()
 
     def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:
         """The bound, and the statistics of all frames, of which a drawn correction is a function of each process."""
@@ -151,10 +163,10 @@ class CollapsedLatent:
         :param y: outputs (N, D), NaN if they were not observed.
         :param sites: their Gaussian factors.
         """
-        bound, psi, factor = self._bound(sites, likelihood.likelihood.is_drawn)
-        bound = bound + sites.constant.sum()
         if not likelihood.likelihood.is_drawn:
-            return bound, None
+            return self.bound(sites) + sites.constant.sum(), None
+        bound, psi, factor = self._bound(sites, different=True)
+        bound = bound + sites.constant.sum()
         given = self.gp.given(psi, factor)
         more, moments = correction(given, self.x, self.x_variance, y, sites, likelihood, self.first)
         return bound + more, moments

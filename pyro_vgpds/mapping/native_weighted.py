@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import Loop, added, open_library, pointer, run_loops
+from pyro_vgpds.mapping.panels import panels_size
 
 __all__ = ["Rows", "TriangleGradients", "available", "pack", "unpack", "weighted_gradients", "weighted_sums"]
 
 _KEPT = 1 << 22  # exponentials that are kept for the gradients, at most
-_UNIT = 96  # rows that are processed at once, a multiple of 8
+_UNIT = 96  # rows, a multiple of those that are processed at once
 
 
 class Rows(NamedTuple):
@@ -40,10 +41,10 @@ class Rows(NamedTuple):
         return len(self.z) * (len(self.z) + 1) // 2
 
     def kept(self) -> Tensor | None:
-        """Memory for the exponentials; None if they are too many to keep. Rows have an odd number of units of 24."""
+        """Memory for the exponentials; None if they are too many to keep. Pairs are padded to units of 24."""
         if len(self.a) * self.pairs > _KEPT:
             return None
-        return self.a.new_empty(-(-len(self.a) // 8) * 8, (-(-self.pairs // 24) | 1) * 24)
+        return self.a.new_empty(-(-len(self.a) // 8) * 8, -(-self.pairs // 24) * 24)
 
 
 @functools.cache
@@ -76,7 +77,7 @@ def _call(name: str, *arguments: int | Tensor) -> None:
 
 
 class TriangleGradients(NamedTuple):
-    """Gradients in the upper triangles of symmetric matrices (C, M, M)."""
+    """Gradients in the upper triangles of symmetric matrices."""
 
     sums: Tensor  #: in what :func:`unpack` multiplies by the factor, (C, P)
     log_factor: Tensor  #: in the logarithm of the factor, (P,)
@@ -84,20 +85,22 @@ class TriangleGradients(NamedTuple):
 
 
 def unpack(sums: Tensor, factor: Tensor, half: Tensor) -> Tensor:
-    """Symmetric matrices (C, M, M) with the elements factor · sums + half_m + half_m', from sums (C, P), one for each
-    pair m <= m', and half (C, M); multiplies the sums in place.
+    """Symmetric matrices with the elements factor · sums + half_m + half_m', as panels (C, S)
+    (:mod:`~pyro_vgpds.mapping.panels`), from sums (C, P), one for each pair m <= m', and half (C, M); multiplies the
+    sums in place.
     """
     count, points = half.shape
-    psi2 = sums.new_empty(count, points, points)
-    _call("unpack", count, points, factor, half, sums, psi2)
-    return psi2
+    panels = sums.new_empty(count, panels_size(points))
+    _call("unpack", count, points, factor, half, sums, panels)
+    return panels
 
 
-def pack(g: Tensor, factor: Tensor, sums: Tensor) -> TriangleGradients:
-    """The gradients through :func:`unpack`, from g (C, M, M) and from the sums multiplied by the factor, (C, P)."""
-    count, points, _ = g.shape
-    found = TriangleGradients(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(count, points))
-    _call("pack", count, points, factor, g.contiguous(), sums, *found)
+def pack(g: Tensor, factor: Tensor, sums: Tensor, points: int) -> TriangleGradients:
+    """The gradients through :func:`unpack`, from symmetric ones g as panels (C, S) for M points, and from the sums
+    multiplied by the factor, (C, P).
+    """
+    found = TriangleGradients(torch.empty_like(sums), torch.empty_like(factor), g.new_empty(len(g), points))
+    _call("pack", len(g), points, factor, g.contiguous(), sums, *found)
     return found
 
 

@@ -13,7 +13,8 @@ constant b in the kernel, and :math:`s_c = \sum_n w_{cn} \Psi_{1n}`:
 from __future__ import annotations
 
 import functools
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,11 +23,53 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
-from pyro_vgpds.types import Context
+from pyro_vgpds.mapping.panels import matrices_of, panels_of
+from pyro_vgpds.types import Context, Kept
 
-__all__ = ["rbf_weighted"]
+__all__ = ["RBFForm", "is_known", "known_weighted", "rbf_form", "rbf_weighted", "register_rbf"]
 
 _MOST = 256  # inducing inputs up to which the pairs of them fit the cache
+
+
+class RBFForm(NamedTuple):
+    """A kernel σ² exp(−½ Σ_q w_q (x_q − x'_q)²) + b."""
+
+    weight: Tensor  #: w, (..., Q) or (..., 1)
+    variance: Tensor  #: σ², (...)
+    constant: Tensor | None  #: b, (..., 1); None for 0
+
+
+_FORMS: dict[type, Callable[..., RBFForm | None]] = {}
+
+
+def register_rbf(kind: type) -> Callable[[Callable[..., RBFForm | None]], Callable[..., RBFForm | None]]:
+    """Register ``f(value)``, which returns the :class:`RBFForm` of kernel values of exactly this class, or None.
+
+    :param kind: a class of kernel values; classes derived from it do not count, because they may be other functions.
+    :returns: a decorator.
+    """
+
+    def register(function: Callable[..., RBFForm | None]) -> Callable[..., RBFForm | None]:
+        _FORMS[kind] = function
+        return function
+
+    return register
+
+
+def rbf_form(kernel: object) -> RBFForm | None:
+    """The parameters of a squared exponential kernel value, with or without a constant; None if it is another one.
+
+    :param kernel: a kernel value.
+
+    >>> from pyro_vgpds.kernels import ARDLinear, ARDRBF, Bias
+    >>> from pyro_vgpds.mapping.rbf_weighted import rbf_form
+    >>> rbf_form((ARDRBF(2.0, [1.0]) + Bias(0.5))()).constant.item()
+    0.5
+    >>> rbf_form((ARDRBF() + ARDLinear())()) is None
+    True
+    """
+    found = _FORMS.get(type(kernel))
+    return None if found is None else found(kernel)
 
 
 def rbf_weighted(
@@ -42,16 +85,38 @@ def rbf_weighted(
     :param y: (N, R).
     """
     tensors = (mean, variance, z, *parameters, weight, y)
-    if (
-        not (mean.dim() == variance.dim() == z.dim() == weight.dim() == y.dim() == 2)
-        or any(x.dim() > 1 for x in parameters)
-        or any(x.dtype is not torch.float64 or not x.is_cpu for x in tensors)
-        or not (weight.numel() and len(z) <= _MOST)
-        or not (native_weighted.available() and rows.available())
-        or torch.jit.is_tracing()  # type: ignore[attr-defined]
-    ):
-        return None
-    return _Weighted.apply(*tensors)
+    return _Weighted.apply(*tensors) if is_known(*tensors) else None
+
+
+def is_known(
+    mean: Tensor, variance: Tensor, z: Tensor, w: Tensor, scale: Tensor, constant: Tensor, weight: Tensor, y: Tensor
+) -> bool:
+    """Whether the statistics can be computed in this way: no batch, float64 on a CPU, compiled loops."""
+    parameters = (w, scale, constant)
+    return (
+        mean.dim() == variance.dim() == z.dim() == weight.dim() == y.dim() == 2
+        and all(x.dim() <= 1 for x in parameters)
+        and all(x.dtype is torch.float64 and x.is_cpu for x in (mean, variance, z, *parameters, weight, y))
+        and weight.numel() > 0
+        and len(z) <= _MOST
+        and native_weighted.available()
+        and rows.available()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+    )
+
+
+def known_weighted(
+    *arguments: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]]:
+    """The same without a graph, with Ψ2 as panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`), and a function from the
+    gradients in the three to those in the arguments.
+
+    :param arguments: those of :func:`is_known`.
+    """
+    kept = _Kept()
+    kept.needs_input_grad = (True,) * len(arguments)
+    found = _forward(kept, *arguments)
+    return *found, functools.partial(_gradients, kept)  # type: ignore[return-value]
 
 
 @functools.lru_cache(maxsize=4)
@@ -65,60 +130,73 @@ class _Context(Context, Protocol):
     kept: Tensor | None  #: the exponentials of Ψ2, if they were kept
 
 
+class _Kept(Kept):
+    kept: Tensor | None
+
+
 class _Weighted(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: _Context,
-        mean: Tensor,
-        variance: Tensor,
-        z: Tensor,
-        w: Tensor,
-        scale: Tensor,
-        constant: Tensor,
-        weight: Tensor,
-        y: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        points, b, centre = len(z), float(constant), z.sum(0).div_(len(z))
-        mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
-        variance, weight = variance.contiguous(), weight.contiguous()
-        a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
-        factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
-        sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
-        total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
-        row = weight @ psi1.mT if b else weight.new_zeros(len(weight), points)
-        psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
-        ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row)
-        return (scale + constant.reshape(scale.shape)) * total, first, psi2
+    def forward(ctx: _Context, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        total, first, panels = _forward(ctx, *arguments)
+        return total, first, matrices_of(panels, len(first))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
-        mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row = ctx.saved_tensors
-        b, points, wanted = float(constant), len(z), ctx.needs_input_grad
-        packed, total = pack(g2, factor, sums), weight.sum(1)
-        g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
-            Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.kept
-        )
-        g_psi1, g_y, g_constant = g1 @ y.mT, None, None
-        if wanted[7]:
-            g_y = torch.addmm(b * g1.sum(0), psi1.mT, g1)
-        g_total = (scale + b) * g0
-        if b:
-            sides = packed.sides
-            every = 0.5 * sides.sum(1)
-            g_psi1.addmm_(sides.mT, weight, alpha=b)
-            g_total = g_total + b * b * every
-            if g_weight is not None:
-                g_weight.addmm_(sides, psi1, alpha=b)
-            g_constant = (sides * row).sum() + 2.0 * b * (every @ total)
+        return _gradients(ctx, g0, g1, panels_of(g2))
+
+
+def _forward(
+    ctx: _Context,
+    mean: Tensor,
+    variance: Tensor,
+    z: Tensor,
+    w: Tensor,
+    scale: Tensor,
+    constant: Tensor,
+    weight: Tensor,
+    y: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    points, b, centre = len(z), float(constant), z.sum(0).div_(len(z))
+    mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
+    variance, weight = variance.contiguous(), weight.contiguous()
+    a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
+    factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
+    sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
+    total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
+    row = (psi1 @ weight.mT).mT.contiguous() if b else weight.new_zeros(len(weight), points)
+    psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
+    ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row)
+    return (scale + constant.reshape(scale.shape)) * total, first, psi2
+
+
+def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
+    mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row = ctx.saved_tensors
+    b, points, wanted = float(constant), len(z), ctx.needs_input_grad
+    packed, total = pack(g2, factor, sums, points), weight.sum(1)
+    g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
+        Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.kept
+    )
+    g_psi1, g_y, g_constant = g1 @ y.mT, None, None
+    if wanted[7]:
+        g_y = torch.addmm((b * g1.sum(0)).unsqueeze(1), g1.mT, psi1).mT
+    g_total = (scale + b) * g0
+    if b:
+        sides = packed.sides
+        every = 0.5 * sides.sum(1)
+        g_psi1.addmm_(sides.mT, weight, alpha=b)
+        g_total = g_total + b * b * every
         if g_weight is not None:
-            g_weight += g_total.unsqueeze(1)
-        if wanted[5]:
-            more = g0 @ total + g1.sum(0) @ y.sum(0)
-            g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
-        found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
-        g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
-        more_z, more_w, more_log = decay_gradients(z, own, g_log.view(points, points))
-        g_scale = ((found.log_scale + more_log) / scale).reshape(scale.shape) + (g0 @ total).reshape(scale.shape)
-        g_w = (found.weight + more_w).sum_to_size(w.shape)
-        return found.mean, found.variance, found.z + g_mid + more_z, g_w, g_scale, g_constant, g_weight, g_y
+            g_weight.addmm_(sides, psi1, alpha=b)
+        g_constant = (sides * row).sum() + 2.0 * b * (every @ total)
+    if g_weight is not None:
+        g_weight += g_total.unsqueeze(1)
+    if wanted[5]:
+        more = g0 @ total + g1.sum(0) @ y.sum(0)
+        g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
+    found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
+    g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
+    more_z, more_w, more_log = decay_gradients(z, own, g_log.view(points, points))
+    g_scale = ((found.log_scale + more_log) / scale).reshape(scale.shape) + (g0 @ total).reshape(scale.shape)
+    g_w = (found.weight + more_w).sum_to_size(w.shape)
+    return found.mean, found.variance, found.z + g_mid + more_z, g_w, g_scale, g_constant, g_weight, g_y

@@ -8,6 +8,7 @@ from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, White
 from pyro_vgpds.mapping import native_weighted, rbf_weighted
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.mapping.psi import expect
 
 pytestmark = pytest.mark.skipif(not native_weighted.available(), reason="the compiled kernels were not built")
@@ -96,11 +97,11 @@ def test_triangles_and_their_gradients_against_autograd(points):
     first, second = torch.triu_indices(points, points)
     upper[:, first, second] = leaves[0] * leaves[1].exp()
     wanted = upper + upper.triu(1).mT + leaves[2].unsqueeze(1) + leaves[2].unsqueeze(2)
-    found = unpack(scaled := sums.clone(), log_factor.exp(), half)
+    found = matrices_of(unpack(scaled := sums.clone(), log_factor.exp(), half), points)
     assert torch.allclose(found, wanted, rtol=1e-14, atol=1e-14)
     assert torch.allclose(scaled, sums * log_factor.exp(), rtol=1e-15)
     gradients = torch.autograd.grad((g * wanted).sum(), leaves)
-    for one, other in zip(pack(g, log_factor.exp(), scaled), gradients, strict=True):
+    for one, other in zip(pack(panels_of(g), log_factor.exp(), scaled, points), gradients, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
 
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collapsed bound of outputs with Gaussian factors under the squared exponential kernel, as one operation: its
+gradients are computed with its value.
+
+It does what :meth:`CollapsedLatent.bound <pyro_vgpds.mapping.latent_gp.CollapsedLatent.bound>` does with the factors of
+the scaled functions, K_MM, the Ψ statistics and the terms of the bound as steps of autograd, which go over the numbers
+of all entries, and over the matrices of all outputs, several times more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_vgpds.likelihoods.factors import Sites
+from pyro_vgpds.linalg import default_jitter
+from pyro_vgpds.mapping import native_factors
+from pyro_vgpds.mapping.bound import site_terms
+from pyro_vgpds.mapping.group_terms import Known, need_gradients
+from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
+from pyro_vgpds.mapping.native_inducing import Covariance, is_compiled, rbf_covariance, rbf_gradients
+from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.mapping.rbf_weighted import RBFForm, is_known, known_weighted
+
+__all__ = ["known_site_bound"]
+
+
+def known_site_bound(
+    mean: Tensor,
+    variance: Tensor,
+    z: Tensor,
+    form: RBFForm,
+    sites: Sites,
+    output_mean: Tensor,
+    output_scale: Tensor,
+    jitter: float | None,
+) -> Known | None:
+    """The bound and its gradients; None if it cannot be computed in this way, or K_MM needs more jitter.
+
+    :param mean: of the latent points, (N, Q).
+    :param variance: of the latent points, (N, Q).
+    :param z: inducing inputs, (M, Q).
+    :param form: the kernel.
+    :param sites: the factors of the functions f = mean + scale g.
+    :param output_mean: (D,).
+    :param output_scale: (D,).
+    :param jitter: added to the diagonal of K_MM; None for the rule.
+    :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.site_bound` does.
+    """
+    weight, linear, _ = sites
+    constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
+    kernel = form.weight, form.variance, constant
+    if not (is_known(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()):
+        return None
+    inputs = mean, variance, z, *kernel, weight, linear, output_mean, output_scale
+    wanted = need_gradients(inputs)
+    with torch.no_grad():
+        found = _evaluate(tuple(x.detach() for x in inputs), jitter, wanted)
+    return None if found is None else Known(found[0], inputs, found[1])
+
+
+def _evaluate(
+    inputs: tuple[Tensor, ...], jitter: float | None, wanted: bool
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """The bound and its gradients, none if they are not wanted."""
+    z, w, scale, constant, weight, linear, output_mean, output_scale = inputs[2:]
+    factors = weight, linear, output_mean, output_scale
+    inducing = _Inducing.of(z, w, scale, constant, jitter)
+    if inducing is None:
+        return None
+    scaled = scaled_factors(*factors)
+    psi0, psi1_y, psi2, backward = known_weighted(*inputs[:6], scaled.weight, scaled.linear.mT)
+    terms = site_terms(Psi(psi0, psi1_y, psi2), inducing.covariance, scaled.limits, wanted)
+    value = terms.value + scaled.rest
+    if terms.psi0 is None or terms.v is None or terms.psi2 is None or terms.K is None:
+        return value, ()
+    *found, g_weight, g_linear = backward(terms.psi0, terms.v, terms.psi2)
+    for gradient, more in zip(found[2:], inducing.gradients(terms.K.mul_(0.5)), strict=True):
+        gradient += more
+    return value, (*found, *factor_gradients(*factors, g_weight, g_linear.mT))
+
+
+class _Inducing(NamedTuple):
+    """K_MM = K + b, with the matrix K of the squared exponential and its jitter."""
+
+    parameters: tuple[Tensor, Tensor, Tensor, Tensor]  #: z, w, σ² and b
+    jitter: tuple[float, float]  #: what was added, and how much of it for each unit of σ² + b
+    K: Tensor
+    covariance: Covariance
+
+    @classmethod
+    def of(cls, z: Tensor, w: Tensor, scale: Tensor, constant: Tensor, jitter: float | None) -> _Inducing | None:
+        """From the parameters; None if K or K_MM is not positive definite."""
+        z, b = z.contiguous(), float(constant)
+        relative = default_jitter(z.dtype) if jitter is None else 0.0
+        added = relative * (float(scale) + b) if jitter is None else jitter
+        matrices = rbf_covariance(z, w.expand(z.shape[1]).contiguous(), float(scale), added)
+        if matrices is None:
+            return None
+        own = matrices[0]
+        if not b:
+            return cls((z, w, scale, constant), (added, relative), own.K, own)
+        factor, failed = torch.linalg.cholesky_ex(whole := own.K + b)
+        if bool(failed):
+            return None
+        covariance = Covariance(whole, torch.cholesky_inverse(factor), factor)
+        return cls((z, w, scale, constant), (added, relative), own.K, covariance)
+
+    def gradients(self, g_K: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gradients in the parameters.
+
+        :param g_K: that in K_MM.
+        """
+        z, w, scale, constant = self.parameters
+        added, relative = self.jitter
+        own = w.expand(z.shape[1]).contiguous()
+        g_z, g_w, (g_log_scale, g_jitter) = rbf_gradients(z, own, added, self.K, g_K.contiguous())
+        g_scale = g_log_scale / scale + relative * g_jitter
+        return g_z, g_w.sum_to_size(w.shape), g_scale, (g_K.sum() + relative * g_jitter).reshape(constant.shape)
