@@ -9,7 +9,7 @@ from torch import Tensor
 from pyro_vgpds.baselines.gaps import Gaps
 from pyro_vgpds.checks import check_flags, check_number
 from pyro_vgpds.data.filling import around, line_between
-from pyro_vgpds.data.repeats import find_repeat, read_at
+from pyro_vgpds.data.repeats import find_longer_repeat, find_repeat, read_at
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -70,7 +70,7 @@ def _change(t: Tensor, y: Tensor, seen: Tensor, period: float) -> Tensor:
     return (pairs * (y - read_at(t, y, back))).sum(0) / pairs.sum(0).clamp_min(1.0)
 
 
-def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float:
+def estimate_period(t: DataLike | Sequences, y: DataLike | None = None, *, longer: bool = False) -> float:
     """Estimate the period of the data: the shortest shift in time at which they repeat.
 
     The mean squared difference between the leading principal components and their shifted copy is computed for shifts
@@ -82,6 +82,8 @@ def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float
 
     Arguments as in :func:`repeat_cycle`.
 
+    :param longer: the period of a longer cycle instead, of three or more periods, such as the week of data that have
+        days and weeks: after it the data are more alike than after other numbers of periods.
     :raises ValueError: as ``Sequences``, and if there is no such minimum.
 
     >>> import numpy as np
@@ -90,10 +92,11 @@ def estimate_period(t: DataLike | Sequences, y: DataLike | None = None) -> float
     >>> round(estimate_period(t, np.sin(2 * np.pi * t / 12)[:, None]), 2)
     12.0
     """
-    return _estimate(Gaps(t, y))
+    check_flags(longer=longer)
+    return _estimate(Gaps(t, y), longer)
 
 
-def _estimate(gaps: Gaps) -> float:
+def _estimate(gaps: Gaps, longer: bool = False) -> float:
     parts = []
     for _, times, part, seen in gaps.sequences():
         whole = seen.to(torch.float64).mean(1) >= 0.5
@@ -103,11 +106,16 @@ def _estimate(gaps: Gaps) -> float:
     if not parts:
         raise ValueError("no sequence has four frames with half of the outputs observed: pass period=.")
     every = _components(torch.cat([lines for _, lines in parts]))
-    points = every.split([len(times) for times, _ in parts])
-    found = find_repeat([(times, x) for (times, _), x in zip(parts, points, strict=True)])
+    points = [(times, x) for (times, _), x in zip(parts, every.split([len(t) for t, _ in parts]), strict=True)]
+    found = find_repeat(points)
     if found is None:
         raise ValueError("the data do not repeat within 60 % of the longest sequence: pass period=.")
-    return found.period
+    if not longer:
+        return found.period
+    second = find_longer_repeat(points, found.period)
+    if second is None:
+        raise ValueError(f"the data have no cycle of several periods of {found.period:.6g}: pass period=.")
+    return second.period
 
 
 def _components(y: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shift in time at which points repeat."""
+"""The shift in time at which points repeat, and that of a longer cycle, such as a week of days."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Repeat", "find_repeat", "read_at"]
+__all__ = ["Repeat", "find_longer_repeat", "find_repeat", "read_at"]
 
 _SHIFTS = 10  # number of shifts for each frame, at most: with huge gaps, a sequence is much longer than its frames
 _MONTHS = 0.1  # part of a step by which steps differ that are taken for equal
@@ -19,6 +19,9 @@ _WHOLE = (
 )
 _LONGEST = 0.6  # of the longest sequence: the largest shift
 _LONG_MISMATCH = 0.6  # for shifts beyond half of it, where few frames are compared: the largest mismatch
+# Mismatch after a longer cycle, relative to that after other multiples of the shorter, at most. A smaller difference is
+# enough if there are frames two of the longer cycles apart, and if it is there, too.
+_CLEAREST, _CLEARER, _AGAIN = 0.7, 0.85, 0.9
 _NEAR = 0.25  # a minimum counts if its excess over the deepest is below this fraction of the median's excess
 
 
@@ -38,12 +41,10 @@ def find_repeat(parts: Sequence[tuple[Tensor, Tensor]]) -> Repeat | None:
 
     :param parts: times (n,) and points (n, Q) of each sequence.
     """
-    step = _typical(torch.cat([t.diff() for t, _ in parts]))
-    span = max(float(t[-1] - t[0]) for t, _ in parts)
+    step, span = _typical(torch.cat([t.diff() for t, _ in parts])), _span(parts)
     most = min(_LONGEST * span / step, 1000.0 + _SHIFTS * max(len(t) for t, _ in parts))
     shifts = torch.arange(1.0, max(1.0, most) + 1.0, dtype=torch.float64) * step
-    unrelated = 2.0 * torch.cat([x for _, x in parts]).var(0, correction=0).sum()
-    mismatch = torch.stack([_difference(parts, float(s)) for s in shifts]) / unrelated.cpu()
+    mismatch = _mismatches(parts, shifts.tolist())
     inner = mismatch[1:-1]
     clear = (shifts[1:-1] <= 0.5 * span) | (inner <= _LONG_MISMATCH)
     dips = ((inner < mismatch[:-2]) & (inner <= mismatch[2:]) & clear).nonzero().squeeze(-1) + 1
@@ -56,6 +57,40 @@ def find_repeat(parts: Sequence[tuple[Tensor, Tensor]]) -> Repeat | None:
     curve = low - 2 * mid + high
     beside = 0.5 * (low - high) / curve if curve > 0 else 0.0
     return Repeat(float(shifts[best]) + step * (beside if abs(beside) > _WHOLE else 0.0), mid)
+
+
+def find_longer_repeat(parts: Sequence[tuple[Tensor, Tensor]], period: float) -> Repeat | None:
+    """A cycle of three or more shorter ones after which points are more alike than after other numbers of these, such
+    as a week of days; None if there is none.
+
+    :param parts: as for :func:`find_repeat`.
+    :param period: of the shorter cycle.
+    """
+    count = min(int(_LONGEST * _span(parts) / period), 10 * _SHIFTS)
+    mismatch = [math.nan, *_mismatches(parts, [k * period for k in range(1, count + 1)]).tolist()]
+    for k in range(3, count):
+        others = [mismatch[j] for j in range(2, min(2 * k - 2, count) + 1) if j != k]
+        seen_twice = 2 * k < count
+        if mismatch[k] > (_CLEARER if seen_twice else _CLEAREST) * sum(others) / len(others):
+            continue
+        beside = [mismatch[j] for j in (k - 1, k + 1, 2 * k - 1, 2 * k + 1) if j <= count]
+        again = not seen_twice or 2.0 * mismatch[2 * k] <= _AGAIN * sum(beside[2:])
+        if again and mismatch[k] <= min(beside[:2]):
+            step = _typical(torch.cat([t.diff() for t, _ in parts]))
+            shifts = [step * (round(k * period / step) + frames) for frames in (-2, -1, 0, 1, 2)]
+            value, index = _mismatches(parts, shifts).min(0)
+            return Repeat(shifts[int(index)], float(value))
+    return None
+
+
+def _span(parts: Sequence[tuple[Tensor, Tensor]]) -> float:
+    return max(float(t[-1] - t[0]) for t, _ in parts)
+
+
+def _mismatches(parts: Sequence[tuple[Tensor, Tensor]], shifts: Sequence[float]) -> Tensor:
+    """The mean squared difference at each shift, relative to that of all pairs of points."""
+    unrelated = 2.0 * torch.cat([x for _, x in parts]).var(0, correction=0).sum()
+    return torch.stack([_difference(parts, shift) for shift in shifts]) / unrelated.cpu()
 
 
 def _typical(steps: Tensor) -> float:

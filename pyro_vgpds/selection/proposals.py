@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from pyro_vgpds.baselines.counts import common_period
 from pyro_vgpds.data.sequences import Sequences
@@ -57,6 +58,9 @@ def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None
     ]
     if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period)))
+    if task == "forecast" and (longer := find_period(data, longer=True)) is not None:
+        period = cast("float", find_period(data))
+        found.append(Configuration("two cycles, nonlinear mapping", temporal=_cycle(period, longer)))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         own = Configuration("neighbouring frames", temporal=nonlinear, latent_dim=min(_OWN, latent), lags=(-4, 4))
         # with one noise variance, outputs that are hard to predict count as much as the others
@@ -74,11 +78,12 @@ def _is_default(period: float, data: Sequences) -> bool:
     return own is not None and abs(own / period - 1.0) < 0.1
 
 
-def _cycle(period: float) -> str:
-    """A cycle with two harmonics that changes over several periods, and what changes within a period besides."""
-    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={period / k!r})" for k in (1, 2, 3))
+def _cycle(period: float, longer: float | None = None) -> str:
+    """A cycle, or two, with two harmonics each that change over several periods, and what changes within a period."""
+    cycles = [period] if longer is None else [period, longer]
+    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={p / k!r})" for p in cycles for k in (1, 2, 3))
     return (
-        f"matern32(variance=1 fixed, lengthscale={7.0 * period!r})*({waves})"
+        f"matern32(variance=1 fixed, lengthscale={7.0 * cycles[-1]!r})*({waves})"
         f"+matern32(lengthscale={period!r})+white(variance=0.01)+bias(variance=0.1)"
     )
 

@@ -90,6 +90,11 @@ def _cycle(rival: Rival, data: Sequences, *, drift: bool = False) -> tuple[Tenso
     return _join(baselines.repeat_cycle(data, period=rival.setting, drift=drift)), None
 
 
+def _long_cycle(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
+    period = baselines.estimate_period(data, longer=True) if rival.setting is None else rival.setting
+    return _join(baselines.repeat_cycle(data, period=period)), None
+
+
 def _with_variance(
     imputer: Callable[..., object],
 ) -> Callable[[Rival, Sequences], tuple[Tensor, Tensor]]:
@@ -129,16 +134,24 @@ def _processes(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
     return _pair(baselines.gp_interpolation(data, kernel=None if ahead else Matern32, return_variance=True))
 
 
-def find_period(data: Sequences) -> float | None:
-    """The period of the data; None if they do not repeat."""
+def find_period(data: Sequences, *, longer: bool = False) -> float | None:
+    """The period of the data, or of a longer cycle; None if they do not repeat."""
     try:
-        return baselines.estimate_period(data)
+        return baselines.estimate_period(data, longer=longer)
     except ValueError:
         return None
 
 
+def _find_longer(data: Sequences) -> float | None:
+    return find_period(data, longer=True)
+
+
 def _repeats(data: Sequences) -> bool:
     return find_period(data) is not None
+
+
+def _repeats_longer(data: Sequences) -> bool:
+    return _find_longer(data) is not None
 
 
 def _has_complete_sequences(data: Sequences) -> bool:
@@ -156,6 +169,7 @@ RIVALS: dict[str, _Kind] = {
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
     "last cycle": _Kind(_cycle, ("impute", "forecast"), _repeats, find_period, is_cycle=True),
     "last cycle with drift": _Kind(partial(_cycle, drift=True), ("forecast",), _repeats, find_period, is_cycle=True),
+    "last long cycle": _Kind(_long_cycle, ("impute", "forecast"), _repeats_longer, _find_longer, is_cycle=True),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
         _components,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds.data.repeats import find_repeat, read_at
+from pyro_vgpds.data.repeats import find_longer_repeat, find_repeat, read_at
 
 
 def slow_mismatch(parts, shift):
@@ -70,3 +70,41 @@ def test_reading_between_frames():
     at = torch.tensor([[-1.0, 0.5], [2.0, 2.0], [9.0, 3.0]])
     assert read_at(t, y, at).tolist() == [[0.0, 1.0], [3.0, 3.0], [4.0, 5.0]]
     assert read_at(t[:1], y[:1], at).tolist() == [[0.0, 1.0]] * 3
+
+
+def make_weeks(days, frames=12, seed=0, weekend=0.5):
+    """Days, of which each sixth and seventh is lower."""
+    t, x = make_points(days * frames, float(frames), noise=0.2, seed=seed)
+    low = (t // frames % 7 >= 5).unsqueeze(-1)
+    return t, torch.where(low, weekend * x, x)
+
+
+@pytest.mark.parametrize("days", [15, 21, 40])
+def test_a_week_of_days(days):
+    parts = [make_weeks(days)]
+    found = find_repeat(parts)
+    assert found.period == 12.0
+    longer = find_longer_repeat(parts, found.period)
+    assert longer.period == 84.0
+    assert longer.mismatch == pytest.approx(slow_mismatch(parts, 84.0), rel=1e-10)
+    assert longer.mismatch < found.mismatch
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_days_alone_have_no_week(seed):
+    assert find_longer_repeat([make_weeks(40, seed=seed, weekend=1.0)], 12.0) is None
+    t, x = make_weeks(40, seed=seed, weekend=1.0)
+    walk = torch.randn(len(x), x.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert find_longer_repeat([(t, x + 0.1 * walk.cumsum(0))], 12.0) is None
+
+
+def test_a_week_needs_more_than_a_week():
+    assert find_longer_repeat([make_weeks(10)], 12.0) is None
+
+
+def test_one_day_that_differs_is_no_week():
+    """Frames after seven days are more alike, but not those after fourteen."""
+    t, x = make_weeks(30, weekend=1.0)
+    x[36:48] = 3.0 + x[36:48]
+    x[120:132] = 3.0 + x[120:132]
+    assert find_longer_repeat([(t, x)], 12.0) is None
