@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     ("py:class", r"Values|pyro_vgpds\.likelihoods\.(parameters\.P|registry\.L)"),
     (
         "py:class",
-        r"PathMarginals|pyro_vgpds\.(mapping\.sparse_gp\.PathMarginals|temporal\.(known_path\.(KnownPath|PathSource)|known_diagonal\.KnownDiagonal|path_reader\.PathReader))",
+        r"PathMarginals|pyro_vgpds\.(mapping\.sparse_gp\.PathMarginals|temporal\.(known_path\.(KnownPath|PathSource)|known_diagonal\.KnownDiagonal|path_reader\.(PathReader|KernelReader)))",
     ),
 ]
 

@@ -34,8 +34,11 @@ def split_frame(
     """
     check_parts("frame", frame, "a DataFrame of pandas", "columns", "iloc", "groupby")
     for name, value in (("time", time), ("sequence", sequence)):
-        if value is not None and (not isinstance(value, Hashable) or value not in frame.columns):
-            index = "" if value not in frame.index.names else " The index has this name: pass frame.reset_index()."
+        is_name = isinstance(value, Hashable)
+        if value is not None and not (is_name and value in frame.columns):
+            index = (
+                " The index has this name: pass frame.reset_index()." if is_name and value in frame.index.names else ""
+            )
             raise ValueError(
                 f"{name}={value!r} is not a column of frame; the columns are {list(frame.columns)}.{index}"
             )

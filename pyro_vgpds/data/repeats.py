@@ -61,7 +61,7 @@ def find_repeat(parts: Sequence[tuple[Tensor, Tensor]]) -> Repeat | None:
 
 def find_longer_repeat(parts: Sequence[tuple[Tensor, Tensor]], period: float) -> Repeat | None:
     """A cycle of three or more shorter ones after which points are more alike than after other numbers of these, such
-    as a week of days; None if there is none.
+    as a week of days; None if no cycle is like that.
 
     :param parts: as for :func:`find_repeat`.
     :param period: of the shorter cycle.
