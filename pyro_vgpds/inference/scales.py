@@ -26,6 +26,7 @@ _CLEAR_CYCLES, _CLEAR = 3.0, 0.2  # cycles and share of the variance of a clear 
 # Of fewer cycles: the largest mismatch one period apart, and the least effective number of dimensions. One of a hundred
 # random walks or slow paths of three dimensions, and a sixth of those of one dimension, repeat as well by chance.
 _REPEATED, _DIMENSIONS = 0.5, 3.0
+_THIN = 400  # frames in which it is looked for, at most
 # power at twice the strongest period: relative to the strongest, to that around it, and cycles that must be seen
 _HALF, _STANDS_OUT, _HALF_CYCLES = 0.1, 8.0, 5.0
 _CYCLES = 2.0  # cycles of an oscillation within the longest sequence, at the least: a smooth path resembles part of one
@@ -201,7 +202,8 @@ def repeated_cycle(times: Times, x: Tensor) -> float | None:
         return None
     first, points = head(times, x, _CYCLE_FRAMES)
     rows = first.slices()[0]
-    t, y = first.t[rows].cpu(), points[rows].cpu()
+    thin = slice(None, None, -(-len(points[rows]) // _THIN))  # such a cycle has a third of them or more
+    t, y = first.t[rows].cpu()[thin], points[rows].cpu()[thin]
     variance = y.var(0, correction=0)
     found = find_repeat([(t, y)])
     if found is None or variance.sum().square() < _DIMENSIONS * variance.square().sum():

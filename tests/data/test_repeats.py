@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pyro_vgpds.data import repeats
 from pyro_vgpds.data.repeats import find_longer_repeat, find_repeat, read_at
 
 
@@ -63,6 +64,16 @@ def test_beyond_half_of_the_sequence_points_must_be_alike():
     noisy = clean + 2.5 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
     found = find_repeat([(t, noisy)])
     assert found is None or found.period <= 50.0
+
+
+def test_even_steps_by_one_fourier_transform():
+    parts = [make_points(40, 12.0, noise=0.5, seed=1), make_points(25, 12.0, noise=0.5, seed=2), make_points(3, 12.0)]
+    fast = repeats._even_mismatches(parts, 30)
+    slow = repeats._mismatches(parts, list(range(1, 31)))
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    assert repeats._even_mismatches(parts, 45)[40:].isinf().all()
+    uneven = [(t + 1e-6 * t.square(), x) for t, x in parts]  # the general way
+    assert find_repeat(uneven).period == pytest.approx(find_repeat(parts).period, abs=0.1)
 
 
 def test_reading_between_frames():
