@@ -156,7 +156,10 @@ class _Lines(_Line):
                 self.pending = text
 
     def tick(self) -> None:
-        """Until the end: on a terminal rewrite the line of what is running, elsewhere break a long silence."""
+        """Until the end: on a terminal rewrite the line of what is running, elsewhere break a long silence.
+
+        The time that is left is not known: candidates take very different times, and most are stopped early.
+        """
         while not self.over.wait(0.5 if self.terminal else 1.0):
             with self.lock:
                 silent = time.monotonic() - self.last
@@ -164,14 +167,13 @@ class _Lines(_Line):
                     continue
                 state = f"{self.event.finished} of {self.event.total} candidates are done"
                 elapsed = time.monotonic() - self.start
-                rest = left(self.event.finished, self.event.total, elapsed)
                 if self.terminal:
                     running = "final training" if self.event.kind == "final" else self.event.name
-                    self.draw(f"{running} ... {elapsed:.0f} s{rest}")
+                    self.draw(f"{running} ... {elapsed:.0f} s")
                 elif self.pending is not None and silent >= _SECONDS:
-                    self._print(self.pending + rest)
+                    self._print(self.pending)
                 elif silent >= _SILENCE:
-                    self._print(f"{state} after {elapsed:.0f} s{rest}")
+                    self._print(f"{state} after {elapsed:.0f} s")
 
     def erase(self) -> None:
         """Remove the line that is rewritten."""
