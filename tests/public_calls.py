@@ -521,7 +521,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
                     "linear_interpolation")},
     "damped_trend": lambda k: (baselines.damped_trend, {**_BASE, "return_variance": True}),
     "estimate_period": lambda k: (baselines.estimate_period, {
-        "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None]}),
+        "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None], "longer": False}),
     "gp_interpolation": lambda k: (baselines.gp_interpolation, {**_BASE, "kernel": Matern32, "return_variance": True}),
     "kernel_ridge": lambda k: (baselines.kernel_ridge, {"train": _TRAIN, "test": _TEST, "lags": [], "kernel": "rbf"}),
     "linear_dynamical_system": lambda k: (baselines.linear_dynamical_system, {

@@ -114,7 +114,7 @@ def _estimate(gaps: Gaps, longer: bool = False) -> float:
         return found.period
     second = find_longer_repeat(points, found.period)
     if second is None:
-        raise ValueError(f"the data have no cycle of several periods of {found.period:.6g}: pass period=.")
+        raise ValueError(f"longer: the data have no cycle of several periods of {found.period:.6g}. Pass period=.")
     return second.period
 
 

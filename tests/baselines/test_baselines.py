@@ -199,6 +199,8 @@ def test_period_refuses():
         baselines.estimate_period(t, t[:, None])
     with pytest.raises(ValueError, match="no sequence has four frames with half of the outputs observed: pass period="):
         baselines.estimate_period(t[:3], np.zeros((3, 1)))
+    with pytest.raises(ValueError, match=r"longer: the data have no cycle of several periods of 12\. Pass period="):
+        baselines.estimate_period(np.arange(60.0), np.sin(np.pi * np.arange(60.0) / 6)[:, None], longer=True)
     for period in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="period must be positive and finite"):
             baselines.repeat_cycle(t, t[:, None], period)
