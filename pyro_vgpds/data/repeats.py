@@ -14,9 +14,7 @@ __all__ = ["Repeat", "find_longer_repeat", "find_repeat", "read_at"]
 
 _SHIFTS = 10  # number of shifts for each frame, at most: with huge gaps, a sequence is much longer than its frames
 _MONTHS = 0.1  # part of a step by which steps differ that are taken for equal
-_WHOLE = (
-    0.05  # frames by which a trend moves the minimum: a period that close to a whole number of frames is that number
-)
+_WHOLE = 0.05  # frames: a period that close to a whole number of frames is that number, since trends move minima
 _LONGEST = 0.6  # of the longest sequence: the largest shift
 _LONG_MISMATCH = 0.6  # for shifts beyond half of it, where few frames are compared: the largest mismatch
 # Mismatch after a longer cycle, relative to that after other multiples of the shorter, at most. A smaller difference is
@@ -67,6 +65,8 @@ def find_longer_repeat(parts: Sequence[tuple[Tensor, Tensor]], period: float) ->
     :param period: of the shorter cycle.
     """
     count = min(int(_LONGEST * _span(parts) / period), 10 * _SHIFTS)
+    if count < 4:
+        return None
     mismatch = [math.nan, *_mismatches(parts, [k * period for k in range(1, count + 1)]).tolist()]
     for k in range(3, count):
         others = [mismatch[j] for j in range(2, min(2 * k - 2, count) + 1) if j != k]

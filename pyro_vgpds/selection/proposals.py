@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 from pyro_vgpds.baselines.counts import common_period
 from pyro_vgpds.data.sequences import Sequences
@@ -56,10 +55,10 @@ def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None
         Configuration("linear mapping", "linear", linear, latent),
         Configuration("nonlinear mapping", temporal=nonlinear),
     ]
-    if task == "forecast" and (period := find_period(data)) is not None and not _is_default(period, data):
+    period = find_period(data) if task == "forecast" else None
+    if period is not None and not _is_default(period, data):
         found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period)))
-    if task == "forecast" and (longer := find_period(data, longer=True)) is not None:
-        period = cast("float", find_period(data))
+    if period is not None and (longer := find_period(data, longer=True)) is not None:
         found.append(Configuration("two cycles, nonlinear mapping", temporal=_cycle(period, longer)))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         own = Configuration("neighbouring frames", temporal=nonlinear, latent_dim=min(_OWN, latent), lags=(-4, 4))

@@ -111,6 +111,7 @@ def test_days_alone_have_no_week(seed):
 
 def test_a_week_needs_more_than_a_week():
     assert find_longer_repeat([make_weeks(10)], 12.0) is None
+    assert find_longer_repeat([make_weeks(1)], 12.0) is None
 
 
 def test_one_day_that_differs_is_no_week():
