@@ -80,7 +80,7 @@ class DeclaredParameters(ParameterModule):
         return self
 
     def _check_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names, or all parameters if there are none; a ValueError for an unknown name."""
+        """The names, or all parameters if no name is given; a ValueError for an unknown name."""
         for name in names:
             if not isinstance(name, str) or name not in self._names:
                 raise ValueError(
