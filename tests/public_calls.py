@@ -446,7 +446,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         "path": k.folder / "new", "model": k.model, "guide": k.guide, "data": k.data, "metadata": {"a": 1}}),
     "save_posterior": lambda k: (vg.save_posterior, {
         "path": k.folder / "new", "posterior": k.post, "metadata": {"a": 1}}),
-    "Kernel.fix": lambda k: (lambda names: RBF().fix(names), {"names": "variance"}),
+    "DeclaredParameters.fix": lambda k: (lambda names: RBF().fix(names), {"names": "variance"}),
     "Kernel.learn": lambda k: (lambda names: RBF().learn(names), {"names": "variance"}),
     "Kernel.per_dimension": lambda k: (lambda latent_dim, names: RBF().per_dimension(latent_dim, names), {
         "latent_dim": 2, "names": "lengthscale"}),
@@ -660,7 +660,6 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         "name": "own", "value": None, "default": 2.0, "constraint": torch.distributions.constraints.positive,
         "per_output": False}),
     "LikelihoodParameters.choose": lambda k: (likelihoods.Gaussian().choose, {"name": "scale", "value": 2.0}),
-    "LikelihoodParameters.fix": lambda k: (lambda names: likelihoods.Gaussian().fix(names), {"names": "scale"}),
     "parse_likelihood": lambda k: (likelihoods.parse_likelihood, {"likelihood": "poisson"}),
     "register_likelihood": lambda k: (likelihoods.register_likelihood, {"likelihood": None, "name": "own"}),
     "register_psi2": lambda k: (mapping.register_psi2, {"first": _First, "second": _Second}),

@@ -37,7 +37,7 @@ from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, native_tangents, student
+from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, fused_sites, native_tangents
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
@@ -185,13 +185,13 @@ for _ in range(int(sys.argv[1])):
     y[torch.rand(N, D) < 0.2] = torch.nan
     for likelihood in (NegativeBinomial(torch.rand(D) + 0.5).double(), StudentT(torch.rand(D) + 0.3, 3.0).double()):
         found = []
-        for check in (student.is_compiled, lambda y, state: False):
-            families.is_compiled = student.is_compiled = check
+        for check in (fused_sites.is_compiled, lambda y, state: False):
+            families.is_compiled = fused_sites.is_compiled = check
             parts = likelihood().sites(y, state)
             total = sum((k + 1.0) * part.sum() for k, part in enumerate(parts))
             found.append([*parts, *torch.autograd.grad(total, list(likelihood.parameters()))])
             assert check(y, state) == (len(found) == 1)
-        families.is_compiled = student.is_compiled = native_tangents.is_compiled
+        families.is_compiled = fused_sites.is_compiled = native_tangents.is_compiled
         for one, other in zip(*found, strict=True):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-9)
 for _ in range(int(sys.argv[1])):

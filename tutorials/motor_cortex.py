@@ -36,8 +36,7 @@ import pyro
 import torch
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, Solver, datasets, fit, metrics
-from pyro_vgpds.experiments.decoding import decode, r_squared
-from pyro_vgpds.experiments.spikes import PREDICTORS
+from pyro_vgpds.experiments.spikes import PREDICTORS, decode, r_squared
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.likelihoods import Poisson, StudentT
 from pyro_vgpds.plotting import plot_raster, plot_relevance

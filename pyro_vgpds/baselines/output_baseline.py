@@ -19,9 +19,9 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import function_means, guess
-from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data
-from pyro_vgpds.prediction.component_prediction import ComponentPrediction
+from pyro_vgpds.prediction.given import ComponentPrediction
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import DataLike

@@ -15,7 +15,7 @@ import numpy as np
 from pyro_vgpds.cli.dates import has_zone, is_date, parse_times, with_hyphens
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
-from pyro_vgpds.data.stamps import OutOfRangeError
+from pyro_vgpds.data.dates import OutOfRangeError
 from pyro_vgpds.formatting import is_number, to_number
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyro_vgpds.cli.errors import UsageError
+from pyro_vgpds.data.dates import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.data.durations import UNITS, parse_duration
-from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.formatting import is_number, to_number
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pyro_vgpds.cli.errors import OK
-from pyro_vgpds.cli.likelihoods import likelihood_facts, numbers_text
 from pyro_vgpds.cli.model_file import ModelFile, relevance_of, trained_model
+from pyro_vgpds.cli.options import likelihood_facts, numbers_text
 from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kernels import Kernel

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyro_vgpds.cli.arguments import add_layout, add_machine, count, positive, seed, whole
 from pyro_vgpds.cli.options import add_options
 from pyro_vgpds.evaluation.splits import TASKS
-from pyro_vgpds.likelihoods.parse import TEXTS
+from pyro_vgpds.likelihoods.names import TEXTS
 from pyro_vgpds.training.settings import METHODS
 
 __all__ = ["add_evaluate", "add_fit"]

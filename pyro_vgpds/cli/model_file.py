@@ -14,10 +14,9 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES
 from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, listed
-from pyro_vgpds.data.dates import format_duration, format_times, to_dates
+from pyro_vgpds.data.dates import OutOfRangeError, format_duration, format_times, to_dates, to_nanoseconds
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.model import VGPDS, Relevance

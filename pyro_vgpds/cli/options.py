@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of :class:`~pyro_vgpds.Posterior` on the command line: the noise and the residuals of predictions."""
+"""Options that stand for objects: the likelihood of a model, and the noise and the residuals of predictions."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from pyro_vgpds.cli.arguments import given, positive
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.model_file import ModelFile
 from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
+from pyro_vgpds.likelihoods import parse_likelihood
+from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 
-__all__ = ["add_options", "read_kernel", "single_only", "with_options", "with_posterior_options"]
+__all__ = [
+    "add_options", "likelihood_facts", "likelihood_text", "numbers_text", "read_kernel", "read_likelihood",
+    "single_only", "with_options", "with_posterior_options",
+]  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, which: str) -> None:
@@ -89,3 +99,59 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise CommandError(f"--residual: {error}" if residual is not None else f"--noise-factor: {error}") from None
+
+
+_GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor", "--residual")  # arguments for Gaussian outputs
+
+
+def read_likelihood(args: argparse.Namespace) -> Likelihood | None:
+    """The likelihood of ``--likelihood``; None for Gaussian outputs, which some arguments need."""
+    if args.likelihood is None:
+        return None
+    try:
+        likelihood = parse_likelihood(args.likelihood)
+    except ValueError as error:
+        raise UsageError(f"--likelihood: {error}") from None
+    if isinstance(likelihood, Gaussian):
+        return None
+    if names := given(args, _GAUSSIAN):
+        raise UsageError(f"{names[0]} needs Gaussian outputs, but got --likelihood {args.likelihood}.")
+    return likelihood
+
+
+def likelihood_facts(value: LikelihoodValue) -> dict[str, Any]:
+    """Name, parameters and options of a likelihood at its parameters, as JSON."""
+    likelihood = value.likelihood
+    found = {name: getattr(value.parameters, name) for name in likelihood.parameter_names}
+    options = {name: getattr(likelihood, name) for name in likelihood.option_names}
+    return {
+        "kind": type(likelihood).__name__,
+        "text": likelihood_text(value),
+        **{
+            name: part.detach().flatten().tolist()
+            for name, part in (found | options).items()
+            if isinstance(part, Tensor)
+        },
+    }
+
+
+def likelihood_text(value: LikelihoodValue) -> str:
+    """A likelihood and its parameters in short form."""
+    likelihood = value.likelihood
+    parts = []
+    for name in (*likelihood.parameter_names, *likelihood.option_names):
+        number = getattr(value.parameters, name, getattr(likelihood, name, None))
+        if not isinstance(number, Tensor):  # with likelihoods inside
+            return repr(likelihood)
+        fixed = " (fixed)" if name in likelihood.parameter_names and likelihood.is_fixed(name) else ""
+        parts.append(f"{name} {numbers_text(number.detach().flatten().cpu().numpy())}{fixed}")
+    return ", ".join([type(likelihood).__name__, *parts])
+
+
+def numbers_text(values: np.ndarray) -> str:
+    """A few numbers, or the range of many."""
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
+    if len(values) <= 6:
+        return ", ".join(f"{value:.4g}" for value in values)
+    return f"{values.min():.4g} to {values.max():.4g}, median {np.median(values):.4g}, one per output"

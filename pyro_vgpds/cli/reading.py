@@ -13,9 +13,8 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.cli.progress import say
-from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.data.dates import OutOfRangeError, format_times, to_nanoseconds
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.stamps import OutOfRangeError, to_nanoseconds
 from pyro_vgpds.datasets import load_bvh, load_video
 from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.files.film import FILM_SUFFIXES

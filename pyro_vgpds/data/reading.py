@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_texts, plain
-from pyro_vgpds.data.dates import common_zone, format_times, to_dates, to_seconds
-from pyro_vgpds.data.stamps import has_dates, read_dates
+from pyro_vgpds.data.dates import common_zone, format_times, has_dates, read_dates, to_dates, to_seconds
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Array", "Stamps", "is_list", "read_names", "read_outputs", "read_times", "to_tensor", "view"]

@@ -16,10 +16,9 @@ from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.discrete import CaseCounts
 from pyro_vgpds.experiments.answer import Answer, Predictor, frames, score
-from pyro_vgpds.experiments.count_models import CountModel
+from pyro_vgpds.experiments.count_models import CountModel, ahead_of_square_roots, gaussian_square_roots
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, compare
-from pyro_vgpds.experiments.square_roots import ahead_of_square_roots, gaussian_square_roots
 from pyro_vgpds.likelihoods import NegativeBinomial
 from pyro_vgpds.selection.api import auto
 

@@ -8,7 +8,7 @@ decoding all neurons of the test trials are seen.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,17 +19,15 @@ from pyro_vgpds import datasets, metrics
 from pyro_vgpds.datasets.discrete import Reaches
 from pyro_vgpds.experiments import spike_baselines as rivals
 from pyro_vgpds.experiments.answer import Predictor, frames, score
-from pyro_vgpds.experiments.count_models import CountModel
-from pyro_vgpds.experiments.decoding import decode, r_squared
+from pyro_vgpds.experiments.count_models import CountModel, gaussian_square_roots
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, compare
-from pyro_vgpds.experiments.square_roots import gaussian_square_roots
 from pyro_vgpds.experiments.windows import WindowPaths
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.likelihoods import NegativeBinomial, Poisson
 from pyro_vgpds.prediction.solver import Solver
 
-__all__ = ["DECODERS", "PREDICTORS", "decode_velocity", "predict_hidden", "run"]
+__all__ = ["DECODERS", "PREDICTORS", "decode", "decode_velocity", "predict_hidden", "r_squared", "run"]
 
 _FLOOR = 1e-4  # least mean count
 _FOLDS = 5
@@ -160,3 +158,37 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
 
 def _measure(measure: Measure, data: Reaches, make: Maker, fold: int) -> dict[str, float]:
     return measure(data, fold, make(data, fold))
+
+
+_PENALTIES = tuple(10.0**power for power in range(-2, 6))
+
+
+def decode(inputs: np.ndarray, targets: np.ndarray, new: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """Targets (M, E) of new inputs (M, P), by ridge regression of training targets (N, E) on inputs (N, P).
+
+    Inputs are scaled to variance one. The penalty is the best in cross-validation over whole training sequences, which
+    have these lengths.
+    """
+    centre, scale = inputs.mean(0), inputs.std(0)
+    scale = np.where(scale > 1e-9 * max(float(scale.max()), 1e-300), scale, 1.0)
+    x, z = (inputs - centre) / scale, (new - centre) / scale
+    fold = np.repeat(np.arange(len(lengths)) % _FOLDS, lengths)
+    folds = [fold == k for k in range(min(_FOLDS, len(lengths)))]
+    errors = np.zeros(len(_PENALTIES))
+    for held_out in folds if len(folds) > 1 else ():
+        guesses = _ridge(x[~held_out], targets[~held_out], x[held_out])
+        errors += [float(((guess - targets[held_out]) ** 2).sum()) for guess in guesses]
+    return _ridge(x, targets, z)[int(np.argmin(errors))]
+
+
+def _ridge(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+    """Predictions for each penalty, from one eigendecomposition."""
+    centre, middle = x.mean(0), y.mean(0)
+    values, vectors = np.linalg.eigh((x - centre).T @ (x - centre))
+    right, left = vectors.T @ (x - centre).T @ (y - middle), (new - centre) @ vectors
+    return [left @ (right / (np.maximum(values, 0.0) + p)[:, None]) + middle for p in _PENALTIES]
+
+
+def r_squared(truth: np.ndarray, prediction: np.ndarray) -> float:
+    """1 - sum of squared errors / sum of squares around the mean, over all columns of (N, E)."""
+    return 1.0 - float(((truth - prediction) ** 2).sum() / ((truth - truth.mean(0)) ** 2).sum())

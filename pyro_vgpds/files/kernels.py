@@ -14,7 +14,7 @@ from torch.distributions import transform_to
 
 from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.kernels import Kernel, Product, Sum
-from pyro_vgpds.kernels.registry import KERNELS
+from pyro_vgpds.kernels.names import KERNELS
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
 from pyro_vgpds.registry import check_arguments
 

@@ -19,7 +19,7 @@ from pyro_vgpds.files.data import Tensors
 from pyro_vgpds.files.kernels import Json, build_parameter, describe_parameter
 from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.likelihoods.registry import LIKELIHOODS
+from pyro_vgpds.likelihoods.names import LIKELIHOODS
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.registry import check_arguments
 

@@ -9,8 +9,9 @@ numbers are computed from its parts.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import pyro
 import torch
@@ -21,7 +22,6 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.exponents import add_to_parameter
-from pyro_vgpds.inference.readings import keep_reader, kept_reader
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.group_terms import Known
@@ -30,15 +30,15 @@ from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
-from pyro_vgpds.temporal.covariance import PathMoments
+from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.divergence import known_divergence
-from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
-from pyro_vgpds.temporal.known_path import KnownPath, PathSource
+from pyro_vgpds.temporal.kl import known_divergence
+from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource
+from pyro_vgpds.temporal.path_reader import KernelReader
 
 __all__ = [
     "BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_gradients", "direct_loss", "is_plain",
-    "run_backward",
+    "keep_reader", "kept_reader", "run_backward",
 ]  # fmt: skip
 
 
@@ -246,3 +246,29 @@ def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     divergence = u.kl_to_prior() / batch.team.size  # of which each process has a part, as of the expectation
     loss: Tensor = batch.path_scale * kl_divergence(q, path) + divergence - batch.scale * expected
     return loss
+
+
+class _Reading(NamedTuple):
+    reader: KernelReader
+    data: weakref.ref[Sequences]
+    structure: object
+
+
+_readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictionary()
+
+
+def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) -> None:
+    """Keep a reader of the kernel of a model, if K_t on the data has one."""
+    kernel = getattr(model, "temporal", None)
+    reader = covariance.path_reader(kernel) if isinstance(kernel, nn.Module) else None
+    if reader is not None:
+        _readings[model] = _Reading(reader, weakref.ref(data), getattr(model, "structure", None))
+
+
+def kept_reader(model: object, data: Sequences) -> KernelReader | None:
+    """The reader for a model on these data; None if more than the values of parameters has changed since."""
+    reading = _readings.get(model)
+    if reading is None or reading.data() is not data or reading.structure != getattr(model, "structure", None):
+        return None
+    kernel = getattr(model, "temporal", None)
+    return reading.reader if isinstance(kernel, nn.Module) and reading.reader.is_current(kernel) else None

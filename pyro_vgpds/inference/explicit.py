@@ -17,11 +17,17 @@ from torch import Tensor
 from pyro_vgpds.checks import check_flags, check_kind, check_path
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.first_sites import Encode, first_sites, free_parameters, regression_encoder
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
-from pyro_vgpds.inference.site_store import BatchFactors, site_store
+from pyro_vgpds.inference.site_store import (
+    BatchFactors,
+    Encode,
+    first_sites,
+    free_parameters,
+    regression_encoder,
+    site_store,
+)
 from pyro_vgpds.inference.streaming import Streamed, at_medians, stream, versions
 from pyro_vgpds.inference.subsampling import Subsampled, model_of
 from pyro_vgpds.mapping.dual import Dual

@@ -20,8 +20,7 @@ from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
-from pyro_vgpds.temporal.known_path import KnownPath, PathSource
+from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource
 
 _SITES = ("mean_bar_unconstrained", "lam_unconstrained")
 

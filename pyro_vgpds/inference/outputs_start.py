@@ -16,7 +16,7 @@ from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.factors import rows_of_all
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
-from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.team import Team
 
 __all__ = [

@@ -1,43 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel modules: they own parameters, and a call returns their value. Sums and products are modules, too.
-
-Longer than 300 lines because ``Kernel`` and its sums and products refer to each other.
-"""
+"""Kernel modules: they own parameters, and a call returns their value. Sums and products are modules, too."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 import torch
 from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_kind, undefined
+from pyro_vgpds.checks import check_count, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
+from pyro_vgpds.declared import DeclaredParameters
 from pyro_vgpds.exponents import viewed
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
+from pyro_vgpds.parameters import ParameterLike, TimeLike
 
 __all__ = ["Kernel", "Product", "Sum"]
 
 K = TypeVar("K", bound="Kernel")
 
 
-class Kernel(ParameterModule):
+class Kernel(DeclaredParameters):
     """Base of all kernel modules.
 
     Each parameter is positive, unless the kernel declares another constraint. It is given as a number or tensor
-    (learned), or as a distribution or ``PyroSample`` (a prior); :meth:`fix` stops it from being learned. If the data
-    have dates, times such as a period can be durations: ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``,
-    ``datetime.timedelta`` or ``pandas.Timedelta``. A call of the
-    module reads every parameter once and returns the kernel's value, so that one trace sees one draw of each. ``+`` and
-    ``*`` combine kernels.
+    (learned), or as a distribution or ``PyroSample`` (a prior);
+    :meth:`~pyro_vgpds.declared.DeclaredParameters.fix` stops it from being learned. If the data have dates, times such
+    as a period can be durations: ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``, ``datetime.timedelta`` or
+    ``pandas.Timedelta``. A call of the module reads every parameter once and returns the kernel's value, so that one
+    trace sees one draw of each. ``+`` and ``*`` combine kernels.
 
     To write a kernel, derive from this class, call :meth:`add_parameter` in the constructor, and write ``forward``,
     which passes what :meth:`read` gives to your :class:`KernelValue`.
@@ -62,18 +60,8 @@ class Kernel(ParameterModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: tuple[str, ...] = ()
-        #: parameters that were not given, which ``VGPDS.from_data`` chooses
-        self.unset: set[str] = set()
         #: parameters that were given as durations, which are in seconds and need data with dates
         self.durations: set[str] = set()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # PyroModule refuses to adopt a child that was called on its own. Reading a kernel alone is harmless, so
-        # outside of a model it does not enter the Pyro context.
-        if not self._pyro_context.active:
-            return self.forward(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
 
     def forward(self) -> KernelValue | MappingValue:
         """Read every parameter once, and return the kernel's value."""
@@ -105,34 +93,15 @@ class Kernel(ParameterModule):
         >>> Decay(rate=2.0), Decay().unset
         (Decay(rate=2), {'rate'})
         """
-        check_kind("name", name, str, "a string")
-        if hasattr(self, name):
-            raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
-        self.declare(name, constraint)
-        self._names += (name,)
-        if value is None:
-            self.unset.add(name)
-            value = default
-        self._give(name, value)  # type: ignore[arg-type]
+        self._add(name, value, default, constraint)
 
     def _give(self, name: str, value: TimeLike) -> None:
-        """Set a parameter to what a user gave; a duration is stored in seconds."""
         self.durations.discard(name)
         if has_unit(value):
             wanted = "positive number" if self.constraint(name) is constraints.positive else "number"
             value = in_seconds(f"{type(self).__name__}.{name}", value, name in self.time_parameters, wanted)
             self.durations.add(name)
-        self.assign(name, cast("ParameterLike", value))
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """Names of the kernel's own parameters; a sum or product has none besides those of its :meth:`leaves`.
-
-        >>> from pyro_vgpds.kernels import RBF
-        >>> RBF().parameter_names
-        ('variance', 'lengthscale')
-        """
-        return self._names
+        super()._give(name, value)
 
     def read(self, name: str) -> Tensor:
         """The current value of a parameter, or a draw from its prior, (..., K).
@@ -166,22 +135,8 @@ class Kernel(ParameterModule):
         self.unset.discard(name)
         return self
 
-    def fix(self: K, *names: str) -> K:
-        """Fix parameters at their current values, and return the kernel.
-
-        :param names: the parameters. Default: all.
-        :raises ValueError: if there is no such parameter, or it has a prior.
-        """
-        for name in self._check_names(names):
-            if self.prior(name) is not None:
-                raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number with .set() first.")
-            value = getattr(self, name).detach().clone()
-            delattr(self, name)
-            self.register_buffer(name, value)
-        return self
-
     def learn(self: K, *names: str) -> K:
-        """Undo :meth:`fix`, and return the kernel.
+        """Undo :meth:`~pyro_vgpds.declared.DeclaredParameters.fix`, and return the kernel.
 
         :param names: the parameters. Default: all.
         :raises ValueError: if there is no such parameter.
@@ -209,14 +164,6 @@ class Kernel(ParameterModule):
             if name not in self.shared_parameters and self.is_learned(name) and not self.event_dim(name):
                 self.assign(name, getattr(self, name).detach().expand(latent_dim))
         return self
-
-    def _check_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if not isinstance(name, str) or name not in self._names:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
-                )
-        return names or self._names
 
     def leaves(self) -> Iterator[Kernel]:
         """The kernels that this one is made of, in the order written."""

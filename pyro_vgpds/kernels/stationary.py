@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.kernels.base import Kernel
-from pyro_vgpds.kernels.matern_states import MaternStates
-from pyro_vgpds.kernels.periodic_states import CosineStates, PeriodicStates
+from pyro_vgpds.kernels.stationary_states import CosineStates, MaternStates, PeriodicStates
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.parameters import ParameterLike, TimeLike
 

@@ -4,9 +4,8 @@
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.columns import ByColumn
 from pyro_vgpds.likelihoods.families import Bernoulli, Binomial, Gaussian, NegativeBinomial, StudentT
-from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.likelihoods.names import parse_likelihood, register_likelihood
 from pyro_vgpds.likelihoods.poisson import Poisson
-from pyro_vgpds.likelihoods.registry import register_likelihood
 from pyro_vgpds.likelihoods.site import SiteLikelihood
 from pyro_vgpds.likelihoods.tangent import TangentLikelihood
 

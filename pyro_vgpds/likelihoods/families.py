@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import as_numbers, undefined
-from pyro_vgpds.likelihoods.counts import different_counts, negative_binomial_sites
 from pyro_vgpds.likelihoods.factors import Sites, Values, observed, spread
+from pyro_vgpds.likelihoods.fused_sites import different_counts, negative_binomial_sites, student_sites
 from pyro_vgpds.likelihoods.native_tangents import is_compiled, logistic
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
-from pyro_vgpds.likelihoods.student import student_sites
 from pyro_vgpds.likelihoods.tangent import LEAST, Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
 

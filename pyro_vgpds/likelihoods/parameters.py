@@ -4,26 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
 
 from torch.distributions import constraints
 
-from pyro_vgpds.checks import check_flags, check_kind
-from pyro_vgpds.parameters import ParameterLike, ParameterModule
+from pyro_vgpds.checks import check_flags
+from pyro_vgpds.declared import DeclaredParameters
+from pyro_vgpds.parameters import ParameterLike
 
 __all__ = ["LikelihoodParameters"]
 
-P = TypeVar("P", bound="LikelihoodParameters")
 
-
-class LikelihoodParameters(ParameterModule):
+class LikelihoodParameters(DeclaredParameters):
     """A module whose parameters are declared by :meth:`add_parameter`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: tuple[str, ...] = ()
-        #: parameters that were not given, which ``prepare`` chooses
-        self.unset: set[str] = set()
         #: parameters that are one number, or one for each output
         self.per_output: set[str] = set()
 
@@ -45,18 +40,10 @@ class LikelihoodParameters(ParameterModule):
         :param per_output: whether a vector has a value for each output. If False, it may have any size.
         :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
         """
-        check_kind("name", name, str, "a string")
         check_flags(per_output=per_output)
-        if hasattr(self, name):
-            raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")
-        self.declare(name, constraint)
-        self._names += (name,)
+        self._add(name, value, default, constraint)
         if per_output:
             self.per_output.add(name)
-        if value is None:
-            self.unset.add(name)
-            value = default
-        self.assign(name, value)  # type: ignore[arg-type]
 
     def choose(self, name: str, value: ParameterLike) -> None:
         """Set a parameter that was not given; to be called in ``prepare``. One that is fixed stays fixed.
@@ -71,52 +58,12 @@ class LikelihoodParameters(ParameterModule):
         >>> likelihood
         StudentT(scale=0.5, df=10)
         """
-        self._check_name(name)
+        self._check_names((name,))
         if name in self.unset:
             fixed = self.is_fixed(name)
             self.assign(name, value)
             if fixed:
                 self.fix(name)
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """Names of the parameters.
-
-        >>> from pyro_vgpds.likelihoods import StudentT
-        >>> StudentT().parameter_names
-        ('scale', 'df')
-        """
-        return self._names
-
-    def fix(self: P, *names: str) -> P:
-        """Fix parameters at their current values, and return the likelihood.
-
-        :param names: the parameters. Default: all.
-        :raises ValueError: if there is no such parameter, or it has a prior.
-
-        >>> from pyro_vgpds.likelihoods import StudentT
-        >>> StudentT(df=4.0).fix("df")
-        StudentT(scale=0.1, df=4 (fixed))
-        """
-        for name in names or self._names:
-            self._check_name(name)
-            if self.prior(name) is not None:
-                raise ValueError(f"{type(self).__name__}.{name} has a prior; give it a number first.")
-            value = getattr(self, name).detach().clone()
-            delattr(self, name)
-            self.register_buffer(name, value)
-        return self
-
-    def _check_name(self, name: str) -> None:
-        if not isinstance(name, str) or name not in self._names:
-            raise ValueError(
-                f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._names) or 'none'}."
-            )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._pyro_context.active:  # reading it alone is harmless, and PyroModule would refuse it afterwards
-            return self.forward(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._described())})"

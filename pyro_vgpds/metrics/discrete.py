@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pyro_vgpds.checks import as_numbers, check_number, check_probability, check_seed
-from pyro_vgpds.metrics.arguments import check_entries, compare, read_truth
+from pyro_vgpds.metrics.errors import check_entries, compare, read_truth
 from pyro_vgpds.types import ArrayLike
 
 __all__ = [

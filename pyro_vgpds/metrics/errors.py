@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of predictions that are real numbers."""
+"""Errors of predictions that are real numbers, and the checks of truth and prediction that all metrics share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import math
 import numpy as np
 
 from pyro_vgpds.checks import as_numbers
-from pyro_vgpds.metrics.arguments import compare
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["coverage", "mae", "mse", "nlpd", "ra", "sc"]
+__all__ = ["check_entries", "compare", "coverage", "first_entry", "mae", "mse", "nlpd", "ra", "read_truth", "sc"]
 
 
 def mse(truth: ArrayLike, prediction: ArrayLike) -> float:
@@ -112,3 +111,38 @@ def nlpd(truth: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> float:
         raise ValueError("variance must be positive where truth is not NaN.")
     true, centre, spread = true[counts], centre[counts], spread[counts]
     return float(np.mean(0.5 * (np.log(2 * np.pi * spread) + (true - centre) ** 2 / spread)))
+
+
+def read_truth(truth: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The mask of entries that are not NaN, and the truth. Raises a ValueError if all are NaN."""
+    true = as_numbers("truth", truth)
+    counts = ~np.isnan(true)
+    if not counts.any():
+        raise ValueError("truth must have entries that are not NaN, but it is empty or all NaN.")
+    return counts, true
+
+
+def compare(truth: ArrayLike, **others: ArrayLike) -> tuple[np.ndarray, ...]:
+    """The mask of entries that are not NaN in the truth, the truth, and the others, after checks."""
+    counts, true = read_truth(truth)
+    arrays = []
+    for name, value in others.items():
+        array = as_numbers(name, value)
+        if array.shape != true.shape:
+            raise ValueError(f"{name} must have the shape of truth, {true.shape}, but got {array.shape}.")
+        if not np.isfinite(array[counts]).all():
+            raise ValueError(f"{name} must be finite where truth is not NaN.")
+        arrays.append(array)
+    return counts, true, *arrays
+
+
+def first_entry(bad: np.ndarray) -> tuple[int, ...]:
+    """The indices of the first entry that is true."""
+    return tuple(int(i) for i in np.argwhere(bad)[0])
+
+
+def check_entries(name: str, values: np.ndarray, good: np.ndarray, wanted: str) -> None:
+    """Raise a ValueError that names the first entry that is not good."""
+    if not good.all():
+        place = first_entry(~good)
+        raise ValueError(f"{name} must be {wanted}, but entry {place} is {values[place]:g}.")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pyro_vgpds.checks import as_numbers, check_list, check_parts, check_probability
-from pyro_vgpds.data.dates import to_dates
-from pyro_vgpds.data.stamps import read_dates
+from pyro_vgpds.data.dates import read_dates, to_dates
 from pyro_vgpds.plotting.discrete import Drawing
 from pyro_vgpds.plotting.style import (
     BASELINE,

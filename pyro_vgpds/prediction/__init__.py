@@ -2,14 +2,13 @@
 """Prediction with trained models: forecasts, imputation, reconstruction, generation and scores."""
 
 from pyro_vgpds.prediction.classifier import BayesClassifier
-from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.ensemble import Ensemble, EnsemblePrediction
+from pyro_vgpds.prediction.given import GaussianPrediction
 from pyro_vgpds.prediction.intervals import Calibration, calibrate_intervals
 from pyro_vgpds.prediction.latent import Latent
-from pyro_vgpds.prediction.limits import Limits
 from pyro_vgpds.prediction.mixture import PosteriorMixture
-from pyro_vgpds.prediction.moments import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.prediction.posterior import Posterior

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the members of an ensemble are combined: weights, calibration and limits."""
+"""How the members of an ensemble are combined: weights, calibration, and limits.
+
+Outputs reach limits but do not pass them, such as zero for light, rain and sales. They are found in the data.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,87 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.parts import base_outputs
+from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.prediction.intervals import Calibration
-from pyro_vgpds.prediction.limits import Limits
 
-__all__ = ["Combination"]
+__all__ = ["Combination", "Limits", "find_limits"]
+
+_RUNS = 5  # separate times that an output must have been at its limit: a price that rises in steps is not at one
+_PART = 0.05  # of the observed entries that must be at the limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The smallest and the largest possible number of each output.
+
+    >>> import torch
+    >>> from pyro_vgpds.prediction import Limits
+    >>> Limits(torch.tensor([0.0, -torch.inf]), torch.tensor([torch.inf, 1.0])).clamp(torch.tensor([-2.0, 3.0]))
+    tensor([0., 1.])
+    """
+
+    lower: Tensor  #: (D,), -inf for no limit
+    upper: Tensor  #: (D,), inf for no limit
+
+    def clamp(self, numbers: Tensor) -> Tensor:
+        """Numbers (..., D) within the limits.
+
+        :param numbers: (..., D).
+        """
+        return numbers.clamp(self.lower.to(numbers), self.upper.to(numbers))
+
+    def clamp_means(self, found: HeldOut) -> HeldOut:
+        """Held-out predictions with means within the limits.
+
+        :param found: the predictions.
+        """
+        lower, upper = (limit.to(found.mean)[found.output] for limit in (self.lower, self.upper))
+        return replace(found, mean=found.mean.clamp(lower, upper))
+
+
+def find_limits(data: Sequences) -> Limits | None:
+    """The limits that the outputs of data reach again and again; None if no output has one.
+
+    An output has a limit if at least 5 % of its observed entries are equal to its smallest (or largest) number, in five
+    or more separate runs, and more of them than are equal to the next number: the largest of some counts is no limit.
+
+    :param data: the training sequences.
+    """
+    y = base_outputs(data)
+    seen = y.isfinite()
+    before = _previous(seen, data.lengths)
+    lower, upper = (sign * _lowest(sign * y, seen, before) for sign in (1.0, -1.0))
+    if not bool((lower.isfinite() | upper.isfinite()).any()):
+        return None
+    return Limits(lower, upper)
+
+
+def _previous(seen: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """For each entry (N, D) the row of the last observed one before it in its column and sequence, or -1."""
+    rows = torch.arange(len(seen), device=seen.device).unsqueeze(-1)
+    found = []
+    for part, own in zip(seen.split(lengths), rows.split(lengths), strict=True):
+        last = torch.where(part, own, -1).cummax(0).values
+        found.append(torch.cat([last.new_full((1, part.shape[1]), -1), last[:-1]]))
+    return torch.cat(found)
+
+
+def _lowest(y: Tensor, seen: Tensor, before: Tensor) -> Tensor:
+    """The lower limit of each output (D,), -inf for no limit.
+
+    :param before: the rows of :func:`_previous`.
+    """
+    value = torch.where(seen, y, torch.inf)
+    least = value.amin(0)
+    at = seen & (value == least)
+    follows = at.gather(0, before.clamp_min(0)) & (before >= 0)
+    count, runs = at.sum(0), (at & ~follows).sum(0)
+    following = value.masked_fill(at, torch.inf).amin(0)
+    others = (seen & (value == following)).sum(0)
+    good = (runs >= _RUNS) & (count >= _PART * seen.sum(0)) & (count > others)
+    return torch.where(good, least, -torch.inf)
 
 
 @dataclass(frozen=True)

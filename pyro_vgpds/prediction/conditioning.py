@@ -1,34 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model on other data: q(X) and q(U) are found again, the hyperparameters are fixed."""
+"""A trained model on other data, or with new frames: q(X) and q(U) are found again, the hyperparameters are fixed."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from pyro.infer.autoguide import init_to_value
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_kind, check_list, is_whole
-from pyro_vgpds.data.parts import check_data, like_training
+from pyro_vgpds.checks import check_count, check_flags, check_kind, check_list, is_whole
+from pyro_vgpds.data.parts import check_data, like_training, make_like, merge_frames, split_outputs, take_frames
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.formatting import counted
+from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial import PartialGuide, remembered_by
-from pyro_vgpds.prediction.arguments import OneSequence
+from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, least_lam
 from pyro_vgpds.training.api import fit
+from pyro_vgpds.types import DataLike
 
-__all__ = ["condition", "continue_training", "from_sites", "place_sites"]
+__all__ = ["Extension", "condition", "continue_training", "extend", "extend_data", "from_sites", "place_sites"]
 
 P = TypeVar("P", bound=FittedModel)
 
-_STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of new frames starts at the prior
+_FIRST_STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of new frames starts at the prior
 
 
 def condition(
@@ -124,7 +126,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     for parameter in learned:
         parameter.requires_grad_(False)
     if num_steps and data.num_observed:  # without observations, q(X) is the prior
-        result = fit(model, guide, data, _STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
+        result = fit(model, guide, data, _FIRST_STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
     for parameter in learned:
@@ -169,3 +171,97 @@ def place_sites(
                 lam[rows.start + same] = its_lam[at[same]]
         q = OpperArchambeau.from_natural(prior, eta, lam)
         return {"mean_bar": q.mean_bar, "lam": q.lam}
+
+
+_FREE_STEPS = 30  # natural steps of all frames, at most
+_SOLVER = Solver(num_starts=2)  # from the nearest training frames and from the forecast
+
+
+class Extension(NamedTuple):
+    """Training data with new frames."""
+
+    data: Sequences  #: the joined data
+    new: Sequences  #: the new frames alone
+    belongs: list[int]  #: the sequence of ``data`` that each sequence of ``new`` is part of
+    num_old: int  #: sequences of ``data`` that are not new
+
+
+def extend_data(data: Sequences, t: DataLike, y: DataLike, sequence: SequenceLike | Default) -> Extension:
+    """The training data with new frames, in the order of time. Arguments as in :meth:`Posterior.extended
+    <pyro_vgpds.Posterior.extended>`.
+    """
+    if data.exposure is not None and data.exposure.dim() > 1:
+        raise ValueError(
+            "extended cannot determine the exposure of new frames if it differs between frames. Give all frames with "
+            "their exposures to condition(data) instead."
+        )
+    new = read_new_data(t, y, data)
+    which = resolve_sequences(sequence, data, new.num_sequences)
+    times, outputs = split_outputs(data)
+    belongs: list[int] = []
+    for t_new, y_new, s in zip(*split_outputs(new), which, strict=True):
+        belongs.append(len(times) if s is None else s)
+        if s is None:
+            times.append(t_new)
+            outputs.append(y_new)
+        else:
+            times[s], outputs[s] = merge_frames(times[s], outputs[s], t_new, y_new)
+    names = None if data.names is None else _with_new_names(data.names, len(times))
+    return Extension(make_like(data, times, outputs, names=names), new, belongs, data.num_sequences)
+
+
+def _with_new_names(names: Sequence[str], count: int) -> list[str]:
+    """Names of ``count`` sequences: those that are new have their numbers, or the next number that is not a name."""
+    found, number = list(names), len(names)
+    while len(found) < count:
+        if str(number) not in found:
+            found.append(str(number))
+        number += 1
+    return found
+
+
+def extend(
+    posterior: P,
+    t: DataLike,
+    y: DataLike,
+    sequence: SequenceLike | Default,
+    *,
+    free: bool = False,
+    solver: Solver | None = None,
+) -> P:
+    """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`."""
+    if isinstance(posterior.q, GaussianPosterior):  # the frames of other guides have no sites that could stay
+        posterior = condition(posterior, posterior.data)
+    old = posterior.data
+    check_flags(free=free)
+    solver = _SOLVER if solver is None else check_solver(solver)
+    found = extend_data(old, t, y, sequence)
+    posterior.check_new(found.new)
+    known: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(found.data.num_sequences)]
+    for s, rows in enumerate(old.times.slices()):
+        known[s].append((old.times.t[rows], posterior.q.eta[rows], posterior.q.lam[rows]))
+    # frames that the training data do not have: their sites are found first, those of the others stay
+    fresh = [
+        ~_is_in(t_new, known[s])
+        for t_new, s in zip(found.new.times.t.split(found.new.lengths), found.belongs, strict=True)
+    ]
+    if any(bool(mask.any()) for mask in fresh):
+        part = take_frames(found.new, fresh)
+        kept = [s for s, mask in zip(found.belongs, fresh, strict=True) if bool(mask.any())]
+        with torch.no_grad():
+            joint, solution, _ = solve(
+                posterior.training, part, [s if s < found.num_old else None for s in kept], solver
+            )
+            eta, lam = joint.new_sites(solution)
+        for s, rows in zip(kept, part.times.slices(), strict=True):
+            known[s].append((part.times.t[rows], eta[rows], lam[rows]))
+    # lags tell old frames about new ones, and new numbers of old frames tell them about themselves
+    all_move = free or bool(old.lags) or not all(bool(mask.all()) for mask in fresh)
+    num_steps = _FREE_STEPS if all_move and found.new.num_observed else 0
+    sites = place_sites(posterior, found.data, known)
+    return from_sites(posterior, found.data, sites, num_steps=num_steps)
+
+
+def _is_in(t: Tensor, known: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Which of the times (n,) the training sequence has."""
+    return torch.isin(t, known[0][0]) if known else torch.zeros_like(t, dtype=torch.bool)

@@ -30,16 +30,14 @@ from pyro_vgpds.prediction.arguments import (
     resolve_sequence,
     resolve_sequences,
 )
-from pyro_vgpds.prediction.calibration import hidden_variance, residual_variance
-from pyro_vgpds.prediction.conditioning import condition
+from pyro_vgpds.prediction.conditioning import condition, extend
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.extending import extend
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
-from pyro_vgpds.prediction.settings import calibrated
+from pyro_vgpds.prediction.settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.threads import thread_limited

@@ -31,8 +31,7 @@ from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
-from pyro_vgpds.prediction.joint_prior import conditional, kl_of, merge
-from pyro_vgpds.prediction.trained import Training
+from pyro_vgpds.prediction.trained import Training, conditional, kl_of, merge
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath

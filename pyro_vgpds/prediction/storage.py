@@ -9,10 +9,16 @@ from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_f
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT, check_place, convert_names, convert_scale, pack_metadata
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.ensemble_files import build_ensemble, describe_ensemble
 from pyro_vgpds.prediction.mixture import PosteriorMixture
+from pyro_vgpds.prediction.parts_of_files import (
+    build_ensemble,
+    build_mixture,
+    build_posterior,
+    describe_ensemble,
+    describe_mixture,
+    describe_posterior,
+)
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.posterior_files import build_mixture, build_posterior, describe_mixture, describe_posterior
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_posterior", "save_posterior"]

@@ -27,8 +27,8 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_task
+from pyro_vgpds.prediction.combination import find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.limits import find_limits
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.limits import Limits
 from pyro_vgpds.prediction.weights import combine, relative_errors, stack
 from pyro_vgpds.selection.importance import entry_importance
 

@@ -14,7 +14,7 @@ from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.columns import ByColumn
 from pyro_vgpds.likelihoods.families import Gaussian, NegativeBinomial, StudentT
-from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.likelihoods.poisson import Poisson
 
 __all__ = [

@@ -12,7 +12,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import StudentT
-from pyro_vgpds.likelihoods.parse import parse_likelihood
+from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.output_rivals import known_output_rivals, propose_output_rivals
 from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
-from pyro_vgpds.temporal.known_diagonal import KnownDiagonal
-from pyro_vgpds.temporal.known_path import KnownPath
+from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath
 from pyro_vgpds.temporal.path_reader import KernelReader
 from pyro_vgpds.temporal.paths import GaussianPath
 

@@ -10,7 +10,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
-from pyro_vgpds.temporal.known_diagonal import KnownDiagonal, known_diagonal
+from pyro_vgpds.temporal.known_path import KnownDiagonal, known_diagonal
 from pyro_vgpds.temporal.path_reader import DiagonalReader, diagonal_reader
 
 __all__ = ["DiagonalCovariance"]

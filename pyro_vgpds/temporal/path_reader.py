@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.temporal.fused import Frames
-from pyro_vgpds.temporal.known_diagonal import KnownDiagonal, known_diagonal
-from pyro_vgpds.temporal.known_path import KnownPath, PathSource, known_path
+from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource, known_diagonal, known_path
 
 __all__ = ["DiagonalReader", "KernelReader", "PathReader", "diagonal_reader", "path_reader"]
 

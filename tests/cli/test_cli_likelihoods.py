@@ -12,7 +12,7 @@ import torch
 
 from pyro_vgpds import VGPDS, Ensemble, Posterior, PosteriorMixture, Sequences, load_posterior, save_posterior
 from pyro_vgpds.cli import main
-from pyro_vgpds.cli.likelihoods import likelihood_facts, likelihood_text
+from pyro_vgpds.cli.options import likelihood_facts, likelihood_text
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.likelihoods import Bernoulli, Binomial, ByColumn, NegativeBinomial, StudentT
 from pyro_vgpds.training import fit

@@ -11,10 +11,10 @@ from pyro_vgpds import Sequences, datasets, experiments, metrics
 from pyro_vgpds.datasets import CaseCounts, Chorales, Reaches
 from pyro_vgpds.experiments import chorales, flu, spike_baselines, spikes
 from pyro_vgpds.experiments.answer import Answer, frames, parts, score
-from pyro_vgpds.experiments.decoding import decode, r_squared
+from pyro_vgpds.experiments.count_models import ahead_of_square_roots, gaussian_square_roots
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, compare
-from pyro_vgpds.experiments.square_roots import ahead_of_square_roots, gaussian_square_roots
+from pyro_vgpds.experiments.spikes import decode, r_squared
 
 SMALL = Recipe("rbf", 2, num_inducing=8, num_steps=15, scale=True, lengthscale=0.1)
 

@@ -6,7 +6,7 @@ import torch
 from problems import make_model
 
 from pyro_vgpds import Sequences
-from pyro_vgpds.inference.first_sites import linear_encoder, regression_encoder
+from pyro_vgpds.inference.site_store import linear_encoder, regression_encoder
 
 
 def make_sample(bend, lengths=(60, 50, 55, 65), seed=3):

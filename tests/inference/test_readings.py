@@ -9,7 +9,7 @@ from problems import make_data
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient
 from pyro_vgpds.inference import elbo
-from pyro_vgpds.inference.readings import _readings, kept_reader
+from pyro_vgpds.inference.direct import _readings, kept_reader
 from pyro_vgpds.kernels import Bias, Matern12, Matern32, White
 from pyro_vgpds.temporal import passes
 

@@ -13,7 +13,7 @@ from pyro_vgpds.evaluation import HeldOut
 from pyro_vgpds.files import FileFormatError
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.prediction import Calibration, Combination, Ensemble, Limits, load_posterior, save_posterior
-from pyro_vgpds.prediction.limits import find_limits
+from pyro_vgpds.prediction.combination import find_limits
 from pyro_vgpds.selection.rivals import make_rival
 
 T_NEW = torch.tensor([40.0, 41.0, 42.0])

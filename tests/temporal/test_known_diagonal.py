@@ -8,7 +8,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds import OpperArchambeau, TemporalGP
 from pyro_vgpds.kernels import White
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.temporal.known_diagonal import known_diagonal
+from pyro_vgpds.temporal.known_path import known_diagonal
 
 N, Q = 7, 3
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The Gaussian factors of a Student-t likelihood with their gradients, as one operation.
+r"""The Gaussian factors of Student-t and negative binomial likelihoods with their gradients, each as one operation.
 
-It computes what :meth:`TangentLikelihood.sites <pyro_vgpds.likelihoods.TangentLikelihood.sites>` does, with a third of
-the operations on all entries. With the width w = νσ², the power k = −(ν + 1)/2 and r = E(f − y)²:
+They compute what the tangents (:meth:`TangentLikelihood.sites <pyro_vgpds.likelihoods.TangentLikelihood.sites>`) and
+autograd do, in one pass over the entries each way. Of a Student-t likelihood, with the width w = νσ², the power
+k = −(ν + 1)/2 and r = E(f − y)²:
 
 .. math:: \omega = \frac{-2k}{w + r}, \qquad \text{linear} = \omega y, \qquad
           \text{constant} = c + k \log(1 + r/w) + \tfrac{\omega}{2} (r - y^2)
@@ -17,11 +18,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.likelihoods.factors import Sites, observed
-from pyro_vgpds.likelihoods.native_tangents import is_compiled, student, student_gradients
+from pyro_vgpds.likelihoods.native_tangents import (
+    dispersion_gradients,
+    is_compiled,
+    negative_binomial,
+    student,
+    student_gradients,
+)
 from pyro_vgpds.likelihoods.tangent import LEAST
 from pyro_vgpds.types import Context
 
-__all__ = ["student_sites"]
+__all__ = ["different_counts", "negative_binomial_sites", "student_sites"]
 
 
 def student_sites(y: Tensor, state: Tensor, width: Tensor, power: Tensor, constant: Tensor) -> Sites:
@@ -86,3 +93,45 @@ def _in_parameters(sums: Sequence[Tensor], width: Tensor, power: Tensor, constan
     g_width = second / (2.0 * power) - 0.5 * weights - count * power / width
     found = (g_width, width), (g_power, power), (count, constant)
     return [g.sum_to_size(x.shape) for g, x in found]
+
+
+_MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
+
+
+def different_counts(y: Tensor) -> Tensor:
+    """The counts 0 to the largest one, (K, 1), if they are few compared with the frames; otherwise the outputs.
+
+    :param y: counts (N, D), NaN if they were not observed.
+    """
+    most = int(y.nan_to_num(nan=0.0).max()) if y.numel() else 0
+    if y.dim() != 2 or _MANY * most >= y.shape[0]:
+        return y
+    return torch.arange(most + 1, dtype=y.dtype, device=y.device).unsqueeze(-1)
+
+
+def negative_binomial_sites(y: Tensor, tangents: Tensor, dispersion: Tensor) -> Sites:
+    """The factors, for outputs and tangents that the compiled functions take.
+
+    :param y: counts (N, D), NaN if they were not observed.
+    :param tangents: weight and constant for b = 1, without κ, (2, N, D).
+    :param dispersion: r, one number or (D,).
+    """
+    return Sites(*_NegativeBinomialSites.apply(y, tangents, dispersion))
+
+
+class _NegativeBinomialSites(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, y: Tensor, tangents: Tensor, dispersion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(y, tangents, dispersion)
+        r, k = dispersion.to(y).expand(y.shape[1]).contiguous(), different_counts(y)
+        ways = torch.lgamma(k + r) - torch.lgamma(r) - torch.lgamma(k + 1.0)
+        return negative_binomial(y, r, ways, tangents)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, *gradients: Tensor) -> tuple[None, None, Tensor]:
+        y, tangents, dispersion = ctx.saved_tensors
+        r = dispersion.to(y).expand(y.shape[1])
+        ways = torch.digamma(different_counts(y) + r) - torch.digamma(r)
+        found = dispersion_gradients(y, ways, tangents, gradients)  # type: ignore[arg-type]
+        return None, None, found.to(dispersion).sum_to_size(dispersion.shape)
