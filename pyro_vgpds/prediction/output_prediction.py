@@ -14,12 +14,11 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_flags, check_probability
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
-from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice, with_moments
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
-from pyro_vgpds.prediction.draws import with_moments
 from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
@@ -48,7 +47,7 @@ class OutputPrediction(Prediction):
 
     The predictive distribution of an entry is a mixture over the latent point x and the function value f: f given x is
     Gaussian and is integrated by Gauss–Hermite quadrature, x by antithetic quasi-random draws that are the same in each
-    call. The mixture has the exact mean and variance of f (``prediction/draws.py``). ``mean`` is the mean of
+    call. The mixture has the exact mean and variance of f (``likelihoods/quadrature.py``). ``mean`` is the mean of
     the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of the mixture, whole numbers
     for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
 
@@ -132,7 +131,7 @@ class OutputPrediction(Prediction):
         """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
 
         The arrays will be multiplied by ``num_nodes`` nodes of each function value; ``widen`` is for
-        :func:`~pyro_vgpds.prediction.draws.with_moments`.
+        :func:`~pyro_vgpds.likelihoods.quadrature.with_moments`.
         """
         mean, variance, exact = self.path.mean.double(), self.path.variance.double(), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
