@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "Value", "format_value", "inside_intervals", "relative_error", "score", "score_predictor"]
 
 _LEVELS = (0.80, 0.95)
+Value = str | int | float | None
 
 
 def relative_error(held_out: HeldOut, scale: Tensor) -> float:
@@ -95,9 +96,6 @@ def inside_intervals(found: Sequence[Predicted], split: Split) -> dict[str, Tens
         lower, upper = (torch.cat([end[side] for end in ends]) for side in (0, 1))
         result[f"in {100 * level:.0f} %"] = ((lower <= truth) & (truth <= upper))[truth.isfinite()]
     return result
-
-
-Value = str | int | float | None
 
 
 class Table:

@@ -27,6 +27,7 @@ __all__ = ["hermite_nodes", "normal_draws", "normal_groups", "normal_lattice", "
 
 _END = 3.0  # where the last of the groups begin
 _SEED = 20110  # of the scrambling: the draws are the same in every call
+_BANDWIDTH = 1.06  # of Silverman's rule, in standard deviations, times S^(−1/5)
 
 
 @functools.lru_cache(maxsize=64)
@@ -106,9 +107,6 @@ def normal_draws(num_draws: int, dim: int) -> Tensor:
     # the pairs have mean 0; with the variance 1 in each dimension, quadratic functions are exact, too
     z = z / z.square().mean(0).sqrt()
     return torch.cat([z, -z])
-
-
-_BANDWIDTH = 1.06  # of Silverman's rule, in standard deviations, times S^(−1/5)
 
 
 def with_moments(

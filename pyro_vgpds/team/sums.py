@@ -36,6 +36,13 @@ from torch import Tensor
 __all__ = ["CAPACITY", "FEW", "SharedSums", "exchange"]
 
 FEW = 4  #: processes up to which this is used: K processes send K − 1 times the terms each
+CAPACITY = 2**17  #: terms in one place; longer sums take several rounds
+_HEAD = 4  # numbers before the terms of a place: round, report, length of the whole sum, and one that is not used
+_PLACE = _HEAD + CAPACITY
+_SIZE = 8 * (1 + 2 * _PLACE)  # bytes; the first number identifies the memory
+_BUSY = 0.005  # seconds of waiting without sleep
+_SHORTEST, _LONGEST = 1e-4, 2e-3  # seconds of sleep after that
+_LOOK = 0.1  # seconds between checks that the others are running
 
 
 def exchange(
@@ -92,15 +99,6 @@ class _Messages:
         for work in self.works:
             assert work is not None, "the group is that of other processes"
             work.wait()
-
-
-CAPACITY = 2**17  #: terms in one place; longer sums take several rounds
-_HEAD = 4  # numbers before the terms of a place: round, report, length of the whole sum, and one that is not used
-_PLACE = _HEAD + CAPACITY
-_SIZE = 8 * (1 + 2 * _PLACE)  # bytes; the first number identifies the memory
-_BUSY = 0.005  # seconds of waiting without sleep
-_SHORTEST, _LONGEST = 1e-4, 2e-3  # seconds of sleep after that
-_LOOK = 0.1  # seconds between checks that the others are running
 
 
 class _Memory(NamedTuple):
