@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from torch.distributions import constraints
 
@@ -18,6 +18,8 @@ P = TypeVar("P", bound="DeclaredParameters")
 class DeclaredParameters(ParameterModule):
     """What kernels and likelihoods have in common: a list of parameters, some of which the data choose."""
 
+    #: names of constructor arguments that are no parameters, such as an order; each is also an attribute
+    option_names: ClassVar[tuple[str, ...]] = ()
     _names: tuple[str, ...] = ()
 
     def __init__(self) -> None:

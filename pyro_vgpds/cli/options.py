@@ -28,6 +28,8 @@ __all__ = [
     "single_only", "with_options", "with_posterior_options",
 ]  # fmt: skip
 
+_GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor", "--residual")  # arguments for Gaussian outputs
+
 
 def add_options(parser: argparse.ArgumentParser, which: str) -> None:
     """:param which: the end of the help texts, such as "of single models only"."""
@@ -99,9 +101,6 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise CommandError(f"--residual: {error}" if residual is not None else f"--noise-factor: {error}") from None
-
-
-_GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor", "--residual")  # arguments for Gaussian outputs
 
 
 def read_likelihood(args: argparse.Namespace) -> Likelihood | None:

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.groups import ColumnGroups, make_groups
+from pyro_vgpds.data.groups import ColumnGroups, make_groups, summarise
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.reading import to_tensor
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.summary import summarise
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.team import ALONE, ProcessError, Team
 

@@ -22,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FIXED = re.compile(r"UTC([+-])(\d\d):(\d\d)")
+_YEARS = 1678, 2261  # that datetime64[ns] covers completely
 
 
 def to_dates(seconds: np.ndarray, origin: np.datetime64) -> np.ndarray:
@@ -127,9 +128,6 @@ def with_offsets(dates: np.ndarray, zone: str) -> tuple[np.ndarray, list[str]]:
     moments = [(epoch + datetime.timedelta(seconds=int(second))).astimezone(found) for second in seconds]
     shifts = [int((moment.utcoffset() or datetime.timedelta()).total_seconds()) for moment in moments]
     return dates + np.array(shifts, "timedelta64[s]"), [moment.isoformat()[19:] for moment in moments]
-
-
-_YEARS = 1678, 2261  # that datetime64[ns] covers completely
 
 
 class OutOfRangeError(ValueError):

@@ -16,12 +16,20 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype, check_flags, check_kind, check_texts
-from pyro_vgpds.data.exposures import join_exposures, read_exposure
 from pyro_vgpds.data.frames import split_frame
-from pyro_vgpds.data.groups import ColumnGroups, make_groups
+from pyro_vgpds.data.groups import ColumnGroups, make_groups, summarise
 from pyro_vgpds.data.lags import lagged
-from pyro_vgpds.data.reading import Array, is_list, read_names, read_outputs, read_times, to_tensor, view
-from pyro_vgpds.data.summary import summarise
+from pyro_vgpds.data.reading import (
+    Array,
+    is_list,
+    join_exposures,
+    read_exposure,
+    read_names,
+    read_outputs,
+    read_times,
+    to_tensor,
+    view,
+)
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.team import ALONE, Team

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pyro_vgpds.demo.common import write_report
+from pyro_vgpds.demo.common import Demo, write_report
 from pyro_vgpds.demo.gait import gait_chapter
 from pyro_vgpds.demo.real import find_walks, real_chapter
 from pyro_vgpds.demo.video import video_chapter
@@ -37,7 +37,8 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with threads_for(0):  # one is faster than several for problems of this size
-        chapters = [chapter(output, steps, seed, say, progress, small) for chapter in (video_chapter, gait_chapter)]
+        demo = Demo(output, steps, seed, say, progress, small)
+        chapters = [video_chapter(demo), gait_chapter(demo)]
         if (walks := find_walks()) is not None:
-            chapters.append(real_chapter(walks, output, steps, seed, say, progress, small))
+            chapters.append(real_chapter(demo, walks))
     return write_report(output / "report.html", chapters, steps, seed, time.perf_counter() - start)

@@ -29,7 +29,7 @@ from pyro_vgpds.training.metadata import Metadata
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DemoModel", "learned_figure", "rms", "save_figure", "train", "write_report"]
+__all__ = ["Demo", "DemoModel", "rms", "write_report"]
 
 
 @dataclass(frozen=True)
@@ -42,57 +42,65 @@ class DemoModel:
     relevance: Relevance
 
 
-def train(
-    path: Path, data: Sequences, kernel: Kernel, latent_dim: int, num_inducing: int, steps: int, seed: int,
-    say: Callable[[str], object], progress: bool | None, *, source: str, names: list[str] | None = None,
-    shape: tuple[int, int] | None = None,
-) -> DemoModel:  # fmt: skip
-    """Train a model on ``data`` and save it to ``path``. The period is fixed at its initial value, which comes from the
-    data: the bound alone would let it drift.
-    """
-    pyro.clear_param_store()
-    pyro.set_rng_seed(seed)
-    model = VGPDS.from_data(data, latent_dim, num_inducing, kernel)
-    for leaf in model.temporal.leaves():
-        if "period" in leaf.parameter_names:
-            leaf.fix("period")
-    guide = AutoOpperArchambeau(model)
-    before = model.relevance(guide, data).value
-    result = fit(model, guide, data, steps, progress=progress)
-    if result.stopped == "interrupted":  # fit keeps the best model so far, but the report states all steps
-        raise KeyboardInterrupt
-    say(f"  {result}")
-    about = Metadata(source, names, shape, relevance_before=before.tolist(), training=result, seed=seed)
-    save(path, model, guide, data, about.pack())
-    return DemoModel(model, Posterior(model, guide, data), before, model.relevance(guide, data))
+@dataclass(frozen=True)
+class Demo:
+    """A run of the demo."""
+
+    output: Path  #: the folder of all files
+    steps: int  #: of training, for each model
+    seed: int
+    say: Callable[[str], object]  #: is called with a message for each stage
+    progress: bool | None
+    small: bool  #: shorter data, for tests
+
+    def train(
+        self, name: str, data: Sequences, kernel: Kernel, latent_dim: int, num_inducing: int, *, source: str,
+        names: list[str] | None = None, shape: tuple[int, int] | None = None,
+    ) -> DemoModel:  # fmt: skip
+        """Train a model on ``data`` and save it as ``name``. The period is fixed at its initial value, which comes from
+        the data: the bound alone would let it drift.
+        """
+        pyro.clear_param_store()
+        pyro.set_rng_seed(self.seed)
+        model = VGPDS.from_data(data, latent_dim, num_inducing, kernel)
+        for leaf in model.temporal.leaves():
+            if "period" in leaf.parameter_names:
+                leaf.fix("period")
+        guide = AutoOpperArchambeau(model)
+        before = model.relevance(guide, data).value
+        result = fit(model, guide, data, self.steps, progress=self.progress)
+        if result.stopped == "interrupted":  # fit keeps the best model so far, but the report states all steps
+            raise KeyboardInterrupt
+        self.say(f"  {result}")
+        about = Metadata(source, names, shape, relevance_before=before.tolist(), training=result, seed=self.seed)
+        save(self.output / name, model, guide, data, about.pack())
+        return DemoModel(model, Posterior(model, guide, data), before, model.relevance(guide, data))
+
+    def picture(self, axes: Axes | np.ndarray, name: str) -> Path:
+        """Save the figure of these axes and close it."""
+        import matplotlib.pyplot as plt
+
+        figure = np.ravel(np.asarray(axes))[0].figure
+        with placed(self.output / name) as part:
+            figure.savefig(part, dpi=110)
+        plt.close(figure)
+        return self.output / name
+
+    def learned(self, trained: DemoModel, name: str, names: list[str] | None = None) -> Path:
+        """The relevance of the latent dimensions before and after training, and the plane of the leading two."""
+        import matplotlib.pyplot as plt
+
+        leading = trained.relevance.value.argsort(descending=True)[:2].tolist()
+        _, axes = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
+        plot_relevance(trained.relevance, trained.before, axes[0])
+        plot_plane(trained.posterior, leading, axes[1], names=names)
+        return self.picture(axes, name)
 
 
 def rms(truth: np.ndarray, guess: np.ndarray, where: np.ndarray | None = None) -> float:
     """Root mean squared error of the selected entries."""
     error = truth - guess if where is None else (truth - guess)[where]
     return float(np.sqrt(np.mean(np.square(error))))
-
-
-def save_figure(axes: Axes | np.ndarray, path: Path) -> Path:
-    """Save the figure of these axes and close it."""
-    import matplotlib.pyplot as plt
-
-    figure = np.ravel(np.asarray(axes))[0].figure
-    with placed(path) as part:
-        figure.savefig(part, dpi=110)
-    plt.close(figure)
-    return path
-
-
-def learned_figure(trained: DemoModel, path: Path, names: list[str] | None = None) -> Path:
-    """The relevance of the latent dimensions before and after training, and the plane of the leading two."""
-    import matplotlib.pyplot as plt
-
-    leading = trained.relevance.value.argsort(descending=True)[:2].tolist()
-    _, axes = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
-    plot_relevance(trained.relevance, trained.before, axes[0])
-    plot_plane(trained.posterior, leading, axes[1], names=names)
-    return save_figure(axes, path)
 
 
 _OWN = """\

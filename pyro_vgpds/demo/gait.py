@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyro
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, make_gait
-from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
+from pyro_vgpds.demo.common import Demo, rms
 from pyro_vgpds.files.places import placed
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
@@ -25,13 +24,11 @@ _JOINT = "left_knee.rx"  # plotted over time: the bone that ends at the knee is 
 _LEG = ("left_hip", "left_knee", "left_ankle", "left_toe")  # the joints between the bones of the hidden leg
 
 
-def gait_chapter(
-    output: Path, steps: int, seed: int, say: Callable[[str], object], progress: bool | None, small: bool
-) -> Chapter:
+def gait_chapter(demo: Demo) -> Chapter:
     """Train on all walks except one; reconstruct its leg, forecast another walk, and generate new ones."""
-    count, length, cut, lost = (4, (30, 40), 8, 10) if small else (7, (70, 110), 30, 20)
-    motion = make_gait(count, length, styles=("walk", "march"), seed=seed)
-    clean = make_gait(count, length, styles=("walk", "march"), noise=0.0, seed=seed)
+    count, length, cut, lost = (4, (30, 40), 8, 10) if demo.small else (7, (70, 110), 30, 20)
+    motion = make_gait(count, length, styles=("walk", "march"), seed=demo.seed)
+    clean = make_gait(count, length, styles=("walk", "march"), noise=0.0, seed=demo.seed)
     names = [f"{style} {i}" for i, style in enumerate(motion.names or [])]
     t, y = list(motion.t), list(motion.y)
     train_t, train_y = t[:-1], y[:-1]
@@ -41,22 +38,21 @@ def gait_chapter(
     partly[lost:, leg] = np.nan
 
     frames = sum(len(part) for part in train_t)
-    say(f"gait: training on {len(train_t)} walks, {frames} frames of {len(motion.columns or [])} angles ...")
+    demo.say(f"gait: training on {len(train_t)} walks, {frames} frames of {len(motion.columns or [])} angles ...")
     data = Sequences(train_t, train_y, columns=motion.columns)
     kernel = Periodic() * RBF(lengthscale=2.0).fix() + White(1e-3) + Bias(0.1)
-    trained = train(
-        output / "gait.safetensors", data, kernel, 8, min(50, data.num_frames), steps, seed, say, progress,
-        source="make_gait", names=names[:-1],
-    )  # fmt: skip
+    trained = demo.train(
+        "gait.safetensors", data, kernel, 8, min(50, data.num_frames), source="make_gait", names=names[:-1]
+    )
     posterior = trained.posterior
-    say("gait: reconstructing, forecasting and generating ...")
+    demo.say("gait: reconstructing, forecasting and generating ...")
     found = posterior.reconstruct(t[-1], partly)
     near = np.asarray(nearest_neighbour(train_y, partly))
     forecast = posterior.forecast(t[0][-cut:], 0)
-    pyro.set_rng_seed(seed)
+    pyro.set_rng_seed(demo.seed)
     fresh = np.arange(0.0, 2.0, 1.0 / 30.0)
     generated = posterior.generate(fresh, 2, include_noise=False).numpy()
-    _write_files(output, motion, names, train_t, train_y, partly)
+    _write_files(demo.output, motion, names, train_t, train_y, partly)
 
     joints, skeleton = motion.skeleton.positions, motion.skeleton
     truth, guess = clean.y[-1], found.mean.numpy()
@@ -69,12 +65,12 @@ def gait_chapter(
     line = plot_reconstruction(found, _JOINT, truth=y[-1], baseline=near, seen=partly)
     line.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     moving = {"truth": both["truth"], "model": both["model"]}
-    gif = save_animation(animate_poses(skeleton, moving, fps=15), output / "gait.gif", fps=15, dpi=72)
+    gif = save_animation(animate_poses(skeleton, moving, fps=15), demo.output / "gait.gif", fps=15, dpi=72)
     fan = plot_forecast(forecast, _JOINT, history=(train_t[0], train_y[0]), truth=(t[0][-cut:], y[0][-cut:]))
     fan.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     new = save_animation(
         animate_poses(skeleton, {"first": joints(generated[0]), "second": joints(generated[1])}, fps=15),
-        output / "gait_new.gif", fps=15, dpi=72,
+        demo.output / "gait_new.gif", fps=15, dpi=72,
     )  # fmt: skip
 
     hidden = np.isnan(partly)
@@ -87,20 +83,20 @@ def gait_chapter(
             f"of different length, pace and step size. The model was trained on {count - 1} of them. Of the last one "
             f"it was given {lost / 30.0:.1f} seconds, and after that everything except the left leg.",
             ReportFigure(gif, "Left: the held-out walk. Right: its reconstruction; the left leg is predicted."),
-            ReportFigure(save_figure(still, output / "gait_poses.png"),
+            ReportFigure(demo.picture(still, "gait_poses.png"),
                    "Poses with the left leg hidden. Grey: the truth. Blue: the model. Orange: the left leg of the "
                    "most similar training pose."),
-            ReportFigure(save_figure(line, output / "gait_reconstruction.png"),
+            ReportFigure(demo.picture(line, "gait_reconstruction.png"),
                    "The angle of the left thigh, hidden in the shaded part. The band should contain 95 per cent of the "
                    "dots."),
             f"All walks share one latent space, of which {int(trained.relevance.active.sum())} dimensions are active. "
             "The phase of the step runs around a circle; walks and marches are at different places.",
-            ReportFigure(learned_figure(trained, output / "gait_learned.png", names[:-1]),
+            ReportFigure(demo.learned(trained, "gait_learned.png", names[:-1]),
                    "Left: the relevance of each latent dimension before and after training. Right: the walks in the "
                    "plane of the leading two."),
             f"The last second of the first walk ({cut} frames) was held out. The kernel states that steps repeat and "
             "that they drift over seconds:",
-            ReportFigure(save_figure(fan, output / "gait_forecast.png"),
+            ReportFigure(demo.picture(fan, "gait_forecast.png"),
                    "A forecast of the left thigh's angle. The uncertainty grows with time."),
             "The model also generates new movements, as samples of its predictive distribution:",
             ReportFigure(new, "Two generated sequences."),

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, load_cmu_mocap
-from pyro_vgpds.demo.common import rms, save_figure, train
+from pyro_vgpds.demo.common import Demo, rms
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.metrics import coverage
 from pyro_vgpds.plotting import animate_poses, plot_reconstruction, save_animation
@@ -32,33 +29,24 @@ def find_walks() -> Motion | None:
         return None
 
 
-def real_chapter(
-    walks: Motion,
-    output: Path,
-    steps: int,
-    seed: int,
-    say: Callable[[str], object],
-    progress: bool | None,
-    small: bool,
-) -> Chapter:
+def real_chapter(demo: Demo, walks: Motion) -> Chapter:
     """Train on all walks except the last one, and reconstruct its left leg."""
     names = [name for name in walks.columns or [] if name not in ("root.tx", "root.tz")]  # the place is no pose
     used = [walks.skeleton.channels.index(name) for name in names]
-    length, lost = (20, 6) if small else (None, 20)
-    t = [part[:length] for part in walks.t[: 2 if small else None]]
-    y = [part[:length, used] for part in walks.y[: 2 if small else None]]
+    length, lost = (20, 6) if demo.small else (None, 20)
+    t = [part[:length] for part in walks.t[: 2 if demo.small else None]]
+    y = [part[:length, used] for part in walks.y[: 2 if demo.small else None]]
     leg = [i for i, name in enumerate(names) if name.startswith(_LEG)]
     partly = y[-1].copy()
     partly[lost:, leg] = np.nan
 
     data = Sequences(t[:-1], y[:-1], columns=names)
-    say(f"recorded walks: training on {len(t) - 1} walks, {data.num_frames} frames of {len(names)} channels ...")
+    demo.say(f"recorded walks: training on {len(t) - 1} walks, {data.num_frames} frames of {len(names)} channels ...")
     kernel = Matern32() + White(1e-2) + Bias(0.1)
-    trained = train(
-        output / "walks.safetensors", data, kernel, min(8, len(names)), min(30, data.num_frames), steps, seed, say,
-        progress, source="CMU subject 07",
-    )  # fmt: skip
-    say("recorded walks: reconstructing ...")
+    trained = demo.train(
+        "walks.safetensors", data, kernel, min(8, len(names)), min(30, data.num_frames), source="CMU subject 07"
+    )
+    demo.say("recorded walks: reconstructing ...")
     found = trained.posterior.reconstruct(t[-1], partly)
     near = np.asarray(nearest_neighbour(y[:-1], partly))
     guess, hidden = found.mean.numpy(), np.isnan(partly)
@@ -71,7 +59,7 @@ def real_chapter(
         return walks.skeleton.positions(full)
 
     moving = {"recorded": joints(y[-1]), "model": joints(np.where(hidden, guess, y[-1]))}
-    gif = save_animation(animate_poses(walks.skeleton, moving, fps=15), output / "walks.gif", fps=15, dpi=72)
+    gif = save_animation(animate_poses(walks.skeleton, moving, fps=15), demo.output / "walks.gif", fps=15, dpi=72)
     line = plot_reconstruction(found, _JOINT, truth=y[-1], baseline=near, seen=partly)
     line.set(xlabel="seconds", ylabel="angle of the left thigh (degrees)")
     return Chapter(
@@ -81,7 +69,7 @@ def real_chapter(
             f"per second. One walk was held out. The model got {lost / 30.0:.1f} seconds of it, and after that "
             f"everything except the left leg.",
             ReportFigure(gif, "Left: the held-out walk. Right: the same with the left leg as the model predicts it."),
-            ReportFigure(save_figure(line, output / "walks_reconstruction.png"),
+            ReportFigure(demo.picture(line, "walks_reconstruction.png"),
                    f"An angle of the left thigh, hidden in the shaded part. {inside:.0f} per cent of all hidden "
                    "numbers lie in their 95 per cent intervals."),
             ReportTable(

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 
 from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import make_pendulum_video
-from pyro_vgpds.demo.common import learned_figure, rms, save_figure, train
+from pyro_vgpds.demo.common import Demo, rms
 from pyro_vgpds.files.places import placed
 from pyro_vgpds.files.tables import write_arrays
 from pyro_vgpds.kernels import Bias, Periodic, White
@@ -22,13 +19,11 @@ from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable
 __all__ = ["video_chapter"]
 
 
-def video_chapter(
-    output: Path, steps: int, seed: int, say: Callable[[str], object], progress: bool | None, small: bool
-) -> Chapter:
+def video_chapter(demo: Demo) -> Chapter:
     """Train on the complete frames, reconstruct the partial ones, and forecast the rest."""
-    count, side, after, broken = (60, 12, 48, slice(20, 28)) if small else (120, 32, 90, slice(40, 58))
-    video = make_pendulum_video(count, side, side, seed=seed)
-    clean = make_pendulum_video(count, side, side, noise=0.0, seed=seed).y[0]
+    count, side, after, broken = (60, 12, 48, slice(20, 28)) if demo.small else (120, 32, 90, slice(40, 58))
+    video = make_pendulum_video(count, side, side, seed=demo.seed)
+    clean = make_pendulum_video(count, side, side, noise=0.0, seed=demo.seed).y[0]
     t, y = video.t[0], video.y[0]
     half, ahead = np.zeros(count, dtype=bool), t >= after
     half[broken] = True
@@ -36,15 +31,14 @@ def video_chapter(
     seen = np.where(whole[:, None], y, np.nan)
     seen[half, : side * side // 2] = y[half, : side * side // 2]  # their upper half
 
-    say(f"video: training on {whole.sum()} frames of {side} x {side} pixels ...")
+    demo.say(f"video: training on {whole.sum()} frames of {side} x {side} pixels ...")
     data = Sequences(t[whole], y[whole])
     kernel = Periodic() + White(1e-2) + Bias(0.1)
-    trained = train(
-        output / "video.safetensors", data, kernel, 10, min(40, len(data.times)), steps, seed, say, progress,
-        source="make_pendulum_video", shape=video.shape,
-    )  # fmt: skip
+    trained = demo.train(
+        "video.safetensors", data, kernel, 10, min(40, len(data.times)), source="make_pendulum_video", shape=video.shape
+    )
     posterior = trained.posterior
-    say("video: reconstructing and forecasting ...")
+    demo.say("video: reconstructing and forecasting ...")
     found = posterior.reconstruct(t[half], seen[half], sequence=0, include_noise=False)
     forecast = posterior.forecast(t[ahead], include_noise=False)
     film = np.empty_like(y)
@@ -56,7 +50,7 @@ def video_chapter(
     frames = video.to_frames
     labels = [f"frame {int(number)}" for number in t]
     films = {"truth": frames(y), "given": frames(seen), "predicted": frames(film)}
-    gif = save_animation(animate_frames(films, labels=labels), output / "video.gif", dpi=72)
+    gif = save_animation(animate_frames(films, labels=labels), demo.output / "video.gif", dpi=72)
     rows = {"truth": y, "given": seen, "model": film}
     grid = {name: frames(shown[half]) for name, shown in rows.items()} | {"nearest\nframe": frames(near)}
     still = plot_frames(grid, labels=np.array(labels)[half])
@@ -65,7 +59,7 @@ def video_chapter(
     pixel = int(np.argmax(clean[whole].std(0)))
     fan = plot_forecast(posterior.forecast(t[ahead]), pixel, history=(t[~ahead], y[~ahead]), truth=(t[ahead], y[ahead]))
     fan.set(xlabel="frame", ylabel="brightness of one pixel")
-    with placed(output / "video_partly.npz") as part:
+    with placed(demo.output / "video_partly.npz") as part:
         write_arrays(part, {"frames": frames(seen[half]), "t": t[half]})
 
     lower, upper = (end.numpy() for end in posterior.forecast(t[ahead]).interval(0.95))
@@ -83,17 +77,17 @@ def video_chapter(
             f"Every pixel is an output, but only one object moves. Of {trained.model.latent_dim} initial latent "
             f"dimensions {int(trained.relevance.active.sum())} are active after training. The kernel states that the "
             f"movement repeats; its period, estimated from the frames, is {period:.1f} frames (the truth is 24).",
-            ReportFigure(learned_figure(trained, output / "video_learned.png"),
+            ReportFigure(demo.learned(trained, "video_learned.png"),
                    "Left: the relevance of each latent dimension before and after training. Right: the latent path in "
                    "the plane of the two leading dimensions; each dot is a frame."),
             "From the upper half of a frame the model reconstructs the lower half:",
-            ReportFigure(save_figure(still, output / "video_frames.png"),
+            ReportFigure(demo.picture(still, "video_frames.png"),
                    "Frames whose lower half was hidden. The last row uses the lower half of the training frame with "
                    "the most similar upper half."),
             "From the times alone it forecasts frames beyond the end of the training data:",
-            ReportFigure(save_figure(later_still, output / "video_forecast.png"),
+            ReportFigure(demo.picture(later_still, "video_forecast.png"),
                    "Frames after the training data."),
-            ReportFigure(save_figure(fan, output / "video_fan.png"),
+            ReportFigure(demo.picture(fan, "video_fan.png"),
                    "One pixel in the path of the pendulum, with bands of 50 and 95 per cent probability. Of all pixels "
                    f"of the forecast frames {100 * coverage(y[ahead], lower, upper):.0f} per cent lie in their 95 per "
                    "cent band."),

@@ -11,9 +11,8 @@ from typing import Protocol
 from pyro_vgpds.checks import check_callable, check_count, check_horizon, check_parts, check_seed
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.scores import inside_intervals, score, score_predictor
+from pyro_vgpds.evaluation.scores import Table, Value, inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
-from pyro_vgpds.evaluation.table import Table, Value
 from pyro_vgpds.training.processes import in_processes
 from pyro_vgpds.training.progress import check_progress, counting_bar
 

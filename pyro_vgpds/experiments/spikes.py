@@ -103,6 +103,7 @@ DECODERS: dict[str, Maker] = {
     },
 }
 _SLOW = [make for label, make in PREDICTORS.items() if "VGPDS" in label or "the same" in label]
+_PENALTIES = tuple(10.0**power for power in range(-2, 6))
 
 
 def predict_hidden(data: Reaches, fold: int, predictor: Predictor) -> dict[str, float]:
@@ -158,9 +159,6 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
 
 def _measure(measure: Measure, data: Reaches, make: Maker, fold: int) -> dict[str, float]:
     return measure(data, fold, make(data, fold))
-
-
-_PENALTIES = tuple(10.0**power for power in range(-2, 6))
 
 
 def decode(inputs: np.ndarray, targets: np.ndarray, new: np.ndarray, lengths: Sequence[int]) -> np.ndarray:

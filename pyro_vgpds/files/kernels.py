@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as trees of registered names. Names that are read are looked up, and never imported or run."""
+"""Kernels and their parameters as trees of registered names. Names that are read are looked up, and never run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from pyro.nn import PyroParam, PyroSample
 from torch import Tensor
 from torch.distributions import transform_to
 
+from pyro_vgpds.declared import DeclaredParameters
 from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.kernels import Kernel, Product, Sum
 from pyro_vgpds.kernels.names import KERNELS
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
-from pyro_vgpds.registry import check_arguments
+from pyro_vgpds.registry import Registry, check_arguments
 
-__all__ = ["Json", "UnknownKernelError", "build_kernel", "build_parameter", "describe_kernel", "describe_parameter"]
+__all__ = [
+    "Json", "build_declared", "build_kernel", "build_parameter", "describe_declared", "describe_kernel",
+    "describe_parameter",
+]  # fmt: skip
 
 #: of kernels in files that were written before the kernels had options
 _EARLIER_OPTIONS: dict[str, dict[str, float]] = {"Periodic": {"accuracy": 1e-12}}
@@ -55,8 +59,43 @@ _CONSTRAINTS: dict[str, tuple[str, ...]] = {
 _POSITIVE = {"constraint": "greater_than", "lower_bound": 0.0}
 
 
-class UnknownKernelError(UnknownNameError):
-    """A file has a kernel that is not registered."""
+def describe_declared(module: DeclaredParameters, registry: Registry[Any], besides: str = "") -> Json:
+    """The name of a kernel or a likelihood in files, and its parameters.
+
+    :param besides: what files can hold besides the registered classes, for the error.
+    :raises TypeError: if it is not registered, could not be made again from its parameters and options, or a prior is
+        not one of a fixed list.
+    """
+    kind, what = type(module), registry.base.__name__.lower()
+    name = registry.name_of(kind)
+    if name is None:
+        raise TypeError(
+            f"save knows the {what}s {', '.join(registry.names())}{besides}, but the model has {module!r}. Register a "
+            f"class of your own with @pyro_vgpds.{what}s.{registry.function}. Or save model.state_dict(), and make the "
+            "model again before loading it."
+        )
+    check_arguments(kind, (*module.parameter_names, *module.option_names))
+    return {"kind": name, "parameters": {own: describe_parameter(module, own) for own in module.parameter_names}}
+
+
+def build_declared(
+    about: Json, registry: Registry[Any], tensors: dict[str, Tensor], dtype: torch.dtype, prefix: str, options: Json
+) -> Any:
+    """What :func:`describe_declared` described, with its parameters in ``tensors``.
+
+    :param options: the values of its options.
+    :raises UnknownNameError: if the name is not registered.
+    """
+    kind, what = registry.find(about["kind"]), registry.base.__name__.lower()
+    if kind is None:
+        raise UnknownNameError(
+            f"has the {what} {str(about['kind'])[:80]!r}, which is not registered. Import the module that registers it "
+            f"with pyro_vgpds.{what}s.{registry.function}, and then load the file."
+        )
+    values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
+    module = kind(**values, **options)
+    fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
+    return module.fix(*fixed) if fixed else module
 
 
 def describe_kernel(kernel: Kernel) -> Json:
@@ -66,25 +105,7 @@ def describe_kernel(kernel: Kernel) -> Json:
     """
     if isinstance(kernel, (Sum, Product)):
         return {"kind": type(kernel).__name__, "parts": [describe_kernel(part) for part in kernel]}
-    name = KERNELS.name_of(type(kernel))
-    if name is None:
-        raise TypeError(
-            f"save knows the kernels {', '.join(KERNELS.names())}, sums and products, but the model has {kernel!r}. "
-            "Register a class of your own with @pyro_vgpds.kernels.register_kernel. Or save model.state_dict(), and "
-            "make the model again before loading it."
-        )
-    _check_storable(kernel)
-    about = {
-        "kind": name,
-        "parameters": {name: describe_parameter(kernel, name) for name in kernel.parameter_names},
-    }
-    options = {name: getattr(kernel, name) for name in kernel.option_names}
-    return {**about, "options": options} if options else about
-
-
-def _check_storable(kernel: Kernel) -> None:
-    """Raise a TypeError if the kernel could not be made again from its parameters and options."""
-    check_arguments(type(kernel), (*kernel.parameter_names, *kernel.option_names))
+    about = describe_declared(kernel, KERNELS, ", sums and products")
     for name in kernel.option_names:
         value = getattr(kernel, name)
         if not (value is None or isinstance(value, (bool, int, float, str))):
@@ -92,6 +113,8 @@ def _check_storable(kernel: Kernel) -> None:
                 f"{type(kernel).__name__} cannot be saved: its option {name} must be a number, a string or None, but "
                 f"it is {value!r:.80}."
             )
+    options = {name: getattr(kernel, name) for name in kernel.option_names}
+    return {**about, "options": options} if options else about
 
 
 def describe_parameter(module: ParameterModule, name: str) -> str | Json:
@@ -119,16 +142,9 @@ def build_kernel(about: Json, tensors: dict[str, Tensor], dtype: torch.dtype, pr
     if about["kind"] in ("Sum", "Product"):
         parts = [build_kernel(part, tensors, dtype, f"{prefix}parts.{i}.") for i, part in enumerate(about["parts"])]
         return (Sum if about["kind"] == "Sum" else Product)(*parts)
-    values = {name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()}
-    kind = KERNELS.find(about["kind"])
-    if kind is None:
-        raise UnknownKernelError(
-            f"has the kernel {str(about['kind'])[:80]!r}, which is not registered. Import the module that registers it "
-            "with pyro_vgpds.kernels.register_kernel, and then load the file."
-        )
-    kernel = kind(**values, **about.get("options", _EARLIER_OPTIONS.get(about["kind"], {})))
-    fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
-    return kernel.fix(*fixed) if fixed else kernel
+    options = about.get("options", _EARLIER_OPTIONS.get(about["kind"], {}))
+    kernel: Kernel = build_declared(about, KERNELS, tensors, dtype, prefix, options)
+    return kernel
 
 
 def build_parameter(how: str | Json, tensors: dict[str, Tensor], dtype: torch.dtype, name: str) -> ParameterLike:

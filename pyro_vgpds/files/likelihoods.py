@@ -14,25 +14,19 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.files.data import Tensors
-from pyro_vgpds.files.kernels import Json, build_parameter, describe_parameter
+from pyro_vgpds.files.kernels import Json, build_declared, build_parameter, describe_declared, describe_parameter
 from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.names import LIKELIHOODS
 from pyro_vgpds.model import VGPDS
-from pyro_vgpds.registry import check_arguments
 
 __all__ = [
-    "StoredOutputs", "UnknownLikelihoodError", "build_likelihood", "check_sites", "describe_likelihood",
+    "StoredOutputs", "build_likelihood", "check_sites", "describe_likelihood",
     "describe_outputs", "pack_likelihood", "read_outputs", "unpack_likelihood",
 ]  # fmt: skip
 
 _PREFIX = "output_likelihood."  # of the tensors of a model's likelihood
-
-
-class UnknownLikelihoodError(UnknownNameError):
-    """A file has a likelihood that is not registered."""
 
 
 # a likelihood
@@ -49,21 +43,10 @@ def describe_likelihood(likelihood: Likelihood) -> Json:
 
 def _describe(likelihood: Likelihood, places: dict[int, str]) -> Json:
     """:param places: names of the modules inside the whole likelihood."""
-    kind, name = type(likelihood), LIKELIHOODS.name_of(type(likelihood))
-    if name is None:
-        raise TypeError(
-            f"save knows the likelihoods {', '.join(LIKELIHOODS.names())}, but the model has {likelihood!r}. Register "
-            "a class of your own with @pyro_vgpds.likelihoods.register_likelihood. Or save model.state_dict(), and "
-            "make the model again before loading it."
-        )
-    check_arguments(kind, (*likelihood.parameter_names, *likelihood.option_names))
-    about: Json = {
-        "kind": name,
-        "parameters": {own: describe_parameter(likelihood, own) for own in likelihood.parameter_names},
-    }
+    about = describe_declared(likelihood, LIKELIHOODS)
     if likelihood.option_names:
         about["options"] = {
-            option: _describe_option(getattr(likelihood, option), f"{kind.__name__}.{option}", places)
+            option: _describe_option(getattr(likelihood, option), f"{type(likelihood).__name__}.{option}", places)
             for option in likelihood.option_names
         }
     return about
@@ -97,20 +80,9 @@ def build_likelihood(about: Json, tensors: Tensors, dtype: torch.dtype, prefix: 
     :raises KeyError: if another name is not in the fixed lists, or a tensor is missing.
     """
     root = root or prefix
-    kind = LIKELIHOODS.find(about["kind"])
-    if kind is None:
-        raise UnknownLikelihoodError(
-            f"has the likelihood {str(about['kind'])[:80]!r}, which is not registered. Import the module that "
-            "registers it with pyro_vgpds.likelihoods.register_likelihood, and then load the file."
-        )
-    values: dict[str, object] = {
-        name: build_parameter(how, tensors, dtype, prefix + name) for name, how in about["parameters"].items()
-    }
-    for name, option in about.get("options", {}).items():
-        values[name] = _build_option(option, tensors, dtype, root)
-    likelihood = kind(**values)
-    fixed = [name for name, how in about["parameters"].items() if how == "fixed"]
-    return likelihood.fix(*fixed) if fixed else likelihood
+    options = {name: _build_option(option, tensors, dtype, root) for name, option in about.get("options", {}).items()}
+    likelihood: Likelihood = build_declared(about, LIKELIHOODS, tensors, dtype, prefix, options)
+    return likelihood
 
 
 def _build_option(value: object, tensors: Tensors, dtype: torch.dtype, root: str) -> object:

@@ -30,6 +30,9 @@ from pyro_vgpds.temporal.paths import GaussianPath
 __all__ = ["AmortizedOpperArchambeau", "Refined", "refine_sites"]
 
 _LOG_PRECISION = 30.0  # limits of log λ, far beyond any useful one
+_LEAST_LENGTH = 1e-4  # of a step, relative to a full one; the ascent ends if it has to be shorter
+_PATIENCE = 3  # consecutive steps with a small change that end the ascent
+_Point: TypeAlias = "tuple[OpperArchambeau, Tensor, Tensor]"  # q(X), and the derivatives of F̂ in mean and variance
 
 
 class AmortizedOpperArchambeau(OpperArchambeauGuide):
@@ -223,12 +226,6 @@ def _call(network: nn.Module, inputs: Tensor, width: int) -> Tensor:
             f"network must return ({len(inputs)}, {width}) = (frames, twice the latent dimensions), but got {got}."
         )
     return result
-
-
-_LEAST_LENGTH = 1e-4  # of a step, relative to a full one; the ascent ends if it has to be shorter
-_PATIENCE = 3  # consecutive steps with a small change that end the ascent
-
-_Point: TypeAlias = "tuple[OpperArchambeau, Tensor, Tensor]"  # q(X), and the derivatives of F̂ in mean and variance
 
 
 class Refined(NamedTuple):

@@ -41,6 +41,9 @@ __all__ = [
     "keep_reader", "kept_reader", "run_backward",
 ]  # fmt: skip
 
+_kinds: dict[tuple[type, type], bool] = {}
+_readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictionary()
+
 
 @runtime_checkable
 class PlainModel(Protocol):
@@ -87,9 +90,6 @@ class PlainGuide(Protocol):
 
     def read_parameters(self) -> Iterable[Tensor]:
         """The parameters that ``make_posterior`` reads."""
-
-
-_kinds: dict[tuple[type, type], bool] = {}
 
 
 def _has_parts(kind: type, protocol: type) -> bool:
@@ -252,9 +252,6 @@ class _Reading(NamedTuple):
     reader: KernelReader
     data: weakref.ref[Sequences]
     structure: object
-
-
-_readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictionary()
 
 
 def keep_reader(model: object, data: Sequences, covariance: TemporalCovariance) -> None:

@@ -55,8 +55,6 @@ class Kernel(DeclaredParameters):
     time_parameters: ClassVar[frozenset[str]] = frozenset()
     #: parameters that are always one number, never one for each latent dimension
     shared_parameters: ClassVar[frozenset[str]] = frozenset()
-    #: names of constructor arguments that are no parameters, such as an order; each is also an attribute
-    option_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,6 +45,9 @@ _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+\.?\d*(?:[eE][+
 _DEEPEST = 20  # nested brackets
 _SHOWN = 200  # characters in an error
 _MOST = 50  # kernels: more cannot be trained in any useful time
+K = TypeVar("K", bound=Kernel)
+#: all that files can hold, besides sums and products
+KERNELS = Registry(Kernel, "register_kernel", {"Sum": Sum, "Product": Product})
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -203,12 +206,6 @@ class _Reader:
             raise self.error(f"{name} of {type(kernel).__name__} is not a time, so it has no unit {text!r},", at)
         self.next += 1
         return f"{value!r}{text}"
-
-
-K = TypeVar("K", bound=Kernel)
-
-#: all that files can hold, besides sums and products
-KERNELS = Registry(Kernel, "register_kernel", {"Sum": Sum, "Product": Product})
 
 
 @overload

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -30,7 +30,10 @@ from pyro_vgpds.kernels.stationary import (
 )
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 
-__all__ = ["Matrices", "Program", "ProgramOf", "entries", "gathered", "read_program", "scattered"]
+__all__ = [
+    "Matrices", "Program", "ProgramOf", "entries", "gathered", "read_program", "scattered", "split_gradient",
+    "stacked", "white_of", "with_white",
+]  # fmt: skip
 
 #: (number in the compiled code, names of its parameters, size of its state, 0 for none) of each kernel
 _KINDS: dict[type, tuple[int, tuple[str, ...], int]] = {
@@ -242,3 +245,32 @@ def _read(value: object, tensors: list[Tensor], outermost: bool) -> Tree | None:
     code, names, _ = _KINDS[kind]
     tensors += [getattr(value, name) for name in names]
     return code
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Parameters (1,) or (K,) as (P, K)."""
+    count = max(x.shape[0] for x in tensors)
+    return torch.stack([x if x.shape[0] == count else x.expand(count) for x in tensors])
+
+
+def split_gradient(gradient: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient (P, K) for parameters (1,) or (K,)."""
+    count, rows = gradient.shape[1], gradient.unbind()
+    return [own if x.shape[0] == count else own.sum(0, True) for own, x in zip(rows, tensors, strict=True)]
+
+
+def white_of(program: Program, values: Tensor) -> Tensor:
+    """The variance of the white noise, (K, 1)."""
+    rows = program.white
+    if len(rows) == 1:
+        return values[rows[0]].unsqueeze(-1)
+    return values[list(rows)].sum(0).unsqueeze(-1) if rows else values.new_zeros(values.shape[1], 1)
+
+
+def with_white(program: Program, gradient: Tensor, white: Tensor) -> Tensor:
+    """The gradient (P, K), with that in the variance of the white noise, of each chain or kernel, put in its place."""
+    if program.white:
+        white = white if white.shape[0] == gradient.shape[1] else white.sum(0, True)
+        for row in program.white:
+            gradient[row] = white
+    return gradient

@@ -35,6 +35,9 @@ from pyro_vgpds.kernels.statespace import block_diagonal, matrix
 
 __all__ = ["CosineStates", "MaternStates", "PeriodicStates"]
 
+_FADING = 0.5  # a harmonic's weight fades between e and this fraction of it
+_MOST = 64  # harmonics; a kernel that needs more has a short lengthscale, and is faster in dense form
+
 
 @functools.cache
 def _constants(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -96,10 +99,6 @@ class MaternStates:
     def process_noise(self, dt: Tensor) -> Tensor:
         gammas = torch.stack(_gammas(2.0 * self._time(dt), 2 * self.state_dim - 1), -1)
         return self.variance[..., None, None, None] * torch.tensordot(gammas, self._constant(3, gammas), 1)
-
-
-_FADING = 0.5  # a harmonic's weight fades between e and this fraction of it
-_MOST = 64  # harmonics; a kernel that needs more has a short lengthscale, and is faster in dense form
 
 
 def _coefficients(lengthscale: Tensor, count: int) -> Tensor:

@@ -30,6 +30,8 @@ from pyro_vgpds.types import Context
 
 __all__ = ["different_counts", "negative_binomial_sites", "student_sites"]
 
+_MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
+
 
 def student_sites(y: Tensor, state: Tensor, width: Tensor, power: Tensor, constant: Tensor) -> Sites:
     """The factors.
@@ -93,9 +95,6 @@ def _in_parameters(sums: Sequence[Tensor], width: Tensor, power: Tensor, constan
     g_width = second / (2.0 * power) - 0.5 * weights - count * power / width
     found = (g_width, width), (g_power, power), (count, constant)
     return [g.sum_to_size(x.shape) for g, x in found]
-
-
-_MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
 
 
 def different_counts(y: Tensor) -> Tensor:

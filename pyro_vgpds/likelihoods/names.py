@@ -27,6 +27,9 @@ NAMED: dict[str, Callable[[], Likelihood]] = {
 }
 #: all texts
 TEXTS = (*NAMED, "binomial:TOTAL")
+L = TypeVar("L", bound=Likelihood)
+#: all that files can hold
+LIKELIHOODS = Registry(Likelihood, "register_likelihood")
 
 
 def parse_likelihood(likelihood: object) -> Likelihood:
@@ -67,12 +70,6 @@ def _named(text: str) -> Likelihood:
     if colon:
         raise ValueError(f"{name} takes no number, but got {text!r:.80}.")
     return make()
-
-
-L = TypeVar("L", bound=Likelihood)
-
-#: all that files can hold
-LIKELIHOODS = Registry(Likelihood, "register_likelihood")
 
 
 @overload

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_noise, is_whole, positive
-from pyro_vgpds.data.exposures import read_exposure
 from pyro_vgpds.data.parts import check_zone, sequence_names
-from pyro_vgpds.data.reading import is_list, read_outputs, read_times, to_tensor
+from pyro_vgpds.data.reading import is_list, read_exposure, read_outputs, read_times, to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted

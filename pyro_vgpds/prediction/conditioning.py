@@ -31,6 +31,8 @@ __all__ = ["Extension", "condition", "continue_training", "extend", "extend_data
 P = TypeVar("P", bound=FittedModel)
 
 _FIRST_STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of new frames starts at the prior
+_FREE_STEPS = 30  # natural steps of all frames, at most
+_SOLVER = Solver(num_starts=2)  # from the nearest training frames and from the forecast
 
 
 def condition(
@@ -171,10 +173,6 @@ def place_sites(
                 lam[rows.start + same] = its_lam[at[same]]
         q = OpperArchambeau.from_natural(prior, eta, lam)
         return {"mean_bar": q.mean_bar, "lam": q.lam}
-
-
-_FREE_STEPS = 30  # natural steps of all frames, at most
-_SOLVER = Solver(num_starts=2)  # from the nearest training frames and from the forecast
 
 
 class Extension(NamedTuple):

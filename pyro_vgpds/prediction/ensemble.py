@@ -60,7 +60,7 @@ class EnsemblePrediction(Outputs):
     ) -> None:
         self.components, self.combination = list(components), combination
         first = self.components[0]
-        self._observed = observed
+        self.observed = observed
         self._kinds = combination.at(torch.ones_like(first.t, dtype=torch.bool) if lost is None else lost)
         super().__init__(first.t, first.data, first.include_noise, first.parts)
 
@@ -77,10 +77,7 @@ class EnsemblePrediction(Outputs):
             mean[rows] = mixed
             spread = sum((w * (v + (m - mixed).square()) for w, m, v in used), start=variance[rows])
             variance[rows] = spread * combination.calibration.factor.to(self.t).square()
-        if self._observed is not None:
-            known = self._observed.isfinite()
-            mean, variance = torch.where(known, self._observed, mean), variance.masked_fill(known, 0.0)
-        return mean, variance
+        return self._with_known(mean), self._with_known(variance, 0.0)
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         check_probability(probability)

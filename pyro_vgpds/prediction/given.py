@@ -113,11 +113,7 @@ class ComponentPrediction(Outputs):
         return self.outputs.link(self.means)
 
     def _known(self, value: Tensor, known: Tensor | float | None = None) -> Tensor:
-        """``value``, with observed numbers, or with ``known``, in its place if they are observed."""
-        if self.observed is not None:
-            put = self.observed.to(value) if known is None else torch.as_tensor(known).to(value)
-            value = torch.where(self.observed.isfinite(), put, value)
-        return value.to(self.t.dtype)
+        return self._with_known(value, known).to(self.t.dtype)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         means, variances = self.outputs.moments(self._f)
@@ -137,9 +133,7 @@ class ComponentPrediction(Outputs):
         return self._known(self.outputs.distribution(self._f[which]).sample())
 
     def log_probs(self, y: ArrayLike) -> Tensor:
-        value = self.checked(y).double()
-        if self.observed is not None:
-            value = value.masked_fill(self.observed.isfinite(), torch.nan)
+        value = self._without_known(self.checked(y)).double()
         terms = self.outputs.log_prob_of(self.outputs.distribution(self._f), filled(value))
         found = torch.logsumexp(terms + self._weight.log()[:, None, None], 0)
         return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)
@@ -148,5 +142,5 @@ class ComponentPrediction(Outputs):
         value = self.checked(y).double()
         found = mixture_cdf(self.outputs, self._f, self._weight, filled(value))
         if self.observed is not None:
-            found = self._known(found, (self.observed <= value).to(found))
+            found = self._known(found, self.observed <= value)
         return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)

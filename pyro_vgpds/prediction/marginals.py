@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ class Marginals(ABC):
 
     t: Tensor
     is_gaussian: bool = True
+    #: (T, D), known numbers that are returned unchanged, NaN elsewhere; None if there are no known numbers
+    observed: Tensor | None = None
 
     @property
     @abstractmethod
@@ -100,6 +103,27 @@ class Marginals(ABC):
         return torch.where(
             self.variance > 0.0, found, torch.where(value.isnan(), value, (value >= self.mean).to(value))
         )
+
+    def _with_known(self, value: Tensor, known: Tensor | float | None = None, at: Any = ...) -> Tensor:
+        """Values (..., T, D) with the observed numbers, or with ``known``, in place of predictions.
+
+        :param at: the entries (T, D) that they belong to, as an index. Default: all.
+        """
+        if self.observed is None:
+            return value
+        seen = self.observed[at]
+        return torch.where(seen.isfinite(), torch.as_tensor(seen if known is None else known).to(value), value)
+
+    def _without_known(self, y: Tensor) -> Tensor:
+        """Outputs (T, D) with NaN in place of observed numbers, whose probability does not count."""
+        return y if self.observed is None else y.masked_fill(self.observed.isfinite(), torch.nan)
+
+    def _covariance_of_unknown(self, full: Tensor) -> Tensor:
+        """Covariances (T, D, D) of outputs, with zeros for observed numbers."""
+        if self.observed is None:
+            return full
+        hidden = self.observed.isnan().to(full.dtype)
+        return full * hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
 
     def checked(self, y: ArrayLike) -> Tensor:
         """``y`` as a tensor of the shape of the prediction."""

@@ -14,12 +14,11 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_flags, check_probability
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
-from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice, with_moments
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
-from pyro_vgpds.prediction.draws import with_moments
 from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
@@ -48,7 +47,7 @@ class OutputPrediction(Prediction):
 
     The predictive distribution of an entry is a mixture over the latent point x and the function value f: f given x is
     Gaussian and is integrated by Gauss–Hermite quadrature, x by antithetic quasi-random draws that are the same in each
-    call. The mixture has the exact mean and variance of f (``prediction/draws.py``). ``mean`` is the mean of
+    call. The mixture has the exact mean and variance of f (``likelihoods/quadrature.py``). ``mean`` is the mean of
     the output: a rate for counts, a probability for yes/no. ``interval`` has quantiles of the mixture, whole numbers
     for counts. ``log_prob`` is the log-probability of each entry under the mixture, summed.
 
@@ -132,7 +131,7 @@ class OutputPrediction(Prediction):
         """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
 
         The arrays will be multiplied by ``num_nodes`` nodes of each function value; ``widen`` is for
-        :func:`~pyro_vgpds.prediction.draws.with_moments`.
+        :func:`~pyro_vgpds.likelihoods.quadrature.with_moments`.
         """
         mean, variance, exact = self.path.mean.double(), self.path.variance.double(), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
@@ -171,11 +170,7 @@ class OutputPrediction(Prediction):
                 variance = (w * (means - mean).square()).sum(0)
                 if self.include_noise:
                     variance = variance + (w * variances).sum(0)
-                if self.observed is not None:
-                    seen = self.observed[rows]
-                    known = torch.isfinite(seen)
-                    mean, variance = torch.where(known, seen.to(mean), mean), variance.masked_fill(known, 0.0)
-                yield rows, every, mean, variance
+                yield rows, every, self._with_known(mean, at=rows), self._with_known(variance, 0.0, rows)
 
     @thread_limited
     def _make_covariance(self) -> Tensor:
@@ -191,16 +186,7 @@ class OutputPrediction(Prediction):
                 full.diagonal(dim1=-2, dim2=-1).copy_(self.variance[rows])
                 parts.append(full)
         full = torch.cat(parts)
-        if self.observed is not None:
-            hidden = torch.isnan(self.observed).to(full.dtype)
-            full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
-        return full.to(self.t.dtype)
-
-    def _fill(self, rows: slice, value: Tensor) -> Tensor:
-        """Known numbers in place of predictions."""
-        if self.observed is None:
-            return value
-        return torch.where(torch.isfinite(self.observed[rows]), self.observed[rows].to(value), value)
+        return self._covariance_of_unknown(full).to(self.t.dtype)
 
     @thread_limited
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -218,7 +204,7 @@ class OutputPrediction(Prediction):
                 else:
                     found = mixture_quantiles(outputs, f, weight, levels)
                 for end, value in zip(ends, found, strict=True):
-                    end[rows] = self._fill(rows, value)
+                    end[rows] = self._with_known(value, at=rows)
         return ends[0], ends[1]
 
     @thread_limited
@@ -230,7 +216,7 @@ class OutputPrediction(Prediction):
             if self.correlations is not None:
                 f += self.correlations.sample(self.inducing, num_samples)
             y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
-            return self._fill(slice(None), y).to(self.t.dtype)
+            return self._with_known(y).to(self.t.dtype)
 
     @thread_limited
     def log_probs(self, y: ArrayLike) -> Tensor:
@@ -240,9 +226,7 @@ class OutputPrediction(Prediction):
         """
         if not self.include_noise:
             raise ValueError("log_prob needs a prediction of the outputs, with include_noise=True.")
-        value = self.checked(y).double()
-        if self.observed is not None:
-            value = torch.where(torch.isfinite(self.observed), torch.nan, value)
+        value = self._without_known(self.checked(y)).double()
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
             nodes = _NODES.get(self.outputs.likelihood.num_functions, 3) ** self.outputs.likelihood.num_functions
@@ -265,8 +249,7 @@ class OutputPrediction(Prediction):
                 else:
                     found = (weight[:, None, None] * (outputs.moments(f)[0] <= y_here)).sum(0)
                 if self.observed is not None:
-                    seen = self.observed[rows]
-                    found = torch.where(torch.isfinite(seen), (seen.double() <= y_here).to(found), found)
+                    found = self._with_known(found, self.observed[rows].double() <= y_here, rows)
                 result[rows] = torch.where(torch.isfinite(here), found, torch.nan)
         return result.to(self.t.dtype)
 

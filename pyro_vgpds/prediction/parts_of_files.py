@@ -34,6 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 Tensors = dict[str, Tensor]
+_KINDS: dict[str, _Kind] = {}
 
 
 def describe_posterior(posterior: Posterior) -> tuple[Json, Tensors]:
@@ -114,9 +115,6 @@ class _Kind:
     describe: Callable[[Any], dict[str, object]]
     build: Callable[[dict[str, Any]], object]
     is_member: bool
-
-
-_KINDS: dict[str, _Kind] = {}
 
 
 def register(

@@ -132,11 +132,8 @@ class Prediction(Outputs):
                     if self.include_noise:
                         shift, noise = self._noise(index, v)
                         mean, variance = mean + shift[rows], variance + noise[rows]
-                    if self.observed is not None:
-                        seen = self.observed[rows, index]
-                        known = torch.isfinite(seen)
-                        mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0.0)
-                    yield rows, index, mean, variance
+                    at = rows, index
+                    yield rows, index, self._with_known(mean, at=at), self._with_known(variance, 0.0, at)
 
     def _frames(self) -> Iterator[tuple[slice, FrameStatistics]]:
         excess = None if self.correlations is None else self.correlations.excess
@@ -166,10 +163,7 @@ class Prediction(Outputs):
                 for part in self.inducing.columns():
                     _, noise = self._noise(part.outputs, part.mean)
                     full.diagonal(dim1=-2, dim2=-1)[:, part.outputs] += noise
-            if self.observed is not None:
-                hidden = torch.isnan(self.observed).to(full.dtype)
-                full *= hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
-        return full.to(self.t.dtype)
+        return self._covariance_of_unknown(full).to(self.t.dtype)
 
     # the distribution
 
@@ -192,9 +186,7 @@ class Prediction(Outputs):
                 y += carried.sample(num_samples)
             if self.correlations is not None:
                 y += self.correlations.sample(self.inducing, num_samples)
-            if self.observed is not None:
-                y = torch.where(torch.isfinite(self.observed), self.observed, y)
-        return y.to(self.t.dtype)
+        return self._with_known(y).to(self.t.dtype)
 
     @thread_limited
     def log_prob(self, y: ArrayLike) -> Tensor:
@@ -212,10 +204,8 @@ class Prediction(Outputs):
         """
         if not self.full_cov:
             return super().log_prob(y)
-        value = self.checked(y)
+        value = self._without_known(self.checked(y))
         known = torch.isfinite(value)
-        if self.observed is not None:
-            known &= torch.isnan(self.observed)
         residual = torch.where(known, value - self.mean, 0.0)
         # the identity in place of ignored outputs: it adds nothing
         both = known.unsqueeze(-1) & known.unsqueeze(-2)

@@ -43,6 +43,7 @@ _LEAST = 0.1  # autocorrelation below which residuals count as white
 _SMOOTH_SHARE, _SMOOTH_STEPS = 0.8, 2.0  # share and lengthscale, in frames, of smooth residuals
 _MOST = 4e10  # multiplications that the correlation of residuals may take
 _QUICK = Solver(num_starts=1, num_steps=60)
+P = TypeVar("P", bound=Trained)
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,6 @@ class Settings:
 
 
 TRAINED = Settings()
-
-
-P = TypeVar("P", bound=Trained)
 
 
 def calibrated(posterior: P, split: Split) -> Ensemble:

@@ -12,7 +12,7 @@ import numpy as np
 from pyro_vgpds.data.dates import format_duration, format_times, to_dates
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.table import format_value
+from pyro_vgpds.evaluation.scores import format_value
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.plotting.pages import Chapter, Highlight, ReportFigure, ReportTable, save_page
 from pyro_vgpds.selection.combining import LEVELS

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
-from pyro_vgpds.evaluation.table import Table, Value
+from pyro_vgpds.evaluation.scores import Table, Value
 from pyro_vgpds.selection.comparison import Comparison
 
 __all__ = ["Report", "Scored"]

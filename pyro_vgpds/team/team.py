@@ -4,7 +4,7 @@
 Each operation begins with a round in which every process reports whether it has failed. A process that failed takes
 part in that round only, whichever operation the others are in, and then all of them raise an error: no process waits
 for one that has ended, and steps that one process has to undo are undone by all. In sums over the processes of one
-machine (:mod:`~pyro_vgpds.team.shared_sums`) and over few processes (:mod:`~pyro_vgpds.team.exchange`) the round and
+machine (:mod:`~pyro_vgpds.team.sums`) and over few processes (:mod:`~pyro_vgpds.team.sums`) the round and
 the sum are one operation.
 """
 
@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.team.exchange import FEW, exchange
-from pyro_vgpds.team.shared_sums import SharedSums
+from pyro_vgpds.team.sums import FEW, SharedSums, exchange
 
 __all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
 

@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels.programs import Matrices, Program
+from pyro_vgpds.kernels.programs import Matrices, Program, split_gradient, stacked, white_of, with_white
 from pyro_vgpds.temporal import tiles
 from pyro_vgpds.temporal.chains import Plain
-from pyro_vgpds.temporal.parameters import split_gradient, stacked, white_of, with_white
 from pyro_vgpds.temporal.tiles import Packed
 from pyro_vgpds.types import Context
 

@@ -14,8 +14,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.kernels.programs import Program, ProgramOf, gathered, scattered
-from pyro_vgpds.temporal.parameters import split_gradient, stacked, white_of, with_white
+from pyro_vgpds.kernels.programs import (
+    Program,
+    ProgramOf,
+    gathered,
+    scattered,
+    split_gradient,
+    stacked,
+    white_of,
+    with_white,
+)
 from pyro_vgpds.types import Context
 
 __all__ = ["fast_blocks"]

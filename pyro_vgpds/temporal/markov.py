@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.kernels.programs import ProgramOf
+from pyro_vgpds.kernels.programs import ProgramOf, stacked
 from pyro_vgpds.linalg import broadcast_shapes, default_jitter
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
@@ -32,7 +32,6 @@ from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
 from pyro_vgpds.temporal.fused import Frames, natural_posterior, plain_posterior
 from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
-from pyro_vgpds.temporal.parameters import stacked
 from pyro_vgpds.temporal.path_reader import PathReader, path_reader
 from pyro_vgpds.temporal.paths import GaussianPath
 

@@ -9,7 +9,7 @@ from shared import check
 
 from pyro_vgpds import NumericalError, distributed
 from pyro_vgpds.team import ProcessTeam
-from pyro_vgpds.team.shared_sums import CAPACITY
+from pyro_vgpds.team.sums import CAPACITY
 
 SIZES = (0, 1, 3, 5000, 2 * CAPACITY + 1)
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pyro_vgpds.team import shared_sums
-from pyro_vgpds.team.shared_sums import CAPACITY, SharedSums
+from pyro_vgpds.team import sums as module
+from pyro_vgpds.team.sums import CAPACITY, SharedSums
 
-pytestmark = pytest.mark.skipif(not shared_sums._supported(), reason="needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not module._supported(), reason="needs Linux on x86-64")
 
 
 class Gather:
@@ -82,7 +82,7 @@ def test_a_process_that_ended():
     memories = opened(2)[0]._memories
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         other = os.pidfd_open(process.pid)
-        assert not shared_sums._ended(other)
+        assert not module._ended(other)
         process.communicate()
     sums, none = SharedSums(0, memories, {1: other}, 60.0), torch.zeros(0, dtype=torch.float64)
     memories[1].write(1, 1, 0, 0, none)  # the first round is in place 1
@@ -111,7 +111,7 @@ def test_without_shared_memory(which, part, monkeypatch):
 
 
 def test_other_systems(monkeypatch):
-    monkeypatch.setattr(shared_sums.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(module.platform, "machine", lambda: "aarch64")
     assert opened(2) == [None, None]
 
 

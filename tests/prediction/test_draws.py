@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_vgpds.likelihoods.quadrature import normal_draws
-from pyro_vgpds.prediction.draws import with_moments
+from pyro_vgpds.likelihoods.quadrature import normal_draws, with_moments
 
 
 def moments(centre, spread):

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over the processes of one machine, through memory that all of them read.
+"""Sums over few processes: between machines by messages, on one machine through memory that all of them read.
+
+Between machines each process sends its terms to every other. For sums of this library the time is that of the messages,
+not of their bytes: ``all_reduce`` of gloo takes several messages in turn, and a round of reports before it as many
+again. Here all messages are sent at once. Each process sends a head, its report and the number of its terms, and then
+the terms. A process that has failed does not know what the others sum: it waits for their heads, and takes part with
+zeros. The tag of terms is their number, so that terms of different lengths, which would end a process, never meet.
 
 A message between two processes wakes a thread of the receiver. If its core was idle, this can take milliseconds,
-especially on virtual machines, which is long compared with a step of training. Here each process writes its terms into
-memory of its own that the others map, then the number of the round, and waits for the same number in the memory of the
-others.
-
-There are two places for terms, used in turn. A process writes to a place again only after all others have finished the
-round between, so that no terms are overwritten that another process still reads. The memory has no name, and is freed
-with the last process that maps it.
+especially on virtual machines, which is long compared with a step of training. So on one machine each process writes
+its terms into memory of its own that the others map, then the number of the round, and waits for the same number in the
+memory of the others. There are two places for terms, used in turn. A process writes to a place again only after all
+others have finished the round between, so that no terms are overwritten that another process still reads. The memory
+has no name, and is freed with the last process that maps it.
 """
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import platform
@@ -21,14 +26,16 @@ import select
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["CAPACITY", "SharedSums"]
+__all__ = ["CAPACITY", "FEW", "SharedSums", "exchange"]
 
+FEW = 4  #: processes up to which this is used: K processes send K − 1 times the terms each
 CAPACITY = 2**17  #: terms in one place; longer sums take several rounds
 _HEAD = 4  # numbers before the terms of a place: round, report, length of the whole sum, and one that is not used
 _PLACE = _HEAD + CAPACITY
@@ -36,6 +43,62 @@ _SIZE = 8 * (1 + 2 * _PLACE)  # bytes; the first number identifies the memory
 _BUSY = 0.005  # seconds of waiting without sleep
 _SHORTEST, _LONGEST = 1e-4, 2e-3  # seconds of sleep after that
 _LOOK = 0.1  # seconds between checks that the others are running
+
+
+def exchange(
+    terms: Tensor, report: int, rank: int, ranks: Sequence[int], group: dist.ProcessGroup | None
+) -> tuple[list[int], Tensor]:
+    """The reports of all processes, and the sum of their terms, the same bits in each process.
+
+    :param terms: of the same length in all processes, float64; empty if this process has failed.
+    :param report: any integer, nonzero if this process has failed.
+    :raises RuntimeError: if a process has ended, or if the lengths differ.
+    """
+    others = [i for i in range(len(ranks)) if i != rank]
+    heads, rows = terms.new_zeros(len(ranks), 2), _rows(len(ranks), terms, rank)
+    heads[rank] = torch.tensor([report, len(terms)])
+    first, rest = _Messages(ranks, group), _Messages(ranks, group)
+    for i in others:
+        first.swap(i, heads[rank], heads[i], 0)
+        if len(terms):
+            rest.swap(i, terms, rows[i], len(terms))
+    first.wait()
+    reports, lengths = ([int(x) for x in column] for column in heads.T.tolist())
+    length = max(lengths)
+    if any(own < length and not failed for own, failed in zip(lengths, reports, strict=True)):
+        raise RuntimeError(f"the processes are in different operations: sums of {lengths} numbers")
+    if len(terms) < length:  # this process has failed
+        rows = _rows(len(ranks), terms.new_zeros(length), rank)
+        for i in others:
+            if lengths[i]:
+                rest.swap(i, rows[rank], rows[i], length)
+    rest.wait()
+    return reports, functools.reduce(torch.add, rows)
+
+
+def _rows(count: int, own: Tensor, rank: int) -> Tensor:
+    """The terms of all processes, of which those of this process are known."""
+    rows = own.new_zeros(count, len(own))
+    rows[rank] = own
+    return rows
+
+
+class _Messages:
+    """Messages that are on their way."""
+
+    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None) -> None:
+        self.ranks, self.group = ranks, group
+        self.works: list[dist.Work | None] = []
+
+    def swap(self, other: int, own: Tensor, theirs: Tensor, tag: int) -> None:
+        """Send a tensor to another process of the group, and receive its own."""
+        rank = self.ranks[other]
+        self.works += [dist.irecv(theirs, rank, self.group, tag), dist.isend(own, rank, self.group, tag)]
+
+    def wait(self) -> None:
+        for work in self.works:
+            assert work is not None, "the group is that of other processes"
+            work.wait()
 
 
 class _Memory(NamedTuple):
@@ -94,7 +157,7 @@ class SharedSums:
         return None
 
     def exchange(self, terms: Tensor, report: int) -> tuple[list[int], Tensor]:
-        """As :func:`~pyro_vgpds.team.exchange.exchange`: the reports, and if all are zero the sum.
+        """As :func:`~pyro_vgpds.team.sums.exchange`: the reports, and if all are zero the sum.
 
         :raises RuntimeError: if a process has ended or does not answer, or if the lengths differ.
         """
