@@ -49,7 +49,7 @@ _CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "-
 
 
 def run_fit(args: argparse.Namespace) -> int:
-    check_output(args.output, args.force, inputs=(args.file,))
+    check_output(args.output, args.force, inputs=(args.file,), is_model=True)
     likelihood = read_likelihood(args)
     single, choice = given(args, _SINGLE), given(args, _CHOICE)
     if args.calibrate == "forecast" and "--horizon" in choice:  # of the calibration
@@ -94,7 +94,7 @@ def _fit_one(args: argparse.Namespace, likelihood: Likelihood | None) -> int:
     if args.checkpoint is not None and args.checkpoint.resolve() == args.output.resolve():
         raise UsageError(f"--checkpoint and -o/--output must be different files, but both are {args.output}.")
     check_output(
-        args.checkpoint, args.force or args.resume, argument="--checkpoint", inputs=(args.file,),
+        args.checkpoint, args.force or args.resume, argument="--checkpoint", inputs=(args.file,), is_model=True,
         instead="Choose another name, or pass --resume to continue from it or --force to replace it.",
     )  # fmt: skip
     kernel, mapping = read_kernel(args.temporal, "--temporal"), read_kernel(args.mapping, "--mapping", parse_mapping)

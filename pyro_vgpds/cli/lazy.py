@@ -77,3 +77,5 @@ def run_experiment(args: argparse.Namespace) -> int:
 def _check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"--output must be a folder, but {path} is a file.")
+    if path.suffix.lower() in PAGES:
+        raise UsageError(f"--output must be a folder, in which the page is one of several files, but got {path}.")

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pyro_vgpds.cli.csv_files import CSV_SUFFIXES
 from pyro_vgpds.cli.errors import CommandError, UsageError
+from pyro_vgpds.files.film import FILM_SUFFIXES
 from pyro_vgpds.files.places import destination, temporary_path
 
 __all__ = ["check_output"]
+
+#: of data, pictures and pages, which a model is not
+_OTHERS = (
+    *CSV_SUFFIXES, ".npz", ".npy", ".bvh", *FILM_SUFFIXES, ".webm", ".png", ".jpg", ".jpeg", ".pdf", ".svg", ".html",
+    ".htm", ".json",
+)  # fmt: skip
 
 
 def check_output(
@@ -20,12 +28,15 @@ def check_output(
     argument: str = "-o/--output",
     inputs: Sequence[Path | None] = (),
     instead: str = "Choose another name, or pass --force to replace it.",
+    *,
+    is_model: bool = False,
 ) -> None:
     """Check that a file can be written at the end.
 
     :param suffixes: those that are allowed. Default: all.
     :param inputs: files that are read. They are never replaced, even with ``force``.
     :param instead: what to do if the file exists.
+    :param is_model: a model or a checkpoint, whose name may have any suffix except those of data, pictures and pages.
     :raises UsageError: if the suffix is not allowed, or the file exists and ``force`` is not given.
     :raises CommandError: if the folder does not exist or is not writable.
     """
@@ -42,6 +53,8 @@ def check_output(
         raise UsageError(f"{argument} must be a file, but {path} is a folder.")
     if any(other is not None and other.resolve() == path.resolve() for other in inputs):
         raise UsageError(f"{argument}: {path} is an input file. Choose another name.")
+    if is_model and path.suffix.lower() in _OTHERS:
+        raise UsageError(f"{argument} must be a model file, such as {path.stem}.safetensors, but got {path}.")
     if path.exists() and not force:
         raise UsageError(f"{argument}: {path} already exists. {instead}")
     try:  # permissions are not enough: root has all, and a file system may be read-only

@@ -35,6 +35,7 @@ from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
+from pyro_vgpds.selection.horizon import tested_horizon
 from pyro_vgpds.selection.jobs import workplace
 from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
 from pyro_vgpds.selection.pooling import choose_pool
@@ -92,7 +93,8 @@ def auto(
         columns, as in :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`. It stays as it is.
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
-    :param horizon: number of frames to forecast. Default: an eighth of the median sequence.
+    :param horizon: number of frames to forecast. Default: an eighth of the median sequence. With more than half of the
+        longest sequence there is a warning, and candidates are compared with that half.
     :param seconds: time budget: no further candidate is started after it. If it ends before all candidates were tried
         on the first held-out part, that part alone decides. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
@@ -147,6 +149,7 @@ def auto(
         processes = 1
     if horizon is not None:
         check_horizon(horizon)
+        horizon = tested_horizon(data, horizon) if task == "forecast" else horizon
     origins, own = propose_origins(data, horizon, outputs), None if outputs is None else likelihood
     problem = Problem(data, task, horizon, seed, origins, own)
     entries = Entries.of(problem.splits, data)

@@ -193,6 +193,15 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
         assert not given["refit"]  # only the comparison is needed
 
 
+@pytest.mark.filterwarnings("always:horizon")
+def test_a_horizon_that_is_long_for_the_data_is_a_warning(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("t,a\n" + "".join(f"{i},{i % 7}\n" for i in range(30)))
+    fit = ["fit", str(tmp_path / "x.csv"), "-o", str(tmp_path / "m"), "--candidates", "none", "--horizon", "25"]
+    assert main([*fit, "--baselines", "last value", "-q"]) == 0
+    text = capsys.readouterr().err
+    assert text.startswith("pyro-vgpds fit: warning: horizon=25 leaves 5 of the 30 frames of the longest sequence")
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -62,12 +62,19 @@ def models(tmp_path_factory):
         ),
         (["fit", "x.csv", "-o", "m", "--resume"], "--resume requires --checkpoint FILE"),
         (["fit", "x.csv", "-o", "."], "-o/--output must be a file, but . is a folder"),
+        (["fit", "x.csv", "-o", "y.csv"], "-o/--output must be a model file, such as y.safetensors, but got y.csv"),
+        (["fit", "x.csv", "-o", "y.PNG", "--quick"], "-o/--output must be a model file, such as y.safetensors"),
+        (
+            ["fit", "x.csv", "-o", "m", "--checkpoint", "c.npz"],
+            "--checkpoint must be a model file, such as c.safetensors, but got c.npz",
+        ),
         (["forecast", "m", "--interval", "1"], "must be at least 0 and below 1, but got '1'"),
         (["forecast", "m", "--interval", "wide"], "must be at least 0 and below 1"),
         (["forecast", "m", "--fps", "0"], "must be a positive number, but got '0'"),
         (["forecast", "m", "--fps", "fast"], "must be a positive number, but got 'fast'"),
         (["plot", "m", "-o", "a.docx"], "-o/--output must end in one of .png, .pdf, .svg"),
         (["demo", "--output", __file__], "--output must be a folder"),
+        (["demo", "--output", "demo.html"], "--output must be a folder, in which the page is one of several files"),
         (["demo", "--steps", "0"], "must be a whole number of at least 1"),
     ],
 )
@@ -163,7 +170,7 @@ def test_inputs_are_not_replaced(models, capsys):
 
 
 def test_a_checkpoint_replaces_no_file_without_force(tmp_path, capsys):
-    data, other, out = tmp_path / "x.csv", tmp_path / "other.csv", tmp_path / "m.safetensors"
+    data, other, out = tmp_path / "x.csv", tmp_path / "other.state", tmp_path / "m.safetensors"
     rows = "t,a,b\n0,1,2\n1,2,2\n2,4,1\n3,5,0\n"
     for path in (data, other):
         path.write_text(rows)

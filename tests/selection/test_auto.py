@@ -222,6 +222,22 @@ def test_intervals_hold_on_new_data():
         assert float(((lower <= truth) & (truth <= upper)).double().mean()) == pytest.approx(level, abs=0.06)
 
 
+def test_a_horizon_of_more_than_half_of_the_frames_is_tested_with_half_of_them():
+    rng = np.random.default_rng(0)
+    t = np.arange(36.0)
+    late = np.where(t < 24, np.sin(t / 2), np.nan)  # the last observed frame counts
+    y = np.stack([late, late + 0.1 * rng.standard_normal(36)], 1)
+    call = {"candidates": [], "baselines": ["last value", "column mean"]}
+    message = "horizon=20 leaves 4 of the 24 frames .* compared with horizon=12 instead"
+    with pytest.warns(UserWarning, match=message) as found:
+        long = auto(Sequences(t, y), "forecast", horizon=20, **call)
+    assert found[0].filename == __file__
+    assert long.report.hidden == 12 * 2
+    assert long.forecast(np.arange(24.0, 44.0)).shape == (20, 2)
+    half = auto(Sequences(t, y), "forecast", horizon=12, **call)  # without a warning
+    assert str(half.report.conclusions()) == str(long.report.conclusions())
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
