@@ -23,6 +23,7 @@ from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.marginals import put_known
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.pool import MixturePrediction
@@ -77,7 +78,7 @@ class EnsemblePrediction(Outputs):
             mean[rows] = mixed
             spread = sum((w * (v + (m - mixed).square()) for w, m, v in used), start=variance[rows])
             variance[rows] = spread * combination.calibration.factor.to(self.t).square()
-        return self._with_known(mean), self._with_known(variance, 0.0)
+        return put_known(self.observed, mean), put_known(self.observed, variance, 0.0)
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         check_probability(probability)

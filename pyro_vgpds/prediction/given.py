@@ -13,6 +13,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.prediction.arguments import expose
+from pyro_vgpds.prediction.marginals import drop_known, put_known
 from pyro_vgpds.prediction.outputs import Outputs, Parts, check_output
 from pyro_vgpds.prediction.quantiles import mixture_cdf, mixture_quantiles
 from pyro_vgpds.types import ArrayLike
@@ -113,7 +114,7 @@ class ComponentPrediction(Outputs):
         return self.outputs.link(self.means)
 
     def _known(self, value: Tensor, known: Tensor | float | None = None) -> Tensor:
-        return self._with_known(value, known).to(self.t.dtype)
+        return put_known(self.observed, value, known).to(self.t.dtype)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
         means, variances = self.outputs.moments(self._f)
@@ -133,7 +134,7 @@ class ComponentPrediction(Outputs):
         return self._known(self.outputs.distribution(self._f[which]).sample())
 
     def log_probs(self, y: ArrayLike) -> Tensor:
-        value = self._without_known(self.checked(y)).double()
+        value = drop_known(self.observed, self.checked(y)).double()
         terms = self.outputs.log_prob_of(self.outputs.distribution(self._f), filled(value))
         found = torch.logsumexp(terms + self._weight.log()[:, None, None], 0)
         return torch.where(value.isfinite(), found, torch.nan).to(self.t.dtype)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_probability
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Marginals"]
+__all__ = ["Marginals", "drop_known", "hidden_covariance", "put_known"]
 
 
 class Marginals(ABC):
@@ -26,8 +26,6 @@ class Marginals(ABC):
 
     t: Tensor
     is_gaussian: bool = True
-    #: (T, D), known numbers that are returned unchanged, NaN elsewhere; None if there are no known numbers
-    observed: Tensor | None = None
 
     @property
     @abstractmethod
@@ -104,27 +102,6 @@ class Marginals(ABC):
             self.variance > 0.0, found, torch.where(value.isnan(), value, (value >= self.mean).to(value))
         )
 
-    def _with_known(self, value: Tensor, known: Tensor | float | None = None, at: Any = ...) -> Tensor:
-        """Values (..., T, D) with the observed numbers, or with ``known``, in place of predictions.
-
-        :param at: the entries (T, D) that they belong to, as an index. Default: all.
-        """
-        if self.observed is None:
-            return value
-        seen = self.observed[at]
-        return torch.where(seen.isfinite(), torch.as_tensor(seen if known is None else known).to(value), value)
-
-    def _without_known(self, y: Tensor) -> Tensor:
-        """Outputs (T, D) with NaN in place of observed numbers, whose probability does not count."""
-        return y if self.observed is None else y.masked_fill(self.observed.isfinite(), torch.nan)
-
-    def _covariance_of_unknown(self, full: Tensor) -> Tensor:
-        """Covariances (T, D, D) of outputs, with zeros for observed numbers."""
-        if self.observed is None:
-            return full
-        hidden = self.observed.isnan().to(full.dtype)
-        return full * hidden.unsqueeze(-1) * hidden.unsqueeze(-2)
-
     def checked(self, y: ArrayLike) -> Tensor:
         """``y`` as a tensor of the shape of the prediction."""
         try:
@@ -142,3 +119,30 @@ class Marginals(ABC):
                 f"y must be finite, or NaN for what is ignored, but row {row}, column {column} is infinite."
             )
         return value
+
+
+# Predictions return known numbers ``observed`` (T, D), NaN elsewhere, unchanged. None stands for no known numbers.
+
+
+def put_known(observed: Tensor | None, value: Tensor, known: Tensor | float | None = None, at: Any = ...) -> Tensor:
+    """Values (..., T, D) with the observed numbers, or with ``known``, in place of predictions.
+
+    :param at: the entries (T, D) that they belong to, as an index. Default: all.
+    """
+    if observed is None:
+        return value
+    seen = observed[at]
+    return torch.where(seen.isfinite(), torch.as_tensor(seen if known is None else known).to(value), value)
+
+
+def drop_known(observed: Tensor | None, y: Tensor) -> Tensor:
+    """Outputs (T, D) with NaN in place of observed numbers, whose probability does not count."""
+    return y if observed is None else y.masked_fill(observed.isfinite(), torch.nan)
+
+
+def hidden_covariance(observed: Tensor | None, full: Tensor) -> Tensor:
+    """Covariances (T, D, D) of outputs, with zeros for observed numbers."""
+    if observed is None:
+        return full
+    hidden = observed.isnan().to(full.dtype)
+    return full * hidden.unsqueeze(-1) * hidden.unsqueeze(-2)

@@ -19,6 +19,7 @@ from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
+from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
 from pyro_vgpds.prediction.outputs import Parts, check_output
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
@@ -170,7 +171,8 @@ class OutputPrediction(Prediction):
                 variance = (w * (means - mean).square()).sum(0)
                 if self.include_noise:
                     variance = variance + (w * variances).sum(0)
-                yield rows, every, self._with_known(mean, at=rows), self._with_known(variance, 0.0, rows)
+                mean, variance = put_known(self.observed, mean, at=rows), put_known(self.observed, variance, 0.0, rows)
+                yield rows, every, mean, variance
 
     @thread_limited
     def _make_covariance(self) -> Tensor:
@@ -186,7 +188,7 @@ class OutputPrediction(Prediction):
                 full.diagonal(dim1=-2, dim2=-1).copy_(self.variance[rows])
                 parts.append(full)
         full = torch.cat(parts)
-        return self._covariance_of_unknown(full).to(self.t.dtype)
+        return hidden_covariance(self.observed, full).to(self.t.dtype)
 
     @thread_limited
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -204,7 +206,7 @@ class OutputPrediction(Prediction):
                 else:
                     found = mixture_quantiles(outputs, f, weight, levels)
                 for end, value in zip(ends, found, strict=True):
-                    end[rows] = self._with_known(value, at=rows)
+                    end[rows] = put_known(self.observed, value, at=rows)
         return ends[0], ends[1]
 
     @thread_limited
@@ -216,7 +218,7 @@ class OutputPrediction(Prediction):
             if self.correlations is not None:
                 f += self.correlations.sample(self.inducing, num_samples)
             y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
-            return self._with_known(y).to(self.t.dtype)
+            return put_known(self.observed, y).to(self.t.dtype)
 
     @thread_limited
     def log_probs(self, y: ArrayLike) -> Tensor:
@@ -226,7 +228,7 @@ class OutputPrediction(Prediction):
         """
         if not self.include_noise:
             raise ValueError("log_prob needs a prediction of the outputs, with include_noise=True.")
-        value = self._without_known(self.checked(y)).double()
+        value = drop_known(self.observed, self.checked(y)).double()
         result = torch.full_like(value, torch.nan)
         with torch.no_grad():
             nodes = _NODES.get(self.outputs.likelihood.num_functions, 3) ** self.outputs.likelihood.num_functions
@@ -249,7 +251,7 @@ class OutputPrediction(Prediction):
                 else:
                     found = (weight[:, None, None] * (outputs.moments(f)[0] <= y_here)).sum(0)
                 if self.observed is not None:
-                    found = self._with_known(found, self.observed[rows].double() <= y_here, rows)
+                    found = put_known(self.observed, found, self.observed[rows].double() <= y_here, rows)
                 result[rows] = torch.where(torch.isfinite(here), found, torch.nan)
         return result.to(self.t.dtype)
 

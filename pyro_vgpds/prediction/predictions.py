@@ -18,6 +18,7 @@ from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.latent import Latent
+from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
 from pyro_vgpds.threads import thread_limited
@@ -133,7 +134,8 @@ class Prediction(Outputs):
                         shift, noise = self._noise(index, v)
                         mean, variance = mean + shift[rows], variance + noise[rows]
                     at = rows, index
-                    yield rows, index, self._with_known(mean, at=at), self._with_known(variance, 0.0, at)
+                    mean, variance = put_known(self.observed, mean, at=at), put_known(self.observed, variance, 0.0, at)
+                    yield rows, index, mean, variance
 
     def _frames(self) -> Iterator[tuple[slice, FrameStatistics]]:
         excess = None if self.correlations is None else self.correlations.excess
@@ -163,7 +165,7 @@ class Prediction(Outputs):
                 for part in self.inducing.columns():
                     _, noise = self._noise(part.outputs, part.mean)
                     full.diagonal(dim1=-2, dim2=-1)[:, part.outputs] += noise
-        return self._covariance_of_unknown(full).to(self.t.dtype)
+        return hidden_covariance(self.observed, full).to(self.t.dtype)
 
     # the distribution
 
@@ -186,7 +188,7 @@ class Prediction(Outputs):
                 y += carried.sample(num_samples)
             if self.correlations is not None:
                 y += self.correlations.sample(self.inducing, num_samples)
-        return self._with_known(y).to(self.t.dtype)
+        return put_known(self.observed, y).to(self.t.dtype)
 
     @thread_limited
     def log_prob(self, y: ArrayLike) -> Tensor:
@@ -204,7 +206,7 @@ class Prediction(Outputs):
         """
         if not self.full_cov:
             return super().log_prob(y)
-        value = self._without_known(self.checked(y))
+        value = drop_known(self.observed, self.checked(y))
         known = torch.isfinite(value)
         residual = torch.where(known, value - self.mean, 0.0)
         # the identity in place of ignored outputs: it adds nothing
