@@ -26,7 +26,7 @@ import torch
 from benchmarks.timing import AnonymousMemory
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
-from pyro_vgpds.prediction.reconstruction import Joint
+from pyro_vgpds.prediction.reconstruction import Joint, NewFrames
 
 
 class Timed(Protocol):
@@ -111,7 +111,7 @@ class Reconstructor:
         partly[:, ::2] = np.nan
         frames = Sequences(t[-new:], partly)
         with torch.no_grad():
-            self.joint = Joint(posterior.training, frames, [0], data.joined(frames))
+            self.joint = Joint(posterior.training, NewFrames(frames, [0]), data.joined(frames))
             self.sites = self.joint.sites(torch.zeros(new, 5).double(), torch.ones(new, 5).double())
 
     def seconds(self) -> float:

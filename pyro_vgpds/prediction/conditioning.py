@@ -19,6 +19,7 @@ from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuid
 from pyro_vgpds.inference.partial import PartialGuide, remembered_by
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -247,9 +248,8 @@ def extend(
         part = take_frames(found.new, fresh)
         kept = [s for s, mask in zip(found.belongs, fresh, strict=True) if bool(mask.any())]
         with torch.no_grad():
-            joint, solution, _ = solve(
-                posterior.training, part, [s if s < found.num_old else None for s in kept], solver
-            )
+            belongs = [s if s < found.num_old else None for s in kept]
+            joint, solution, _ = solve(posterior.training, NewFrames(part, belongs), solver)
             eta, lam = joint.new_sites(solution)
         for s, rows in zip(kept, part.times.slices(), strict=True):
             known[s].append((part.times.t[rows], eta[rows], lam[rows]))

@@ -36,6 +36,7 @@ from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
@@ -358,13 +359,13 @@ class Posterior(FittedModel):
                 "post.condition(post.data), which finds such a q(X), or reconstruct with factorised=True without free."
             )
         with torch.no_grad():
-            joint, solution, bounds = solve(
-                self.training, new, belongs, check_solver(solver), factorised=factorised, free=free, trust=trust,
-                sites=self.encode(new) if encode and self.encode is not None else None, progress=progress,
-            )  # fmt: skip
+            sites = self.encode(new) if encode and self.encode is not None else None
+            frames = NewFrames(new, belongs, free, factorised, trust)
+            joint, solution, bounds = solve(self.training, frames, check_solver(solver), sites=sites, progress=progress)
             moments = joint.moments(solution)
-            frames = *moments, joint.combined, joint.weight, self.training.sums
-            inducing = InducingPosterior(joint.mapping(solution), *frames)
+            inducing = InducingPosterior(
+                joint.mapping(solution), *moments, joint.combined, joint.weight, self.training.sums
+            )
             result = self.predict_from(
                 new.times.t,
                 joint.path(solution),
@@ -466,7 +467,7 @@ class Posterior(FittedModel):
         with torch.no_grad():
             for rows in new.times.slices():
                 one = Sequences(new.times.t[rows], outputs[rows], dtype=new.dtype, device=new.device)
-                _, best, _ = solve(self.training, one, [None], solver, factorised=True)
+                _, best, _ = solve(self.training, NewFrames(one, [None], factorised=True), solver)
                 scores.append(best.bound - self.bound)
         result = new.times.t.new_tensor(scores)
         return result if is_list(t) else result[0]

@@ -36,7 +36,7 @@ from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Factors", "Joint", "JointEvaluation", "Solution"]
+__all__ = ["Factors", "Joint", "JointEvaluation", "NewFrames", "Solution"]
 
 _LEAST_RATE = 1e-4  # the iteration ends if a step has to be shorter
 _PATIENCE = 3  # consecutive steps with a small change that end the iteration
@@ -74,29 +74,27 @@ class Factors(NamedTuple):
     drawn: Moments | None  #: moments of functions whose bound is an estimate with draws
 
 
+@dataclass(frozen=True)
+class NewFrames:
+    """New, partly observed frames, and in which form q(X, X*) is searched for."""
+
+    data: Sequences  #: their times and outputs, NaN if hidden
+    belongs: Sequence[int | None]  #: for each sequence the training sequence whose times it shares, or None
+    free: bool = False  #: update the sites of training frames, too
+    factorised: bool = False  #: q(X, X*) = q(X) q(X*), with a fixed q(X)
+    trust: float = 1.0  #: weight of a new frame relative to a training frame: its noise is the trained one over it
+
+
 class Joint:
     """The bound as a function of the Gaussian sites (η, λ) of the frames that are active.
 
-    :param belongs: for each sequence of ``new`` the training sequence whose times it shares, or None.
-    :param free: update the sites of training frames, too.
-    :param factorised: q(X, X*) = q(X) q(X*), with a fixed q(X).
-    :param trust: weight of a new frame relative to a training frame: its noise is the trained one over ``trust``.
+    :param combined: the training data and the new frames.
 
     The rows are the training frames, then the new ones. Active frames are the new ones and, unless ``factorised``, the
     training frames of the sequences they belong to, with which they share a prior; with ``free`` they are all frames.
     """
 
-    def __init__(
-        self,
-        training: Training,
-        new: Sequences,
-        belongs: Sequence[int | None],
-        combined: Sequences,
-        *,
-        free: bool = False,
-        factorised: bool = False,
-        trust: float = 1.0,
-    ) -> None:
+    def __init__(self, training: Training, new: NewFrames, combined: Sequences) -> None:
         self.training, self.combined = training, combined
         q, data = training.q, training.data
         self.num_old, device = data.num_frames, data.device
@@ -104,22 +102,22 @@ class Joint:
         old, fresh = data.times.slices(), combined.times.slices()[data.num_sequences :]
         self.shift: Tensor | float = 0.0
         self.kl_rest = 0.0
-        if factorised:
+        if new.factorised:
             sequences = [torch.arange(s.start, s.stop, device=device) for s in fresh]
         else:
-            sequences = merge(t, old, fresh, belongs, free)
+            sequences = merge(t, old, fresh, new.belongs, new.free)
         self.rows = torch.cat(sequences)  # of the active frames, by sequence, in the order of time
         times = Times(t[self.rows], [len(s) for s in sequences])
-        if factorised and any(k is not None for k in belongs):
-            self.prior, self.shift, self.kl_rest = conditional(q, times, belongs)
+        if new.factorised and any(k is not None for k in new.belongs):
+            self.prior, self.shift, self.kl_rest = conditional(q, times, new.belongs)
         else:
             self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
         self.is_new = self.rows >= self.num_old
-        self.movable = (self.is_new | free).unsqueeze(-1)
+        self.movable = (self.is_new | new.free).unsqueeze(-1)
         self.weight = torch.ones_like(t, dtype=torch.float64)
-        self.weight[self.num_old :] = trust
+        self.weight[self.num_old :] = new.trust
         self.factor = training.factor
-        self.set_outputs(new, trust)
+        self.set_outputs(new)
         self.least = least_lam(self.prior.variance)
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
@@ -135,8 +133,8 @@ class Joint:
         if isinstance(q, OpperArchambeau):
             self._eta[: self.num_old], self._lam[: self.num_old] = q.eta, q.lam
 
-    def set_outputs(self, new: Sequences, trust: float) -> None:
-        """Read the outputs of all frames. New frames have the weight ``trust`` relative to training frames."""
+    def set_outputs(self, new: NewFrames) -> None:
+        """Read the outputs of all frames."""
         remembered = self.training.remembered
         groups = self.training.likelihood.groups_of(self.combined, columns=remembered is not None)
         if remembered is not None:
@@ -149,7 +147,7 @@ class Joint:
         square = torch.stack([part.sum() for part in squares.split(groups.widths)])
         self.groups = replace(groups, factor=root, square=square, joint_squares=squares)
         self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
-        self._normaliser = 0.5 * new.num_observed * math.log(trust)
+        self._normaliser = 0.5 * new.data.num_observed * math.log(new.trust)
 
     def psi(self, rows: Tensor, mean: Tensor, variance: Tensor) -> Psi:
         """The statistics of some frames."""

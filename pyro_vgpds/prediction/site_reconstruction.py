@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.bound import site_bound, site_limits
@@ -19,7 +18,7 @@ from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.remembered import Remembered
-from pyro_vgpds.prediction.reconstruction import Factors, Joint, Solution
+from pyro_vgpds.prediction.reconstruction import Factors, Joint, NewFrames, Solution
 
 __all__ = ["SiteJoint"]
 
@@ -30,13 +29,13 @@ class SiteJoint(Joint):
     _trained: PseudoGP
     _fixed: SitePart | None = None  # of the training frames that are fixed
 
-    def set_outputs(self, new: Sequences, trust: float) -> None:
-        assert new.y is not None
+    def set_outputs(self, new: NewFrames) -> None:
+        assert new.data.y is not None
         trained = self.training.likelihood
         assert isinstance(trained, PseudoGP)
-        self._trained, self._trust = trained, trust
-        self._y = new.y.double()
-        self._lengths = new.times.lengths
+        self._trained, self._trust = trained, new.trust
+        self._y = new.data.y.double()
+        self._lengths = new.data.times.lengths
         self._outputs = trained.outputs.elsewhere  # of the new frames
         old = self.rows[~self.is_new]
         self._old = Sites(*(part[old] for part in trained.sites)) if len(old) else None  # of active training frames

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.pseudo import PseudoGP
-from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.reconstruction import Joint, NewFrames, Solution
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
 from pyro_vgpds.prediction.trained import Training, guessed
 from pyro_vgpds.training.progress import CountLike, counting_bar
@@ -56,36 +56,31 @@ def check_solver(solver: Solver | None) -> Solver:
 
 def solve(
     training: Training,
-    new: Sequences,
-    belongs: Sequence[int | None],
+    new: NewFrames,
     solver: Solver,
     *,
-    factorised: bool = False,
-    free: bool = False,
-    trust: float = 1.0,
     sites: tuple[Tensor, Tensor] | None = None,
     progress: CountLike = False,
 ) -> tuple[Joint, Solution, list[float]]:
     """The best q(X, X*) over all starts, and the bounds of all starts, best first.
 
-    :param belongs: for each sequence of ``new`` its training sequence, or None.
     :param sites: η and λ (T, Q) of the new frames, if they are known. Default: they are searched for.
     :raises NumericalError: if no start has a finite bound.
     """
-    combined = training.data.joined(new)
-    observed = new.num_observed
+    data, combined = new.data, training.data.joined(new.data)
+    observed = data.num_observed
     limit = solver.tolerance * observed
     num_steps = solver.num_steps if observed and sites is None else 0
     kind = SiteJoint if isinstance(training.likelihood, PseudoGP) else Joint
-    fixed = kind(training, new, belongs, combined, factorised=factorised, trust=trust)
-    blank = torch.zeros(new.num_frames, training.q.event_shape[-1], dtype=new.dtype, device=new.device)
+    fixed = kind(training, replace(new, free=False), combined)
+    blank = torch.zeros(data.num_frames, training.q.event_shape[-1], dtype=data.dtype, device=data.device)
     starts = [(blank, blank) if sites is None else sites]
     if observed and sites is None:
-        near = _nearest_starts(training, new, solver.num_starts - (solver.num_starts > 1))
+        near = _nearest_starts(training, data, solver.num_starts - (solver.num_starts > 1))
         starts = [*near, *starts][: solver.num_starts]
     solutions: list[Solution] = []
     failure: NumericalError | None = None
-    free = free and observed > 0
+    free = new.free and observed > 0
     with counting_bar(num_steps * (len(starts) + free), "reconstruction", progress) as bar:
 
         def run(joint: Joint, eta: Tensor, lam: Tensor, done: int) -> Solution:
@@ -109,7 +104,7 @@ def solve(
         best, bounds = solutions[0], [s.bound for s in solutions]
         if not free:
             return fixed, best, bounds
-        freed = kind(training, new, belongs, combined, free=True, trust=trust)
+        freed = kind(training, new, combined)
         return freed, run(freed, *fixed.new_sites(best), len(starts)), bounds
 
 

@@ -24,7 +24,7 @@ from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
-from pyro_vgpds.prediction.reconstruction import Joint, Solution
+from pyro_vgpds.prediction.reconstruction import Joint, NewFrames, Solution
 
 T_NEW = torch.tensor([0.31, 0.52, 0.9, 1.4, 3.3])
 
@@ -114,7 +114,7 @@ def test_trust_is_a_larger_noise_of_the_new_frames(noise, hidden):
     model, guide, data = make_problem(noise=noise)
     y = make_new(hidden=hidden)
     new = Sequences(T_NEW, y)
-    joint = Joint(Posterior(model, guide, data).training, new, [None], data.joined(new), trust=0.5)
+    joint = Joint(Posterior(model, guide, data).training, NewFrames(new, [None], trust=0.5), data.joined(new))
     with torch.no_grad():
         eta, lam = joint.sites(torch.randn(5, 2), torch.rand(5, 2) + 0.5)
         bound = joint.evaluate(eta, lam)[0]
@@ -169,7 +169,7 @@ def test_derivatives_are_those_of_the_bound():
     posterior = Posterior(model, guide, data)
     new = Sequences(T_NEW, make_new())
     with torch.no_grad():
-        joint = Joint(posterior.training, new, [0], data.joined(new))
+        joint = Joint(posterior.training, NewFrames(new, [0]), data.joined(new))
         eta, lam = joint.sites(torch.randn(5, 2), torch.rand(5, 2) + 0.5)
         _, mean, d_mean, _, _ = joint.evaluate(eta, lam)
         step, row = 1e-5, int(joint.is_new.nonzero()[2])
@@ -323,7 +323,7 @@ def test_what_a_step_works_on_does_not_grow_with_the_outputs():
         new = y[:4].clone()
         new[2:, : outputs // 2] = torch.nan
         new = Sequences(torch.arange(4.0), new)
-        joint = Joint(posterior.training, new, [None], data.joined(new))
+        joint = Joint(posterior.training, NewFrames(new, [None]), data.joined(new))
         sizes.append(joint.groups.factor.shape)
     assert sizes[0] == sizes[1] == (16, 14 + 16)
 

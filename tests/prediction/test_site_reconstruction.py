@@ -17,6 +17,7 @@ from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, scaled_sites
 from pyro_vgpds.mapping.output_sites import site_moments
 from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
 
 LIKELIHOODS = {"bernoulli": Bernoulli, "poisson": Poisson, "columns": lambda: {"bernoulli": [0, 1], "poisson": [2]}}
@@ -78,7 +79,7 @@ def test_the_bound_of_new_frames_is_that_of_all_frames(post, belongs, options):
     new = Sequences(T_NEW, outputs(T_NEW, 0.5, rng))
     combined = post.data.joined(new)
     with torch.no_grad():
-        joint = SiteJoint(post.training, new, [belongs], combined, **options)
+        joint = SiteJoint(post.training, NewFrames(new, [belongs], **options), combined)
         blank = torch.zeros(5, 2, dtype=torch.float64)
         solution = joint.solve(*joint.sites(blank, blank), 2, 0.7, 1.0)
         assert solution.num_steps == 2
