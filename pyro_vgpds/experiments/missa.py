@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, datasets, save_posterior
+from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder
-from pyro_vgpds.experiments.video import best_neighbours, errors, in_time, repeat, report, show_frames
-from pyro_vgpds.training.metadata import Metadata
+from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, in_time
 
 __all__ = ["run"]
 
@@ -31,25 +30,24 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     data, (t_test, seen), truth = video.training(), video.partial(), video.truth()
     t, train = data.times.t.numpy(), data.read().numpy()
 
-    def one(seed: int, files: Path) -> dict[str, Any]:
+    def one(clip: Clip, seed: int, files: Path) -> dict[str, Any]:
         trained = recipe.train([t], [train], seed, folder.progress)
         common = trained.reconstruct(t_test, seen, 0).mean
         balanced = predict_with(trained, output_scale=balanced_scale(trained, SHARE))
         ahead = balanced.forecast(t_test, 0).mean
         filled = balanced.reconstruct(t_test, seen, 0, trust=TRUST).mean.numpy()
         if seed == 0:
-            save_posterior(files / "missa.safetensors", balanced, Metadata(shape=video.shape).pack())
             whole = np.where(np.isnan(truth), seen, truth)
             versions = {"truth": whole, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
-            show_frames(files / "missa.png", video, versions, frames=range(5, len(seen), 12))
+            clip.keep(files, balanced, versions, range(5, len(seen), 12))
         return {
             "VGPDS, times and seen half": errors(truth, filled),
             "VGPDS, times alone": errors(truth, ahead),
             "VGPDS, times and seen half, pixels in common units": errors(truth, common),
         }
 
-    settings = recipe.settings() | {"trust": TRUST, "share": SHARE}
-    rows, seconds = repeat(folder, name, settings, seeds or 3, one)
+    clip = Clip(name, video, recipe, folder)
+    rows, seconds = clip.repeat({"trust": TRUST, "share": SHARE}, seeds or 3, one)
     rows["nearest neighbours, best k"] = best_neighbours(truth, train, seen)
     rows["mean frame"] = errors(truth, np.broadcast_to(train.mean(0), seen.shape))
     rivals: dict[str, Callable[..., object]] = {
@@ -59,4 +57,4 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     for label, method in rivals.items():
         rows[label] = errors(truth, in_time(method, t, train, t_test, seen))
     paper = "The paper, on frames of 288 x 360: VGPDS 2.52, nearest neighbours 2.63."
-    report(folder, name, rows, recipe, seconds, paper)
+    clip.report(rows, seconds, paper)

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, datasets, save_posterior
+from pyro_vgpds import baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe, predict_with
 from pyro_vgpds.experiments.record import Folder
-from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, in_time, repeat, report, show_frames
+from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, hide_tiles, in_time
 from pyro_vgpds.kernels import Matern32, White
-from pyro_vgpds.training.metadata import Metadata
 
 __all__ = ["run"]
 
@@ -31,26 +29,23 @@ _BLOCK = 3  # consecutive test frames
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:
     """VGPDS, nearest neighbours, linear interpolation in time and one GP per pixel, on each clip."""
     recipe = replace(RECIPE, latent_dim=3, num_inducing=15, num_steps=10) if quick else RECIPE
-    settings = recipe.settings() | {"trust": TRUST, "drift": DRIFT}
-    for clip, tile in CLIPS.items():
-        one = partial(_one, clip, datasets.load_clip(clip, **source), tile, recipe, folder.progress)
-        rows, seconds = repeat(folder, clip, settings, seeds or 3, one)
-        print(f"\n## {clip}\n")
-        report(folder, clip, rows, recipe, seconds, "The paper, on another clip: VGPDS 9.36, NN 9.53.")
+    for name, tile in CLIPS.items():
+        clip = Clip(name, datasets.load_clip(name, **source), recipe, folder, tile)
+        rows, seconds = clip.repeat({"trust": TRUST, "drift": DRIFT}, seeds or 3, _one)
+        print(f"\n## {name}\n")
+        clip.report(rows, seconds, "The paper, on another clip: VGPDS 9.36, NN 9.53.")
 
 
-def _one(
-    clip: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
-) -> dict[str, Any]:
-    frames, t = video.y[0], video.t[0]
+def _one(clip: Clip, seed: int, files: Path) -> dict[str, Any]:
+    frames, t = clip.frames, clip.t
     rng = np.random.default_rng(seed)
     test = np.zeros(len(t), dtype=bool)
     starts = rng.permutation(np.arange(_BLOCK, len(t) - 2 * _BLOCK, 2 * _BLOCK))[: len(t) // (5 * _BLOCK)]
     for start in starts:
         test[start : start + _BLOCK] = True
-    hidden = hide_tiles(video.shape, 0.4, tile, seed)
+    hidden = hide_tiles(clip.video.shape, 0.4, clip.tile, seed)
     seen, truth = np.where(hidden, np.nan, frames[test]), np.where(hidden, frames[test], np.nan)
-    trained = recipe.train([t[~test]], [frames[~test]], seed, progress)
+    trained = clip.recipe.train([t[~test]], [frames[~test]], seed, clip.folder.progress)
     carrying = predict_with(trained, residual=Matern32(1.0, DRIFT * (t[1] - t[0])) + White(0.1))
     prediction = carrying.reconstruct(t[test], seen, 0, trust=TRUST)
     filled = prediction.mean.numpy()
@@ -59,9 +54,8 @@ def _one(
         for method in (baselines.linear_interpolation, baselines.gp_interpolation)
     )
     if seed == 0:
-        save_posterior(files / f"{clip}.safetensors", carrying, Metadata(shape=video.shape).pack())
         versions = {"truth": frames[test], "seen": seen, "VGPDS": filled, "linear": line}
-        show_frames(files / f"{clip}.png", video, versions, frames=range(1, int(test.sum()), _BLOCK)[:6])
+        clip.keep(files, carrying, versions, range(1, int(test.sum()), _BLOCK)[:6])
     return {
         "VGPDS": errors(truth, filled),
         "VGPDS, times alone": errors(truth, carrying.forecast(t[test], 0).mean),

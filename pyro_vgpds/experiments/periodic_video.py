@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyro
 
-from pyro_vgpds import Posterior, baselines, datasets, save_posterior
+from pyro_vgpds import Posterior, baselines, datasets
 from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
 from pyro_vgpds.experiments.record import Folder
-from pyro_vgpds.experiments.video import best_neighbours, errors, hide_tiles, repeat, report, show_frames
-from pyro_vgpds.training.metadata import Metadata
+from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, hide_tiles
 
 __all__ = ["run"]
 
@@ -37,31 +35,27 @@ def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mappi
     """Reconstruct the last frames from 40 % of their pixels, and forecast those after the first 60 from their times."""
     paper = "The paper, on another clip: VGPDS 4.01, NN 4.15."
     tasks = (("reconstruct", _reconstruct, RECIPE, paper), ("generate", _generate, AHEAD, ""))
-    for clip, tile in CLIPS.items():
-        video = datasets.load_clip(clip, **source)
+    for name, tile in CLIPS.items():
+        video = datasets.load_clip(name, **source)
         for task, compute, recipe, others in tasks:
             if quick:
                 recipe = replace(recipe, latent_dim=2, num_inducing=15, num_steps=10)
-            key, settings = f"{clip}-{task}", recipe.settings() | {"trust": TRUST, "share": SHARE}
-            one = partial(compute, key, video, tile, recipe, folder.progress)
-            rows, seconds = repeat(folder, key, settings, seeds or 3, one)
-            print(f"\n## {clip}: {task}\n")
-            report(folder, key, rows, recipe, seconds, others)
+            clip = Clip(f"{name}-{task}", video, recipe, folder, tile)
+            rows, seconds = clip.repeat({"trust": TRUST, "share": SHARE}, seeds or 3, compute)
+            print(f"\n## {name}: {task}\n")
+            clip.report(rows, seconds, others)
 
 
-def _reconstruct(
-    key: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
-) -> dict[str, Any]:
-    frames, t = video.y[0], video.t[0]
+def _reconstruct(clip: Clip, seed: int, files: Path) -> dict[str, Any]:
+    frames, t = clip.frames, clip.t
     train, last = frames[:-_LAST], frames[-_LAST:]
-    hidden = hide_tiles(video.shape, 0.4, tile, seed)
+    hidden = hide_tiles(clip.video.shape, 0.4, clip.tile, seed)
     seen, truth = np.where(hidden, np.nan, last), np.where(hidden, last, np.nan)
-    trained = _train(recipe, t[:-_LAST], train, seed, progress)
+    trained = _train(clip, t[:-_LAST], train, seed)
     filled = trained.reconstruct(t[-_LAST:], seen, 0, trust=TRUST).mean.numpy()
     if seed == 0:
-        save_posterior(files / f"{key}.safetensors", trained, Metadata(shape=video.shape).pack())
         versions = {"truth": last, "seen": seen, "VGPDS": np.where(np.isnan(seen), filled, seen)}
-        show_frames(files / f"{key}.png", video, versions, frames=range(_LAST))
+        clip.keep(files, trained, versions, range(_LAST))
     return {
         "VGPDS": errors(truth, filled),
         "VGPDS, times alone": errors(truth, trained.forecast(t[-_LAST:], 0).mean),
@@ -71,23 +65,20 @@ def _reconstruct(
     }
 
 
-def _generate(
-    key: str, video: datasets.Video, tile: int, recipe: Recipe, progress: bool | None, seed: int, files: Path
-) -> dict[str, Any]:
-    frames, t = video.y[0], video.t[0]
+def _generate(clip: Clip, seed: int, files: Path) -> dict[str, Any]:
+    frames, t = clip.frames, clip.t
     train, ahead = frames[:_FIRST], frames[_FIRST : _FIRST + 40]
-    trained = _train(recipe, t[:_FIRST], train, seed, progress)
+    trained = _train(clip, t[:_FIRST], train, seed)
     times = t[_FIRST : _FIRST + len(ahead)]
     made = trained.forecast(times, 0).mean.numpy()
     blank = np.full_like(ahead, np.nan)
     cycle = baselines.repeat_cycle(np.r_[t[:_FIRST], times], np.concatenate([train, blank]))
     repeated = np.asarray(cycle)[_FIRST:]
     if seed == 0:
-        save_posterior(files / f"{key}.safetensors", trained, Metadata(shape=video.shape).pack())
         pyro.set_rng_seed(0)
         draw = trained.generate(times, 1, 0, include_noise=False)[0].numpy()
         versions = {"truth": ahead, "VGPDS, mean": made, "VGPDS, a draw": draw, "last cycle": repeated}
-        show_frames(files / f"{key}.png", video, versions, frames=range(0, len(ahead), 6))
+        clip.keep(files, trained, versions, range(0, len(ahead), 6))
     return {
         "VGPDS": errors(ahead, made),
         "last cycle again": errors(ahead, repeated),
@@ -96,7 +87,7 @@ def _generate(
     }
 
 
-def _train(recipe: Recipe, t: np.ndarray, frames: np.ndarray, seed: int, progress: bool | None) -> Posterior:
+def _train(clip: Clip, t: np.ndarray, frames: np.ndarray, seed: int) -> Posterior:
     period = baselines.estimate_period(t, frames)  # of the training frames: the kernel's initial period
-    trained = replace(recipe, period=period).train([t], [frames], seed, progress)
+    trained = replace(clip.recipe, period=period).train([t], [frames], seed, clip.folder.progress)
     return predict_with(trained, output_scale=balanced_scale(trained, SHARE))

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyro_vgpds import baselines, metrics, plotting
+from pyro_vgpds import Posterior, baselines, metrics, plotting, save_posterior
 from pyro_vgpds.datasets import Video
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, spread, table
+from pyro_vgpds.training.metadata import Metadata
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["best_neighbours", "errors", "hide_tiles", "in_time", "repeat", "report", "show_frames"]
+__all__ = ["Clip", "best_neighbours", "errors", "hide_tiles", "in_time"]
 
 
 def errors(truth: np.ndarray, prediction: ArrayLike) -> dict[str, float]:
@@ -50,33 +52,55 @@ def hide_tiles(shape: tuple[int, int], share_seen: float, tile: int, seed: int) 
     return hidden
 
 
-def repeat(
-    folder: Folder,
-    key: str,
-    settings: Mapping[str, object],
-    seeds: int,
-    compute: Callable[[int, Path], Mapping[str, Any]],
-) -> tuple[dict[str, Any], list[float]]:
-    """Errors of each method over the seeds, and the wall seconds of each seed."""
-    runs = [folder.once(f"{key}-{seed}", {**settings, "seed": seed}, partial(compute, seed)) for seed in range(seeds)]
-    seconds = [run.pop("wall seconds") for run in runs]
-    return {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}, seconds
+@dataclass(frozen=True)
+class Clip:
+    """A video, the model of an experiment on it, and the folder of the results."""
 
+    name: str  #: of the files
+    video: Video
+    recipe: Recipe
+    folder: Folder
+    tile: int = 1  #: side of the observed or hidden tiles, in pixels
 
-def report(
-    folder: Folder, name: str, rows: Mapping[str, Any], recipe: Recipe, seconds: Sequence[float], paper: str = ""
-) -> None:
-    """Print and write the table, and write the numbers."""
-    text = table(["method", "MAE", "MSE"], [[label, row["MAE"], row["MSE"]] for label, row in rows.items()])
-    text += "\n\n" + " ".join([*([paper] if paper else []), f"A seed took {np.mean(seconds):.0f} s."])
-    folder.publish(name, text, {**rows, "recipe": recipe.settings(), "seconds": seconds})
+    @property
+    def frames(self) -> np.ndarray:
+        """(T, H W)."""
+        return self.video.y[0]
 
+    @property
+    def t(self) -> np.ndarray:
+        """The times, (T,)."""
+        return self.video.t[0]
 
-def show_frames(path: Path, video: Video, pictures: Mapping[str, np.ndarray], frames: Sequence[int]) -> None:
-    """Some frames of several versions (T, H W) of a video, one version per row."""
-    import matplotlib.pyplot as plt
+    def repeat(
+        self, settings: Mapping[str, object], seeds: int, compute: Callable[[Clip, int, Path], Mapping[str, Any]]
+    ) -> tuple[dict[str, Any], list[float]]:
+        """Errors of each method over the seeds, and the wall seconds of each seed.
 
-    films = {label: video.to_frames(rows) for label, rows in pictures.items()}
-    figure = plotting.plot_frames(films, frames)[0, 0].figure
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+        :param compute: a function of the clip, a seed and the folder of its files.
+        """
+        every = {**self.recipe.settings(), **settings}
+        runs = [
+            self.folder.once(f"{self.name}-{seed}", {**every, "seed": seed}, partial(compute, self, seed))
+            for seed in range(seeds)
+        ]
+        seconds = [run.pop("wall seconds") for run in runs]
+        return {label: {k: spread([r[label][k] for r in runs]) for k in ("MAE", "MSE")} for label in runs[0]}, seconds
+
+    def report(self, rows: Mapping[str, Any], seconds: Sequence[float], paper: str = "") -> None:
+        """Print and write the table, and write the numbers."""
+        text = table(["method", "MAE", "MSE"], [[label, row["MAE"], row["MSE"]] for label, row in rows.items()])
+        text += "\n\n" + " ".join([*([paper] if paper else []), f"A seed took {np.mean(seconds):.0f} s."])
+        self.folder.publish(self.name, text, {**rows, "recipe": self.recipe.settings(), "seconds": seconds})
+
+    def keep(
+        self, files: Path, posterior: Posterior, versions: Mapping[str, np.ndarray], frames: Sequence[int]
+    ) -> None:
+        """Save the model, and a picture of frames of several versions (T, H W) of the video, one version per row."""
+        import matplotlib.pyplot as plt
+
+        save_posterior(files / f"{self.name}.safetensors", posterior, Metadata(shape=self.video.shape).pack())
+        films = {label: self.video.to_frames(rows) for label, rows in versions.items()}
+        figure = plotting.plot_frames(films, frames)[0, 0].figure
+        figure.savefig(files / f"{self.name}.png", dpi=150)
+        plt.close(figure)
