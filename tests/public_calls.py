@@ -90,7 +90,7 @@ INNER = {
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
     "AutoOpperArchambeau.known_path", "OpperArchambeauGuide.known_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.known_bound", "VGPDS.likelihood",
+    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.known_bound", "VGPDS.likelihood",
     "masked_sum",
 }  # fmt: skip
 

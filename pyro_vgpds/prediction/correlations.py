@@ -31,7 +31,7 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.linalg import cholesky, matvec, positive_power
 from pyro_vgpds.mapping.inducing import Excess, InducingPosterior
-from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.distributions import OpperArchambeau
 
 __all__ = ["Correlations", "correlations_of", "covariances"]
 
@@ -129,8 +129,7 @@ def _given_others(q: OpperArchambeau, window: Tensor, sequence: slice) -> Tensor
     """V, the covariance (Q, P, P) of the frames of a window given the sites of other frames near them."""
     margin = _NEAR.get(q.prior.structure, 0)
     near = slice(max(sequence.start, int(window[0]) - margin), min(sequence.stop, int(window[-1]) + 1 + margin))
-    times = Times(q.prior.times.t[near], [near.stop - near.start])
-    prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
+    prior = q.prior.at(Times(q.prior.times.t[near], [near.stop - near.start]))
     lam = q.lam[near].index_fill(0, window - near.start, 0.0)
     return OpperArchambeau(prior, torch.zeros_like(lam), lam).covariance_of(window - near.start)
 

@@ -32,7 +32,7 @@ from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.trained import Training, conditional, kl_of, merge
-from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.distributions import OpperArchambeau
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath
 
@@ -111,7 +111,7 @@ class Joint:
         if new.factorised and any(k is not None for k in new.belongs):
             self.prior, self.shift, self.kl_rest = conditional(q, times, new.belongs)
         else:
-            self.prior = TemporalGP(q.prior.kernel, times, q.event_shape[-1], structure=q.prior.requested_structure)
+            self.prior = q.prior.at(times)
         self.is_new = self.rows >= self.num_old
         self.movable = (self.is_new | new.free).unsqueeze(-1)
         self.weight = torch.ones_like(t, dtype=torch.float64)

@@ -98,7 +98,7 @@ def kl_of(q: PathPosterior, sequences: list[int]) -> float:
     rows = torch.cat([torch.arange(s.start, s.stop, device=times.t.device)
                       for i, s in enumerate(times.slices()) if i in chosen])  # fmt: skip
     some = Times(times.t[rows], [times.lengths[i] for i in sequences])
-    prior = TemporalGP(q.prior.kernel, some, q.event_shape[-1], structure=q.prior.requested_structure)
+    prior = q.prior.at(some)
     return float(kl_divergence(OpperArchambeau(prior, q.mean_bar[rows], q.lam[rows]), prior))
 
 

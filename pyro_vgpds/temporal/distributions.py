@@ -74,7 +74,7 @@ class TemporalGP(Expandable):
         times, program = as_times(times), read_program(kernel)
         kernel = in_double(kernel) if program is None else kernel  # parameters of programs are float64
         self.kernel, self.times = kernel, times
-        self.requested_structure = structure  # the argument for priors of the same kernel at other times
+        self._requested = structure  # of priors of the same kernel at other times, too
         self.covariance = make_covariance(kernel, times, jitter, structure, program)
         own = self.covariance.num_kernels
         if own not in (1, latent_dim):
@@ -82,6 +82,15 @@ class TemporalGP(Expandable):
                 f"the temporal kernel has parameters for {own} latent dimensions, but latent_dim is {latent_dim}."
             )
         super().__init__(self.covariance.batch_shape, torch.Size((len(times), latent_dim)), validate_args=False)
+
+    def at(self, times: Times | Tensor) -> TemporalGP:
+        """The prior of the same kernel at other times.
+
+        :param times: a :class:`~pyro_vgpds.data.Times`, or a tensor (T,) for one sequence, in any order.
+        """
+        sorted_times = isinstance(times, Times) or bool((times.diff() >= 0).all())  # which the Markov form needs
+        structure = self._requested if sorted_times else "dense"
+        return TemporalGP(self.kernel, times, self.event_shape[-1], structure=structure)
 
     @property
     def structure(self) -> str:
@@ -259,9 +268,7 @@ class OpperArchambeau(Expandable):
         predict = None if sequence is None else self._predictor(sequence)
         if predict is not None:
             return predict(t.double())
-        in_order = bool((t.diff() >= 0).all())  # a Markov prior needs sorted times
-        structure = self.prior.requested_structure if in_order else "dense"
-        return TemporalGP(self.prior.kernel, t, self.event_shape[-1], structure=structure)
+        return self.prior.at(t)
 
     def _predictor(self, sequence: int) -> Predictor | None:
         if sequence not in self._predictors:

@@ -127,11 +127,9 @@ class GaussianPosterior(Expandable):
         :param t: new times (T,), a tensor, in any order.
         :param sequence: the index of the training sequence, or None.
         """
-        kernel, latent = self.prior.kernel, self.event_shape[-1]
         if sequence is None:
-            in_order = bool((t.diff() >= 0).all())  # a Markov prior needs sorted times
-            structure = self.prior.requested_structure if in_order else "dense"
-            return TemporalGP(kernel, t, latent, structure=structure)
+            return self.prior.at(t)
+        kernel = self.prior.kernel
         factor, mean_bar = self._solve(sequence)
         rows = self.prior.times.slices()[sequence]
         cross = kernel.gram(self.prior.times.t[rows], t)  # (K, n, T): without white noise
