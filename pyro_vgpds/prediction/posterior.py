@@ -33,9 +33,8 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.conditioning import condition, extend
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import FittedModel
-from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
 from pyro_vgpds.prediction.settings import calibrated, hidden_variance, residual_variance

@@ -13,8 +13,8 @@ from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.weights import combine, relative_errors, stack
 from pyro_vgpds.selection.importance import entry_importance
+from pyro_vgpds.selection.weights import combine, relative_errors, stack
 
 __all__ = ["LEVELS", "Choice", "choose", "folds_of"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.prediction.weights import simplex_minimum
+from pyro_vgpds.selection.weights import simplex_minimum
 
 __all__ = ["entry_importance"]
 

@@ -10,8 +10,8 @@ from pyro_vgpds import Sequences
 from pyro_vgpds.evaluation import HeldOut, Split
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.weights import combine, stack
 from pyro_vgpds.selection.combining import LEVELS, choose
+from pyro_vgpds.selection.weights import combine, stack
 
 OUTPUTS = 4
 SCALE = torch.ones(OUTPUTS)

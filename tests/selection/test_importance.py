@@ -4,8 +4,8 @@
 import pytest
 import torch
 
-from pyro_vgpds.prediction.weights import simplex_minimum
 from pyro_vgpds.selection.importance import _LEAST, entry_importance
+from pyro_vgpds.selection.weights import simplex_minimum
 
 
 def weights_of(errors: torch.Tensor, importance: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 from pyro_vgpds.evaluation import HeldOut
-from pyro_vgpds.prediction.weights import combine, simplex_minimum, stack
+from pyro_vgpds.selection.weights import combine, simplex_minimum, stack
 
 
 def make_members(errors, output, truth=None):
