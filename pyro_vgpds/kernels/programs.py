@@ -62,9 +62,8 @@ class Matrices(NamedTuple):
     """Where the matrices of a state-space form are written: those of one time step are ``size`` numbers."""
 
     dt: Tensor  #: different time steps (U,)
-    begins: (
-        Tensor  #: whether a sequence begins there, (U,), as integers: A is then zero, and Q the stationary covariance
-    )
+    #: whether a sequence begins there, (U,), as integers: A is then zero, and Q the stationary covariance
+    begins: Tensor
     place: Tensor  #: the offset of each entry of each block, row by row
     size: int
     turned: bool  #: make the transposes of the blocks of A, too

@@ -34,9 +34,8 @@ class Calibration:
     """
 
     factor: Tensor  #: (D,), of the standard deviation of each output
-    widths: (
-        Tensor  #: half widths of central intervals of the probabilities ``LEVELS``, in corrected standard deviations
-    )
+    #: half widths of central intervals of the probabilities ``LEVELS``, in corrected standard deviations
+    widths: Tensor
 
     @classmethod
     def none(cls, num_outputs: int) -> Calibration:
