@@ -127,59 +127,6 @@ def apply_settings(posterior: P, settings: Settings) -> P:
     )  # fmt: skip
 
 
-def _proposals(posterior: Trained, split: Split) -> list[Settings]:
-    found = [TRAINED]
-    cheap = _is_cheap(posterior.data)
-    correlated = _residual(posterior) if cheap else None
-    if correlated is not None:
-        found.append(Settings(residual=correlated))
-    if cheap and split.task == "impute":
-        # training residuals do not show a smooth part of each output, because the latent path has fitted it there
-        found.append(Settings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
-    if split.task == "reconstruct":
-        wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
-        found += [Settings(noise=2.0), wide]
-    return found
-
-
-def _is_cheap(data: Sequences) -> bool:
-    """Whether the residuals' correlation matrices can be factorised for every pattern of missing entries."""
-    mask, own = data.mask(), data.num_base_outputs
-    patterns = min(own, mask[:, :own].unique(dim=1).shape[1] if bool((~mask).any()) else 1)
-    return patterns * sum(n**3 for n in data.lengths) <= _MOST
-
-
-def _residual(posterior: Trained) -> tuple[float, float] | None:
-    """The correlated share of the training residuals and its lengthscale; None if they are white."""
-    data = posterior.data
-    left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean
-    left = left / left.nan_to_num(0.0).square().mean(0).sqrt().clamp_min(1e-300)
-    near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
-    if not near > _LEAST:
-        return None
-    step = _step(data)
-    far = min(max(far, 0.02 * near), 0.98 * near)
-    lengthscale = (_LAGS[1] - _LAGS[0]) * step / math.log(near / far)
-    return min(near * math.exp(step * _LAGS[0] / lengthscale), 0.99), lengthscale
-
-
-def _step(data: Sequences) -> float:
-    """The typical time between frames; 1 if there are only single frames."""
-    steps = torch.cat([data.times.t[rows].diff() for rows in data.times.slices()])
-    return float(steps.median()) if len(steps) else 1.0
-
-
-def _autocorrelation(left: Tensor, data: Sequences, lag: int) -> float:
-    """Mean product of residuals of unit variance ``lag`` frames apart, within sequences."""
-    total, count = 0.0, 0
-    for rows in data.times.slices():
-        part = left[rows]
-        if len(part) > lag:
-            product = part[lag:] * part[:-lag]
-            total, count = total + float(product.nan_to_num(0.0).sum()), count + int(product.isfinite().sum())
-    return total / count if count else 0.0
-
-
 def residual_variance(posterior: Trained) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
     data = posterior.data
@@ -231,6 +178,59 @@ def hidden_variance(
     expected = (variance * count).sum()  # squared errors of the mean of each output at the same entries
     relative = total.sum() / expected if bool(expected > 0.0) else expected
     return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
+
+
+def _proposals(posterior: Trained, split: Split) -> list[Settings]:
+    found = [TRAINED]
+    cheap = _is_cheap(posterior.data)
+    correlated = _residual(posterior) if cheap else None
+    if correlated is not None:
+        found.append(Settings(residual=correlated))
+    if cheap and split.task == "impute":
+        # training residuals do not show a smooth part of each output, because the latent path has fitted it there
+        found.append(Settings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
+    if split.task == "reconstruct":
+        wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
+        found += [Settings(noise=2.0), wide]
+    return found
+
+
+def _is_cheap(data: Sequences) -> bool:
+    """Whether the residuals' correlation matrices can be factorised for every pattern of missing entries."""
+    mask, own = data.mask(), data.num_base_outputs
+    patterns = min(own, mask[:, :own].unique(dim=1).shape[1] if bool((~mask).any()) else 1)
+    return patterns * sum(n**3 for n in data.lengths) <= _MOST
+
+
+def _residual(posterior: Trained) -> tuple[float, float] | None:
+    """The correlated share of the training residuals and its lengthscale; None if they are white."""
+    data = posterior.data
+    left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean
+    left = left / left.nan_to_num(0.0).square().mean(0).sqrt().clamp_min(1e-300)
+    near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
+    if not near > _LEAST:
+        return None
+    step = _step(data)
+    far = min(max(far, 0.02 * near), 0.98 * near)
+    lengthscale = (_LAGS[1] - _LAGS[0]) * step / math.log(near / far)
+    return min(near * math.exp(step * _LAGS[0] / lengthscale), 0.99), lengthscale
+
+
+def _step(data: Sequences) -> float:
+    """The typical time between frames; 1 if there are only single frames."""
+    steps = torch.cat([data.times.t[rows].diff() for rows in data.times.slices()])
+    return float(steps.median()) if len(steps) else 1.0
+
+
+def _autocorrelation(left: Tensor, data: Sequences, lag: int) -> float:
+    """Mean product of residuals of unit variance ``lag`` frames apart, within sequences."""
+    total, count = 0.0, 0
+    for rows in data.times.slices():
+        part = left[rows]
+        if len(part) > lag:
+            product = part[lag:] * part[:-lag]
+            total, count = total + float(product.nan_to_num(0.0).sum()), count + int(product.isfinite().sum())
+    return total / count if count else 0.0
 
 
 def _window(rows: slice, num_frames: int) -> slice:
