@@ -25,17 +25,28 @@ typedef int64_t NAME(bits) __attribute__((vector_size(8 * LANES), aligned(8)));
 // The first `count` numbers, and copies of the last one after them
 INLINE vec NAME(load)(const double *x, long count) {
     if (count >= LANES) return *(const vec *)x;
+#if LANES == 8
+    return _mm512_mask_loadu_pd(_mm512_set1_pd(x[count - 1]), (__mmask8)((1 << count) - 1), x);
+#else
     vec out = splat(x[count - 1]);
     for (long i = 0; i < count; i++) out[i] = x[i];
     return out;
+#endif
 }
 INLINE void NAME(store)(double *x, vec value, long count) {
     if (count >= LANES) *(vec *)x = value;
+#if LANES == 8
+    else _mm512_mask_storeu_pd(x, (__mmask8)((1 << count) - 1), value);
+#else
     else
         for (long i = 0; i < count; i++) x[i] = value[i];
+#endif
 }
 INLINE vec NAME(select)(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
 INLINE vec NAME(root)(vec x) {
+#if LANES == 8
+    return _mm512_sqrt_pd(x);
+#endif
     for (int i = 0; i < LANES; i++) x[i] = sqrt(x[i]);
     return x;
 }
@@ -191,16 +202,15 @@ typedef struct {
     const double *y, *dispersion, *ways;  // (N,D), (D,), and (rows, D) for the counts 0, 1 ..., or (N,D) if rows is 0
 } counts;
 
-#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
-#define TARGET __attribute__((target("avx2,fma")))
+#ifdef WITH_AVX
+#define TARGET FOR_AVX512
+#define NAME(x) x##_avx512
+#define LANES 8
+#include "_tangents.c"
+#define TARGET FOR_AVX2
 #define NAME(x) x##_avx2
 #define LANES 4
 #include "_tangents.c"
-#define DISPATCH(function, ...)                                                                       \
-    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
-                                                                     : function##_generic(__VA_ARGS__))
-#else
-#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
 #endif
 #define TARGET
 #define NAME(x) x##_generic

@@ -121,16 +121,15 @@ def negative_binomial_sites(y: Tensor, tangents: Tensor, dispersion: Tensor) -> 
 class _NegativeBinomialSites(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, y: Tensor, tangents: Tensor, dispersion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(y, tangents, dispersion)
         r, k = dispersion.to(y).expand(y.shape[1]).contiguous(), different_counts(y)
+        ctx.save_for_backward(y, tangents, dispersion, r, k)
         ways = torch.lgamma(k + r) - torch.lgamma(r) - torch.lgamma(k + 1.0)
         return negative_binomial(y, r, ways, tangents)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Context, *gradients: Tensor) -> tuple[None, None, Tensor]:
-        y, tangents, dispersion = ctx.saved_tensors
-        r = dispersion.to(y).expand(y.shape[1])
-        ways = torch.digamma(different_counts(y) + r) - torch.digamma(r)
+        y, tangents, dispersion, r, k = ctx.saved_tensors
+        ways = torch.digamma(k + r) - torch.digamma(r)
         found = dispersion_gradients(y, ways, tangents, gradients)  # type: ignore[arg-type]
         return None, None, found.to(dispersion).sum_to_size(dispersion.shape)

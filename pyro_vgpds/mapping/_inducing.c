@@ -225,16 +225,11 @@ static void transpose(double *target, const double *source, long M, long ld) {
         for (long j = 0; j < M; j++) target[j * ld + i] = source[i * ld + j];
 }
 
-#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
-#define TARGET __attribute__((target("avx2,fma")))
+#ifdef WITH_AVX
+#define TARGET FOR_AVX2
 #define NAME(x) x##_avx2
 #define LANES 4
 #include "_inducing.c"
-#define DISPATCH(function, ...)                                                                       \
-    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
-                                                                     : function##_generic(__VA_ARGS__))
-#else
-#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
 #endif
 #define TARGET
 #define NAME(x) x##_generic
@@ -276,7 +271,7 @@ int inducing_covariance(long M, long Q, const double *z, const double *w, double
             decay[i * M + j] = decay[j * M + i] = scale * scale * sqrt(power);
             K[i * M + j] = K[j * M + i] = work[i * ld + j] = work[j * ld + i] = own;
         }
-    const int failed = DISPATCH(covariance, M, ld, work, work + square, work + 2 * square);
+    const int failed = DISPATCH_AVX2(covariance, M, ld, work, work + square, work + 2 * square);
     for (long i = 0; i < M; i++)
         for (long j = 0; j < M; j++) L[i * M + j] = work[j * ld + i];
     unpad(inverse, work + 2 * square, M, ld);
@@ -297,7 +292,7 @@ static void through_distances(long M, long Q, long ld, const double *z, const do
     double *zT = work + M * ld;
     for (long i = 0; i < M; i++)
         for (long q = 0; q < Q; q++) zT[q * ld + i] = z[i * Q + q];
-    DISPATCH(distances, M, Q, ld, work, zT, g_z, g_w);
+    DISPATCH_AVX2(distances, M, Q, ld, work, zT, g_z, g_w);
     for (long i = 0; i < M; i++)
         for (long q = 0; q < Q; q++) g_z[i * Q + q] *= 4 * w[q];
     free(work);
@@ -360,7 +355,7 @@ int inducing_whiten(long C, long M, const double *L, const double *X, double *ou
     turn(work, L, M, ld);
     for (long c = 0; c < C; c++) {
         for (long m = 0; m < M; m++) memcpy(own + m * ld, X + (c * M + m) * M, M * sizeof(double));
-        DISPATCH(whiten, work, M, ld, own, own + square);
+        DISPATCH_AVX2(whiten, work, M, ld, own, own + square);
         unpad(out + c * M * M, own, M, ld);
     }
     free(work);
@@ -376,8 +371,8 @@ int inducing_sandwich(long M, const double *A, const double *X, double *out) {
         memcpy(first + m * ld, A + m * M, M * sizeof(double));
         memcpy(second + m * ld, X + m * M, M * sizeof(double));
     }
-    DISPATCH(product, M, ld, M, first, ld, 1, second, ld, half, ld);
-    DISPATCH(product, M, ld, M, half, ld, 1, first, ld, work, ld);
+    DISPATCH_AVX2(product, M, ld, M, first, ld, 1, second, ld, half, ld);
+    DISPATCH_AVX2(product, M, ld, M, half, ld, 1, first, ld, work, ld);
     for (long i = 0; i < M; i++)
         for (long j = 0; j < M; j++) out[i * M + j] -= work[i * ld + j];
     free(work);
@@ -404,7 +399,7 @@ int inducing_spectrum(long C, long M, long W, long R, const double *e, const dou
     for (long c = 0; c < C; c++) {
         group G = {psi0[c]};
         for (long m = 0; m < M; m++) memcpy(A.v + m * Wpad, v + (c * M + m) * W, W * sizeof(double));
-        DISPATCH(one_group, &G, &A, e + c * M, u + c * M * M, beta + c * R, count + c * R, g_v ? g_v + c * M * W : NULL,
+        DISPATCH_AVX2(one_group, &G, &A, e + c * M, u + c * M * M, beta + c * R, count + c * R, g_v ? g_v + c * M * W : NULL,
                  g_v ? g_psi2 + c * M * M : NULL, g_v ? g_beta + c * R : NULL);
         values[c] = G.value;
         g_psi0[c] = G.g_psi0;

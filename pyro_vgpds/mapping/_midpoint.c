@@ -411,10 +411,6 @@ TARGET static int NAME(backward)(const problem *P, long n0, long n1, const void 
 
 #include "_vectors.h"
 
-#if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
-#include <immintrin.h>
-#endif
-
 // A loop over a block, of which the compiler must unroll all for the block to be in registers
 #define each _Pragma("GCC unroll 16") for
 
@@ -490,41 +486,35 @@ typedef struct {
 
 #include "_groups.h"
 
-#if defined(__x86_64__) && !defined(MIDPOINT_LANES) && !defined(PYRO_VGPDS_GENERIC)
-#define TARGET __attribute__((target("avx512f")))
+#ifdef WITH_AVX
+#define TARGET FOR_AVX512
 #define NAME(x) x##_avx512
 #define LANES 8
 #define COLUMNS 4
 #define STEPS 3
 #include "_midpoint.c"
 #define SINGLE
-#define TARGET __attribute__((target("avx512f")))
+#define TARGET FOR_AVX512
 #define NAME(x) x##_single_avx512
 #define LANES 16
 #define COLUMNS 4
 #define STEPS 4
 #include "_midpoint.c"
 #undef SINGLE
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET FOR_AVX2
 #define NAME(x) x##_avx2
 #define LANES 4
 #define COLUMNS 2
 #define STEPS 0
 #include "_midpoint.c"
 #define SINGLE
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET FOR_AVX2
 #define NAME(x) x##_single_avx2
 #define LANES 8
 #define COLUMNS 2
 #define STEPS 0
 #include "_midpoint.c"
 #undef SINGLE
-#define DISPATCH(function, ...)                                                                         \
-    (__builtin_cpu_supports("avx512f")                                 ? function##_avx512(__VA_ARGS__) \
-     : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
-                                                                       : function##_generic(__VA_ARGS__))
-#else
-#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
 #endif
 #ifndef MIDPOINT_LANES  // -DMIDPOINT_LANES=n builds the generic code alone, with n lanes
 #define MIDPOINT_LANES 2

@@ -14,10 +14,12 @@
 // in registers:
 //   B = U^T U:       U[i][j] = (B[i][j] - sum_{p<i} U[p][i] U[p][j]) / U[i][i]
 //   Y = U^-T:        Y[i][j] = (1[i=j]  - sum_{p<i} U[p][i] Y[p][j]) / U[i][i]
-//   H = U^-T v:      H[i][w] = (v[i][w] - sum_{p<i} U[p][i] H[p][w]) / U[i][i]
+//   H = U^-T v:      H[i][w] = (v[i][w] - sum_{p<i} U[p][i] H[p][w]) / U[i][i], columns of U after those of B
 //   b = Y^T H,  S = b b^T,  inverse = Y^T Y.
 // Matrices are padded to a multiple of four rows, by ones in the diagonal of K and zeros otherwise. K, Kinv, P, g and the
-// sums are panels (_panels.h), of which those of P and g of all groups are half as much memory as the matrices.
+// sums are panels (_panels.h), of which those of P and g of all groups are half as much memory as the matrices. Strips of
+// columns begin at a multiple of the lanes: what they write before or after the columns that are wanted is not read, or
+// written again.
 //
 // The file includes itself once for every instruction set: the part under #ifdef LANES is compiled each time.
 
@@ -25,12 +27,10 @@
 
 typedef double NAME(vec) __attribute__((vector_size(8 * LANES), aligned(8)));
 #define vec NAME(vec)
-#define STRIP (3 * LANES)
+#define PARTS (LANES > ROWS ? 2 : 1)  // a part of a vector: neighbours in a panel
+typedef double NAME(part) __attribute__((vector_size(8 * LANES / PARTS), aligned(8), may_alias));
+#define part NAME(part)
 
-INLINE vec NAME(load)(const double *x) { return *(const vec *)x; }
-INLINE void NAME(store)(double *x, vec value) { *(vec *)x = value; }
-#define load NAME(load)
-#define store NAME(store)
 
 // total[r][v] += sign * sum_{p0 <= p < p1} left[p][r] right[p][v]; `vectors` and `sign` are constants after inlining
 INLINE void NAME(multiply)(vec *total, int vectors, int sign, long p0, long p1, const double *left, long left_step,
@@ -46,139 +46,141 @@ INLINE void NAME(multiply)(vec *total, int vectors, int sign, long p0, long p1, 
             }
 }
 
-// target (ROWS x vectors) = T^-T (source - sum_{p < p1} left[p][r] right[p][v]) with T, the block of U in the diagonal
-INLINE void NAME(solve)(double *target, long step, int vectors, const double *source, long source_step, long p0,
-                        long p1, const double *U, long ld, long i, const double *right, const double *reciprocal) {
-    vec total[ROWS * 3];
+// target (ROWS x vectors) = T^-T (source - sum_{p0 <= p < p1} left[p][r] right[p][v]), with source 0 if it is null, and T,
+// the block of U in the diagonal, with the reciprocals of its pivots
+INLINE void NAME(solve)(double *target, long ld, int vectors, const double *source, long p0, long p1, const double *left,
+                        const double *right, const block *T) {
+    vec total[ROWS * MOST];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            total[r * vectors + v] = source ? load(source + r * source_step + v * LANES) : splat(0);
-    NAME(multiply)(total, vectors, -1, p0, p1, U + i, ld, right, step);
+        for (int v = 0; v < vectors; v++) total[r * vectors + v] = source ? load(source + r * ld + v * LANES) : splat(0);
+    NAME(multiply)(total, vectors, -1, p0, p1, left, ld, right, ld);
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++) {
-            for (long s = 0; s < r; s++) total[r * vectors + v] -= U[(i + s) * ld + i + r] * total[s * vectors + v];
-            total[r * vectors + v] *= reciprocal[r];
-            store(target + r * step + v * LANES, total[r * vectors + v]);
+            for (long s = 0; s < r; s++) total[r * vectors + v] -= T->U[s][r] * total[s * vectors + v];
+            total[r * vectors + v] *= T->reciprocal[r];
+            store(target + r * ld + v * LANES, total[r * vectors + v]);
         }
 }
 
-// Call `once(j, vectors)` for strips of columns first <= j < last, a multiple of LANES each
-#define STRIPS(first, last, once)                         \
-    {                                                     \
-        long j = first;                                   \
-        for (; j + STRIP <= (last); j += STRIP) once(3);  \
-        for (; j + 2 * LANES <= (last); j += 2 * LANES) once(2); \
-        if (j < (last)) once(1);                          \
+// Call `once(j, vectors)` for strips of columns that contain first <= j < last
+#define STRIPS(first, last, once)                                          \
+    {                                                                      \
+        long j = (first) / LANES * LANES;                                  \
+        for (; j + (MOST - 1) * LANES < (last); j += MOST * LANES) once(MOST); \
+        if (MOST > 2 && j + LANES < (last)) once(2);                       \
+        else if (j < (last)) once(1);                                      \
     }
 
-// U, the upper Cholesky factor of U, and the reciprocals of its pivots. Nonzero if it is not positive definite.
-NOINLINE int NAME(factorise)(double *U, long Mpad, long ld, double *reciprocal) {
-    for (long i = 0; i < Mpad; i += ROWS) {
-        double block[ROWS][ROWS];
+// U, the upper Cholesky factor of its first Mpad columns, and U^-T times the others, up to `columns`; and its blocks in the
+// diagonal. Nonzero if it is not positive definite.
+NOINLINE int NAME(factorise)(double *U, long Mpad, long columns, long ld, block *blocks) {
+    for (long i = 0; i < Mpad; i += ROWS, blocks++) {
+        block T;
         for (int r = 0; r < ROWS; r++)
-            for (int s = r; s < ROWS; s++) block[r][s] = U[(i + r) * ld + i + s];
+            for (int s = r; s < ROWS; s++) T.U[r][s] = U[(i + r) * ld + i + s];
         for (long p = 0; p < i; p++)
             for (int r = 0; r < ROWS; r++)
-                for (int s = r; s < ROWS; s++) block[r][s] -= U[p * ld + i + r] * U[p * ld + i + s];
+                for (int s = r; s < ROWS; s++) T.U[r][s] -= U[p * ld + i + r] * U[p * ld + i + s];
         for (int r = 0; r < ROWS; r++) {
             for (long t = 0; t < r; t++)
-                for (int s = r; s < ROWS; s++) block[r][s] -= block[t][r] * block[t][s];
-            if (!(block[r][r] > 0) || block[r][r] > 1e300) return 1;
-            const double pivot = sqrt(block[r][r]);
-            reciprocal[i + r] = 1 / pivot;
-            block[r][r] = pivot;
-            for (int s = r + 1; s < ROWS; s++) block[r][s] *= reciprocal[i + r];
+                for (int s = r; s < ROWS; s++) T.U[r][s] -= T.U[t][r] * T.U[t][s];
+            if (!(T.U[r][r] > 0) || T.U[r][r] > 1e300) return 1;
+            const double pivot = sqrt(T.U[r][r]);
+            T.reciprocal[r] = 1 / pivot;
+            T.U[r][r] = pivot;
+            for (int s = r + 1; s < ROWS; s++) T.U[r][s] *= T.reciprocal[r];
         }
-        for (int r = 0; r < ROWS; r++)
-            for (int s = r; s < ROWS; s++) U[(i + r) * ld + i + s] = block[r][s];
-#define ONCE(vectors) \
-    NAME(solve)(U + i * ld + j, ld, vectors, U + i * ld + j, ld, 0, i, U, ld, i, U + j, reciprocal + i)
-        STRIPS(i + ROWS, Mpad, ONCE)
+        *blocks = T;
+#define ONCE(vectors) NAME(solve)(U + i * ld + j, ld, vectors, U + i * ld + j, 0, i, U + i, U + j, blocks)
+        STRIPS(i + ROWS, columns, ONCE)
 #undef ONCE
     }
     return 0;
 }
 
-// Y = U^-T; its part above the diagonal is zero already
-NOINLINE void NAME(invert)(const double *U, long Mpad, long ld, const double *reciprocal, double *Y) {
-    for (long i = 0; i < Mpad; i += ROWS) {
-#define ONCE(vectors) NAME(solve)(Y + i * ld + j, ld, vectors, NULL, 0, j, i, U, ld, i, Y + j, reciprocal + i)
+// Y = U^-T; its part above the diagonal is zero already, and stays so
+NOINLINE void NAME(invert)(const double *U, long Mpad, long ld, const block *blocks, double *Y) {
+    for (long i = 0; i < Mpad; i += ROWS, blocks++) {
+#define ONCE(vectors) NAME(solve)(Y + i * ld + j, ld, vectors, NULL, j, i, U + i, Y + j, blocks)
         STRIPS(0, i, ONCE)
 #undef ONCE
         for (int s = 0; s < ROWS; s++)
             for (int r = s; r < ROWS; r++) {
                 double total = r == s;
-                for (long t = s; t < r; t++) total -= U[(i + t) * ld + i + r] * Y[(i + t) * ld + i + s];
-                Y[(i + r) * ld + i + s] = total * reciprocal[i + r];
+                for (long t = s; t < r; t++) total -= blocks->U[t][r] * Y[(i + t) * ld + i + s];
+                Y[(i + r) * ld + i + s] = total * blocks->reciprocal[r];
             }
     }
 }
 
-// H = U^-T H, of Wpad columns
-NOINLINE void NAME(forward_solve)(const double *U, long Mpad, long ld, const double *reciprocal, double *H, long Wpad) {
-#define ONCE(vectors)                     \
-    for (long i = 0; i < Mpad; i += ROWS) \
-    NAME(solve)(H + i * Wpad + j, Wpad, vectors, H + i * Wpad + j, Wpad, 0, i, U, ld, i, H + j, reciprocal + i)
-    STRIPS(0, Wpad, ONCE)
-#undef ONCE
-}
-
 // target[w][j] = sum_p H[p][w] Y[p][j], the transposed b
-INLINE void NAME(back_strip)(double *target, long ld, int vectors, long Mpad, const double *H, long Wpad,
-                             const double *Y, long j) {
-    vec total[ROWS * 3];
-    for (int e = 0; e < 3 * ROWS; e++) total[e] = splat(0);
-    NAME(multiply)(total, vectors, 1, j, Mpad, H, Wpad, Y + j, ld);
+INLINE void NAME(back_strip)(double *target, long ld, int vectors, long Mpad, const double *H, const double *Y, long j) {
+    vec total[ROWS * MOST];
+    for (int e = 0; e < MOST * ROWS; e++) total[e] = splat(0);
+    NAME(multiply)(total, vectors, 1, j, Mpad, H, ld, Y + j, ld);
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++) store(target + r * ld + j + v * LANES, total[r * vectors + v]);
 }
 
-NOINLINE void NAME(back_solve)(double *b, long Mpad, long ld, const double *H, long W, long Wpad, const double *Y) {
+NOINLINE void NAME(back_solve)(double *b, long Mpad, long ld, const double *H, long W, const double *Y) {
     for (long w = 0; w < W; w += ROWS) {
-#define ONCE(vectors) NAME(back_strip)(b + w * ld, ld, vectors, Mpad, H + w, Wpad, Y, j)
+#define ONCE(vectors) NAME(back_strip)(b + w * ld, ld, vectors, Mpad, H + w, Y, j)
         STRIPS(0, Mpad, ONCE)
 #undef ONCE
     }
 }
 
-// A strip of the gradients: rows i to i + ROWS - 1, columns from j on
+// Tiles of a panel, from the rows of a strip
+INLINE void NAME(to_tiles)(const vec *rows, int vectors, double *tiles) {
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            for (int k = 0; k < PARTS; k++) {
+                const long column = v * LANES + k * (LANES / PARTS);
+                *(part *)(tiles + column / ROWS * TILE + r * ROWS + column % ROWS) =
+                    ((const part *)(rows + r * vectors + v))[k];
+            }
+}
+
+// A strip of the gradients: rows i to i + ROWS - 1, columns from j on up to those of the diagonal
 INLINE void NAME(gradient_strip)(const group *G, const shared *A, const double *P, double *g, int vectors, long i, long j,
-                                 vec *traces) {
+                                 vec (*traces)[2]) {
     const long ld = A->ld;
-    vec inverse[ROWS * 3], outer[ROWS * 3];
-    long place[3];
-    for (int v = 0; v < vectors; v++) place[v] = panel_place(A->Mpad, i, j + v * LANES);
-    for (int e = 0; e < 3 * ROWS; e++) inverse[e] = outer[e] = splat(0);
-    NAME(multiply)(inverse, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++) store(g + place[v] + r * ROWS, inverse[r * vectors + v]);
-    NAME(multiply)(outer, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
+    vec rows[ROWS * MOST];
+    double inverse[MOST * LANES * ROWS], outer[MOST * LANES * ROWS];
+    for (int e = 0; e < MOST * ROWS; e++) rows[e] = splat(0);
+    NAME(multiply)(rows, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
+    NAME(to_tiles)(rows, vectors, inverse);
+    for (int e = 0; e < MOST * ROWS; e++) rows[e] = splat(0);
+    NAME(multiply)(rows, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
+    NAME(to_tiles)(rows, vectors, outer);
     const double rate = G->beta * G->count, open = rate * G->open, square = G->beta * G->beta;
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++) {
-            const long e = place[v] + r * ROWS;
-            const vec B = load(g + e), S = outer[r * vectors + v], own = load(P + e);
-            traces[0] += B * own;
-            traces[1] += S * own;
+    for (long t = 0; t < vectors * LANES / ROWS && j + t * ROWS <= i; t++) {
+        const long place = panel_place(A->Mpad, i, j + t * ROWS);
+        vec *own_traces = traces[j + t * ROWS == i];
+        for (long k = 0; k < TILE; k += LANES) {
+            const long e = place + k;
+            const vec B = load(inverse + t * TILE + k), S = load(outer + t * TILE + k), own = load(P + e);
+            own_traces[0] += B * own;
+            own_traces[1] += S * own;
             const vec inverse_K = load(A->inverse + e);
             store(A->direct + e, load(A->direct + e) + (G->count * (inverse_K - B) - square * S));
             store(A->through + e, load(A->through + e) + open * own);
             store(g + e, (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5);
         }
+    }
 }
 
 NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double *g) {
-    vec low[2] = {splat(0), splat(0)}, diagonal[2] = {splat(0), splat(0)};
+    vec traces[2][2] = {{splat(0), splat(0)}, {splat(0), splat(0)}};  // below the diagonal and in it
     for (long i = 0; i < A->Mpad; i += ROWS) {
-#define ONCE(vectors) NAME(gradient_strip)(G, A, P, g, vectors, i, j, low)
-        STRIPS(0, i, ONCE)
+#define ONCE(vectors) NAME(gradient_strip)(G, A, P, g, vectors, i, j, traces)
+        STRIPS(0, i + ROWS, ONCE)
 #undef ONCE
-        for (long j = i; j < i + ROWS; j += LANES) NAME(gradient_strip)(G, A, P, g, 1, i, j, diagonal);
     }
     G->free = G->quadratic = 0;
     for (int lane = 0; lane < LANES; lane++) {
-        G->free += 2 * low[0][lane] + diagonal[0][lane];
-        G->quadratic += 2 * low[1][lane] + diagonal[1][lane];
+        G->free += 2 * traces[0][0][lane] + traces[1][0][lane];
+        G->quadratic += 2 * traces[0][1][lane] + traces[1][1][lane];
     }
 }
 
@@ -211,25 +213,29 @@ NOINLINE double NAME(gather)(const shared *A, const double *P, double beta, cons
 
 // With the group's panels P, and those of its gradients g, which may be null. Returns nonzero if B is not positive definite
 TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, const double *v, double *g, double *b) {
-    const long M = A->M, W = A->W, ld = A->ld, Wpad = A->Wpad;
+    const long M = A->M, W = A->W, ld = A->ld, columns = A->Mpad + rounded(W, ROWS);
+    double *H = A->U + A->Mpad;
     G->slack = G->psi0 - NAME(gather)(A, P, G->beta, g);
     G->open = G->slack > 0;
-    if (NAME(factorise)(A->U, A->Mpad, ld, A->reciprocal)) return 1;
+    for (long m = 0; m < M; m++) memcpy(H + m * ld, v + m * W, W * sizeof(double));
+    if (NAME(factorise)(A->U, A->Mpad, columns, ld, A->blocks)) return 1;
     G->log_pivots = G->product = 0;
     G->least = INFINITY;
     for (long m = 0; m < M; m++) {
-        const double ratio = A->U[m * ld + m] / A->pivots[m];
+        const double ratio = A->blocks[m / ROWS].U[m % ROWS][m % ROWS] / A->pivots[m];
         G->log_pivots += log(ratio);
         if (ratio < G->least) G->least = ratio;
     }
-    for (long m = 0; m < M; m++) memcpy(A->H + m * Wpad, v + m * W, W * sizeof(double));
-    NAME(forward_solve)(A->U, A->Mpad, ld, A->reciprocal, A->H, Wpad);
-    vec squares = splat(0);
-    for (long e = 0; e < M * Wpad; e += LANES) squares += load(A->H + e) * load(A->H + e);
-    for (int lane = 0; lane < LANES; lane++) G->product += squares[lane];
+    part squares = {0};
+    for (long m = 0; m < M; m++)
+        for (long w = 0; w < W; w += LANES / PARTS) {
+            const part own = *(const part *)(H + m * ld + w);
+            squares += own * own;
+        }
+    for (int lane = 0; lane < LANES / PARTS; lane++) G->product += squares[lane];
     if (!g) return 0;
-    NAME(invert)(A->U, A->Mpad, ld, A->reciprocal, A->Y);
-    NAME(back_solve)(A->b, A->Mpad, ld, A->H, W, Wpad, A->Y);
+    NAME(invert)(A->U, A->Mpad, ld, A->blocks, A->Y);
+    NAME(back_solve)(A->b, A->Mpad, ld, H, W, A->Y);
     for (long w0 = 0; w0 < W; w0 += STRIDE)  // so that the lines of the cache that are read stay in it
         for (long m = 0; m < M; m++)
             for (long w = w0; w < min(w0 + STRIDE, W); w++) b[m * W + w] = G->beta * G->beta * A->b[w * ld + m];
@@ -237,10 +243,10 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
     return 0;
 }
 
-#undef load
-#undef store
 #undef vec
-#undef STRIP
+#undef PARTS
+#undef part
+#undef MOST
 #undef STRIPS
 #undef LANES
 #undef NAME
@@ -250,8 +256,12 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
 
 #include "_vectors.h"
 
-enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE, STRIDE = 16 };
+// MOST: vectors of a strip, for which there are registers; a strip has whole tiles
+enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE, STRIDE = 16, LARGEST = 8 };
 #include "_panels.h"
+
+#define load(x) (*(const vec *)(x))
+#define store(x, value) (*(vec *)(x) = (value))
 
 typedef struct {
     double psi0, beta, count;                                          // given
@@ -259,28 +269,34 @@ typedef struct {
 } group;
 enum { GIVEN = 3, COMPUTED = 5 };
 typedef struct {
-    long M, Mpad, W, Wpad, ld;
+    double U[ROWS][ROWS], reciprocal[ROWS];  // of its pivots
+} block;
+typedef struct {
+    long M, Mpad, W, ld;
     double *K, *inverse;         // panels, of K_MM
     double *direct, *through;    // panels, sums over groups
-    double *U, *Y;               // (Mpad, ld), of a group
-    double *H, *b;               // (Mpad, Wpad) and (Wpad, ld)
-    double *reciprocal, *pivots; // (Mpad,), of U, and those of K_MM themselves
+    double *U, *Y;               // (Mpad, ld), of a group; H is in U
+    double *b;                   // (W, ld), W rounded up to a multiple of ROWS
+    double *pivots;              // (Mpad,), of K_MM
+    block *blocks;               // (Mpad / ROWS,)
 } shared;
 
-#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
-#define TARGET __attribute__((target("avx2,fma")))
+#ifdef WITH_AVX
+#define TARGET FOR_AVX512
+#define NAME(x) x##_avx512
+#define LANES 8
+#define MOST 3
+#include "_terms.c"
+#define TARGET FOR_AVX2
 #define NAME(x) x##_avx2
 #define LANES 4
+#define MOST 3
 #include "_terms.c"
-#define DISPATCH(function, ...)                                                                       \
-    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
-                                                                     : function##_generic(__VA_ARGS__))
-#else
-#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
 #endif
 #define TARGET
 #define NAME(x) x##_generic
 #define LANES 2
+#define MOST 2
 #include "_terms.c"
 
 // Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
@@ -291,18 +307,18 @@ typedef struct {
 int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
                  const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
                  double *b, double *g, double *direct, double *through) {
-    const long Mpad = rounded(M, ROWS), Wpad = rounded(W, ROWS), ld = Mpad % 8 ? Mpad : Mpad + ROWS;
-    const long panels = panels_size(M), size = 4 * panels + (2 * Mpad + Wpad) * ld + Mpad * (Wpad + 2);
-    double *work = allocate(sizeof(double) * size);
+    const long Mpad = rounded(M, ROWS), wide = rounded(Mpad + W, LARGEST), panels = panels_size(M);
+    const long ld = wide % 32 ? wide : wide + LARGEST;  // or the rows would share few places of the cache
+    const long size = 4 * panels + (2 * Mpad + rounded(W, ROWS)) * ld + Mpad;
+    double *work = allocate(sizeof(double) * size + sizeof(block) * (Mpad / ROWS));
     if (!work || c1 > C) {
         free(work);
         return 1;
     }
-    double *U = work + 4 * panels, *H = U + 2 * Mpad * ld, *own_b = H + Mpad * Wpad, *last = own_b + Wpad * ld;
-    memset(work, 0, sizeof(double) * (H - work));
-    if (Mpad > M || Wpad > W) memset(H, 0, sizeof(double) * Mpad * Wpad);  // everything else is written first
-    shared A = {M, Mpad, W, Wpad, ld, work, work + panels, work + 2 * panels, work + 3 * panels, U, U + Mpad * ld, H, own_b,
-                last, last + Mpad};
+    double *U = work + 4 * panels, *b_of_group = U + 2 * Mpad * ld, *last = work + size - Mpad;
+    memset(work, 0, sizeof(double) * (b_of_group - work));  // everything else is written first
+    shared A = {M, Mpad, W, ld, work, work + panels, work + 2 * panels, work + 3 * panels, U, U + Mpad * ld, b_of_group, last,
+                (block *)(work + size)};
     to_panels(M, K, A.K);
     to_panels(M, inverse, A.inverse);
     for (long m = 0; m < Mpad; m++) A.pivots[m] = m < M ? pivots[m] : 1;

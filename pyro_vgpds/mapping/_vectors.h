@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the compiled sums have in common: 2^x by a polynomial, memory, and the words for vectors of any instruction set.
+// What the compiled sums have in common: 2^x by a polynomial, memory, the words for vectors of any instruction set, and the
+// choice between functions of several ones.
 
 #ifdef Py_LIMITED_API
 #include <Python.h>
@@ -28,3 +29,20 @@ __attribute__((visibility("hidden"))) double exp2_polynomial[DEGREE + 1] = {
 static inline void *allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
 
 static inline long rounded(long count, long unit) { return (count + unit - 1) / unit * unit; }
+
+// The functions of the largest vectors that the processor has: those of AVX-512 and AVX2, or of AVX2, or generic ones only
+#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC) && !defined(MIDPOINT_LANES)
+#include <immintrin.h>
+#define WITH_AVX
+#define FOR_AVX512 __attribute__((target("avx512f")))
+#define FOR_AVX2 __attribute__((target("avx2,fma")))
+#define DISPATCH_AVX2(function, ...)                                                                  \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)   \
+                                                                     : function##_generic(__VA_ARGS__))
+#define DISPATCH(function, ...)                                         \
+    (__builtin_cpu_supports("avx512f") ? function##_avx512(__VA_ARGS__) \
+                                       : DISPATCH_AVX2(function, __VA_ARGS__))
+#else
+#define DISPATCH_AVX2(function, ...) function##_generic(__VA_ARGS__)
+#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
+#endif

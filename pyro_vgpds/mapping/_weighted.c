@@ -383,23 +383,17 @@ static int load_features(const problem *T, long n, long rows, double *F) {
     return outside;
 }
 
-#if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
-#define TARGET __attribute__((target("avx512f")))
+#ifdef WITH_AVX
+#define TARGET FOR_AVX512
 #define NAME(x) x##_avx512
 #define LANES 8
 #define HEIGHT 8
 #include "_weighted.c"
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET FOR_AVX2
 #define NAME(x) x##_avx2
 #define LANES 4
 #define HEIGHT 4
 #include "_weighted.c"
-#define DISPATCH(function, ...)                                                                                 \
-    (__builtin_cpu_supports("avx512f")                                 ? function##_avx512(__VA_ARGS__)         \
-     : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? function##_avx2(__VA_ARGS__)           \
-                                                                       : function##_generic(__VA_ARGS__))
-#else
-#define DISPATCH(function, ...) function##_generic(__VA_ARGS__)
 #endif
 #define TARGET
 #define NAME(x) x##_generic

@@ -163,17 +163,18 @@ def _forward(
     a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
     factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
     sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
-    total, first = weight.sum(1), torch.addmm(b * y.sum(0), psi1, y)
+    total, of_y = weight.sum(1), y.sum(0)
+    first = torch.addmm(b * of_y, psi1, y)
     row = (psi1 @ weight.mT).mT.contiguous() if b else weight.new_zeros(len(weight), points)
     psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
-    ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row)
+    ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row, total, of_y)
     return (scale + constant.reshape(scale.shape)) * total, first, psi2
 
 
 def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tensor | None, ...]:
-    mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row = ctx.saved_tensors
+    mu, s, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row, total, of_y = ctx.saved_tensors
     b, points, wanted = float(constant), len(z), ctx.needs_input_grad
-    packed, total = pack(g2, factor, sums, points), weight.sum(1)
+    packed = pack(g2, factor, sums, points)
     g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
         Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.kept
     )
@@ -192,7 +193,7 @@ def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tenso
     if g_weight is not None:
         g_weight += g_total.unsqueeze(1)
     if wanted[5]:
-        more = g0 @ total + g1.sum(0) @ y.sum(0)
+        more = g0 @ total + g1.sum(0) @ of_y
         g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
     found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
     g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
