@@ -11,7 +11,7 @@ import pyro
 import torch
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.experiments.answer import Answer, parts, times
+from pyro_vgpds.experiments.answer import Answer, exposed, parts, times
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods import Likelihood
@@ -45,7 +45,7 @@ class CountModel:
         """The trained model."""
         pyro.set_rng_seed(self.seed)
         if self.exposure is not None:
-            data = Sequences(times(data), parts(data), columns=data.columns, exposure=self.exposure)
+            data = exposed(data, self.exposure)
         model = VGPDS.from_data(
             data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
             None if self.mapping is None else self.mapping(), likelihood=self.likelihood(), static_dim=self.static_dim,
