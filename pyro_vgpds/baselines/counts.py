@@ -33,7 +33,8 @@ def common_period(data: Sequences) -> float | None:
         return None
     level, _, seen = _levels(data)
     level = torch.where(seen, level.log(), torch.nan)
-    return average_cycle(Times(data.times.t.cpu().double(), [len(level)]), level)
+    times = Times(data.times.t.cpu().double(), [len(level)])
+    return average_cycle(times, level, data.time_origin is not None)
 
 
 def join_components(parts: Sequence[Tensor]) -> Tensor:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import torch
 
 from pyro_vgpds import metrics
+from pyro_vgpds.data.parts import make_like, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 
-__all__ = ["Answer", "Predictor", "frames", "parts", "score", "times"]
+__all__ = ["Answer", "Predictor", "exposed", "frames", "parts", "score", "times"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,8 @@ def times(data: Sequences) -> list[np.ndarray]:
 def parts(data: Sequences) -> list[np.ndarray]:
     """The frames of each sequence, (n, D)."""
     return np.split(frames(data), np.cumsum(data.lengths)[:-1])
+
+
+def exposed(data: Sequences, exposure: np.ndarray) -> Sequences:
+    """The same sequences with an exposure (D,) of each output."""
+    return make_like(data, *split_outputs(data), exposure=torch.as_tensor(exposure).to(data.y))

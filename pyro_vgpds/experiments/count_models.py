@@ -11,7 +11,7 @@ import pyro
 import torch
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.experiments.answer import Answer, Predictor, frames, parts, times
+from pyro_vgpds.experiments.answer import Answer, Predictor, exposed, frames, parts, times
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.spike_baselines import read_out
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
@@ -48,7 +48,7 @@ class CountModel:
         """The trained model."""
         pyro.set_rng_seed(self.seed)
         if self.exposure is not None:
-            data = Sequences(times(data), parts(data), columns=data.columns, exposure=self.exposure)
+            data = exposed(data, self.exposure)
         model = VGPDS.from_data(
             data, self.latent_dim, self.num_inducing, None if self.temporal is None else self.temporal(),
             None if self.mapping is None else self.mapping(), likelihood=self.likelihood(), static_dim=self.static_dim,

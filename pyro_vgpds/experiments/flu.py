@@ -15,7 +15,7 @@ from pyro_vgpds import baselines, datasets
 from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets.discrete import CaseCounts
-from pyro_vgpds.experiments.answer import Answer, Predictor, frames, score
+from pyro_vgpds.experiments.answer import Answer, Predictor, exposed, frames, score
 from pyro_vgpds.experiments.count_models import CountModel, ahead_of_square_roots, gaussian_square_roots
 from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder, compare
@@ -124,7 +124,7 @@ def automatic(exposure: np.ndarray) -> Predictor:
 
     def predict(training: Sequences, test: Sequences) -> Answer:
         known = training.num_frames
-        data = Sequences(training.times.t, frames(training), columns=training.columns, exposure=exposure)
+        data = exposed(training, exposure)
         found = auto(data, "forecast", likelihood="negative-binomial", horizon=test.num_frames - known, processes=1)
         ahead, before = found.forecast(test.times.t[known:], sequence=0), np.full((known, len(exposure)), np.nan)
         return Answer(
@@ -164,7 +164,7 @@ def predict_hidden(data: CaseCounts, seed: int, predictor: Predictor) -> dict[st
     """Scores of a random fifth of the counts. Training and test sequences are the same object."""
     y = data.y[0]
     hidden = np.random.default_rng(seed).random(y.shape) < _HIDDEN
-    given = Sequences(data.t[0], np.where(hidden, np.nan, y), columns=data.columns)
+    given = Sequences(_times(data), np.where(hidden, np.nan, y), columns=data.columns)
     start = time.process_time()
     answer = predictor(given, given)
     seconds = time.process_time() - start
@@ -174,13 +174,18 @@ def predict_hidden(data: CaseCounts, seed: int, predictor: Predictor) -> dict[st
 def forecast_cases(data: CaseCounts, origin: int, predictor: Predictor) -> dict[str, float]:
     """Scores of the eight weeks from ``origin``, predicted from the weeks before it."""
     stop = origin + _HORIZON
-    t, y = data.t[0][:stop], data.y[0][:stop]
+    t, y = _times(data)[:stop], data.y[0][:stop]
     is_ahead = np.arange(stop)[:, None] >= origin
     training = Sequences(t[:origin], y[:origin], columns=data.columns)
     start = time.process_time()
     answer = predictor(training, Sequences(t, np.where(is_ahead, np.nan, y), columns=data.columns))
     seconds = time.process_time() - start
     return {**score(np.where(is_ahead, y, np.nan), answer, _FLOOR), "seconds": seconds}
+
+
+def _times(data: CaseCounts) -> np.ndarray:
+    """The dates of the weeks, if the data have them: with a calendar the models know what a year is."""
+    return (data.t if data.dates is None else data.dates)[0]
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:

@@ -140,6 +140,7 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     lengths = list(data.times.lengths)
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip
+    pseudo.time_origin = data.time_origin
     if team.size > 1:
         pseudo = Shard(pseudo, team)
     return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))

@@ -14,7 +14,9 @@ which no oscillation predicts. The sum of both directions, A to B and B to A, is
 
 Single counts are noise for the most part, so that no cycle is clear in the components of many outputs. The average of
 their functions has less noise. Its strongest period is a cycle if harmonics of it that are fitted to one half of the
-frames predict the other half, better than the mean of the first half does.
+frames predict the other half, better than the mean of the first half does. Times that are dates have a calendar: a
+year, a week or a day is then tried first. Few seasons come earlier and later by chance, so that the period that fits
+them best is up to several percent from a year.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import math
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.durations import UNITS
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.scales import choose_scales, evidence, head, main_cycle
 from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern12, Matern32, White
@@ -40,6 +43,9 @@ _HARMONICS = 3
 _PREDICTED = 0.4
 _RIDGE = 0.01  # of the harmonics' coefficients, for each frame
 _NEAR, _TRIED = 0.04, 41  # largest relative change of a period of the periodogram's grid; periods compared
+_CALENDAR = [UNITS[unit] for unit in "ywd"]  # seconds
+_FEWEST = 1.9  # cycles of the calendar that must be seen: two of them end one frame before the next begins
+_APART = 0.25  # cycles by which periods must differ over all frames to be different ones
 _VARIANCE = 0.95  # share of the variance that the compared components have
 
 
@@ -76,19 +82,32 @@ def harmonics(period: float, is_fixed: bool = False) -> Kernel:
     return Matern32(lengthscale=_CYCLES * period).fix("variance") * waves
 
 
-def average_cycle(times: Times, x: Tensor) -> float | None:
+def average_cycle(times: Times, x: Tensor, is_dated: bool = False) -> float | None:
     """The period of a cycle in the average (N,) of many outputs of a single sequence, NaN in frames without any; None
     if one half of the frames does not predict the other.
+
+    :param is_dated: whether times are seconds between dates, so that a period of the calendar is likely.
     """
     seen = torch.isfinite(x)
     t, x = times.t[seen], x[seen].unsqueeze(-1)
     if len(x) < _LEAST_FRAMES or not bool((x != x[0]).any()):
         return None
+    tried = _of_calendar(t) if is_dated else []
     period = main_cycle(Times(t, [len(x)]), x, 0.0)
-    if period is None:
-        return None
-    period = _refined(t, x, period)
-    return period if _predicted(t, x, period) > _PREDICTED else None
+    if period is not None:
+        period = _refined(t, x, period)
+        span = float(t[-1] - t[0])
+        if not any(abs(span / period - span / known) < _APART for known in tried):
+            tried.append(period)
+    shares = [_predicted(t, x, period) for period in tried]
+    best = max(shares, default=0.0)
+    return tried[shares.index(best)] if best > _PREDICTED else None
+
+
+def _of_calendar(t: Tensor) -> list[float]:
+    """The periods of the calendar that are seen for two cycles, with enough frames in each for their harmonics."""
+    step, span = float(t.diff().median()), float(t[-1] - t[0])
+    return [period for period in _CALENDAR if 2.0 * _HARMONICS * step <= period <= span / _FEWEST]
 
 
 def _refined(t: Tensor, x: Tensor, period: float) -> float:

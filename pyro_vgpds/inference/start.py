@@ -42,6 +42,7 @@ class Start:
     share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
     variances: Tensor  #: (D,)
     team: Team = ALONE  #: the processes that have the points together
+    is_dated: bool = False  #: whether times are seconds between dates
 
     @property
     def spread(self) -> float:
@@ -72,7 +73,7 @@ class Start:
 
     def cycle_of(self, average: Tensor) -> float | None:
         """The period of a single sequence with a cycle in the average of its functions, (N,)."""
-        return average_cycle(self.times, average) if self._is_alone else None
+        return average_cycle(self.times, average, self.is_dated) if self._is_alone else None
 
     @property
     def oscillates(self) -> bool:
@@ -128,7 +129,8 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team)
+    variances = data.output_variances / scale.square()
+    return Start(x, data.times, share, variances, data.frame_team, data.time_origin is not None)
 
 
 def start_kernels(

@@ -10,6 +10,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
+from pyro_vgpds.baselines.counts import common_period
+from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference import rhythm, scales
 from pyro_vgpds.inference.pca import pca
@@ -193,6 +195,57 @@ def test_what_one_half_predicts_of_the_other_against_least_squares():
     found = rhythm._predicted(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
     assert found == pytest.approx(1.0 - error / total, abs=1e-10)
     assert found > 0.5
+
+
+def wave(t, period, seed=0):
+    """Harmonics of a period with noise, (N,)."""
+    waves = [np.cos(2.0 * np.pi * k * t / period + k) / k for k in (1, 2)]
+    return torch.from_numpy(sum(waves) + 0.2 * np.random.default_rng(seed).standard_normal(len(t)))
+
+
+@pytest.mark.parametrize(
+    ("unit", "step", "frames", "period"),
+    [("y", "1w", 160, 51.0 / 52.2), ("w", "1d", 40, 1.03), ("d", "2h", 40, 0.97), ("y", "30.4375d", 40, 1.03)],
+)
+def test_dates_have_the_periods_of_the_calendar(unit, step, frames, period):
+    t = parse_duration(step) * np.arange(float(frames))
+    x = wave(t, period * UNITS[unit])  # as if seasons came earlier or later by chance
+    times = Times(torch.from_numpy(t), [frames])
+    assert rhythm.average_cycle(times, x, is_dated=True) == UNITS[unit]
+    assert rhythm.average_cycle(times, x) == pytest.approx(period * UNITS[unit], rel=0.01)
+
+
+def test_two_years_of_dates_are_enough_for_a_year():
+    t = UNITS["w"] * np.arange(104.0)
+    x = wave(t, UNITS["y"])
+    assert rhythm.average_cycle(Times(torch.from_numpy(t), [104]), x, is_dated=True) == UNITS["y"]
+    assert rhythm.average_cycle(Times(torch.from_numpy(t), [104]), x) is None
+    first = Times(torch.from_numpy(t[:90]), [90])
+    assert rhythm.average_cycle(first, x[:90], is_dated=True) is None
+
+
+def test_a_cycle_of_dates_that_is_not_in_the_calendar():
+    t = UNITS["h"] * np.arange(24.0 * 20.0)
+    tide = 24.84 * UNITS["h"]
+    found = rhythm.average_cycle(Times(torch.from_numpy(t), [len(t)]), wave(t, tide), is_dated=True)
+    assert found == pytest.approx(tide, rel=0.002)
+
+
+def test_few_paths_without_a_cycle_have_a_year():
+    t, found = UNITS["w"] * torch.arange(157.0).double(), 0
+    for seed in range(40):
+        walk = torch.from_numpy(np.cumsum(np.random.default_rng(seed).standard_normal(157)))
+        found += rhythm.average_cycle(Times(t, [157]), walk, is_dated=True) is not None
+    assert found <= 2
+
+
+def test_dated_counts_have_the_cycle_of_the_year():
+    weeks = np.datetime64("2021-01-04") + np.timedelta64(7, "D") * np.arange(120)
+    data = Sequences(weeks, seasonal(1, frames=120, period=51.0).read())
+    model = VGPDS.from_data(data, 4, 10, likelihood="poisson")
+    cosines = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    assert [float(leaf.period) for leaf in cosines] == pytest.approx([UNITS["y"] / k for k in (1, 2, 3)])
+    assert common_period(data) == UNITS["y"]
 
 
 def test_averages_in_which_no_cycle_can_be_seen():
