@@ -14,6 +14,7 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.partial_cycle import partial_cycle
 from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
@@ -42,6 +43,7 @@ class Start:
     share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
     variances: Tensor  #: (D,)
     team: Team = ALONE  #: the processes that have the points together
+    data: Sequences | None = None  #: whose outputs may have a cycle that the points do not show
 
     @property
     def spread(self) -> float:
@@ -70,9 +72,15 @@ class Start:
         found = main_cycle(self.times, points)
         return repeated_cycle(self.times, points) if found is None else found
 
+    @property
+    def cycle_of_some(self) -> float | None:
+        """The period of a single sequence with a cycle in some of its outputs."""
+        return partial_cycle(self.data) if self._is_alone and self.data is not None else None
+
     def cycle_of(self, average: Tensor) -> float | None:
-        """The period of a single sequence with a cycle in the average of its functions, (N,)."""
-        return average_cycle(self.times, average) if self._is_alone else None
+        """The period of a single sequence with a cycle in the average of its functions, (N,), or in some of them."""
+        found = average_cycle(self.times, average) if self._is_alone else None
+        return self.cycle_of_some if found is None else found
 
     @property
     def oscillates(self) -> bool:
@@ -111,10 +119,14 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
     path: Kernel
     if average is not None:
         path = Matern32() if period is None else harmonics(period, is_fixed=True) + Matern32()
-    elif period is None:
-        path = oscillator() if start.oscillates else Matern32(_SMOOTH)
-    else:
+    elif period is not None:
         path = harmonics(period) + Matern32(lengthscale=period)
+    else:
+        own, oscillates = start.cycle_of_some, start.oscillates
+        if own is None:
+            path = oscillator() if oscillates else Matern32(_SMOOTH)
+        else:
+            path = harmonics(own) + (oscillator() if oscillates else Matern32(lengthscale=own))
     if average is None:
         path = path + slow_path(start.span)
     return path + White(1e-2) + Bias(0.1)
@@ -128,7 +140,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team)
+    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team, data)
 
 
 def start_kernels(
