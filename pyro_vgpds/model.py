@@ -294,9 +294,12 @@ class VGPDS(ParameterModule):
                 outputs = start_outputs(likelihood, data)
             mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
             start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
-        is_discrete = likelihood is not None and likelihood.is_discrete
+        is_default = temporal is None, mapping is None
+        if temporal is None:
+            is_discrete = likelihood is not None and likelihood.is_discrete
+            temporal = default_temporal(start, outputs.data, outputs.average if is_discrete else None)
         model = cls(
-            default_temporal(start, outputs.average if is_discrete else None) if temporal is None else temporal,
+            temporal,
             default_mapping(likelihood) if mapping is None else mapping,
             inducing=data.times.t.new_zeros(num_inducing, latent_dim),
             noise=1.0 if likelihood is None else None,
@@ -314,7 +317,7 @@ class VGPDS(ParameterModule):
             model.inducing = PyroParam(data.column_team.broadcast(centres), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
-            start_kernels(start, model.temporal, model.mapping, (temporal is None, mapping is None), static_dim)
+            start_kernels(start, model.temporal, model.mapping, is_default, static_dim)
         same(model, None, data)
         model.start, model.warns_of_scales = start, False
         return model

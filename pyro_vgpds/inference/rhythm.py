@@ -31,7 +31,10 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.scales import choose_scales, evidence, head, main_cycle
 from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern12, Matern32, White
 
-__all__ = ["average_cycle", "harmonics", "oscillates", "oscillator", "slow_path", "smooth_path"]
+__all__ = [
+    "average_cycle", "harmonics", "oscillates", "oscillator", "predicted_share", "refined_period", "slow_path",
+    "smooth_path",
+]  # fmt: skip
 
 _LEAST_FRAMES = 16  # fewer cannot distinguish an oscillation from a slow path
 _LEAST_GAIN = 0.015  # nats: slow oscillations and paths differ by less, and the path is the better guess
@@ -95,11 +98,11 @@ def average_cycle(times: Times, x: Tensor, is_dated: bool = False) -> float | No
     tried = _of_calendar(t) if is_dated else []
     period = main_cycle(Times(t, [len(x)]), x, 0.0)
     if period is not None:
-        period = _refined(t, x, period)
+        period = refined_period(t, x, period)
         span = float(t[-1] - t[0])
         if not any(abs(span / period - span / known) < _APART for known in tried):
             tried.append(period)
-    shares = [_predicted(t, x, period) for period in tried]
+    shares = [float(predicted_share(t, x, period)) for period in tried]
     best = max(shares, default=0.0)
     return tried[shares.index(best)] if best > _PREDICTED else None
 
@@ -110,8 +113,8 @@ def _of_calendar(t: Tensor) -> list[float]:
     return [period for period in _CALENDAR if 2.0 * _HARMONICS * step <= period <= span / _FEWEST]
 
 
-def _refined(t: Tensor, x: Tensor, period: float) -> float:
-    """The period near that of the periodogram, whose grid is coarse, with the harmonics that fit points (N, 1) best."""
+def refined_period(t: Tensor, x: Tensor, period: float) -> float:
+    """The period near that of the periodogram, whose grid is coarse, with the harmonics that fit points (N, Q) best."""
     near = torch.linspace(1.0 - _NEAR, 1.0 + _NEAR, _TRIED, dtype=t.dtype, device=t.device) * period
     errors = [_residual(_waves(t, float(tried)), x).square().sum() for tried in near]
     return float(near[int(torch.stack(errors).argmin())])
@@ -124,7 +127,7 @@ def _waves(t: Tensor, period: float) -> Tensor:
 
 
 def _weights(basis: Tensor, x: Tensor) -> Tensor:
-    """Coefficients of centred functions (N, 6) that fit the centred points (N, 1), by ridge regression."""
+    """Coefficients of centred functions (N, 6) that fit the centred points (N, Q), by ridge regression."""
     normal = basis.mT @ basis + _RIDGE * len(basis) * torch.eye(basis.shape[1]).to(basis)
     return torch.linalg.solve(normal, basis.mT @ x)
 
@@ -134,19 +137,19 @@ def _residual(basis: Tensor, x: Tensor) -> Tensor:
     return x - basis @ _weights(basis, x)
 
 
-def _predicted(t: Tensor, x: Tensor, period: float) -> float:
-    """The share of the variance of one half of the points (N, 1) that harmonics fitted to the other half predict.
+def predicted_share(t: Tensor, x: Tensor, period: float) -> Tensor:
+    """The share (Q,) of the variance of one half of the points (N, Q) that harmonics fitted to the other half predict.
 
     Each half is centred, as for :func:`oscillates`: a level that changes is no argument against a cycle.
     """
     basis = _waves(t, period)
-    n, error, total = len(x), 0.0, 0.0
+    n, error, total = len(x), torch.zeros_like(x[0]), torch.zeros_like(x[0])
     for known, new in ((slice(0, n // 2), slice(n // 2, n)), (slice(n // 2, n), slice(0, n // 2))):
         here, there = (basis[rows] - basis[rows].mean(0) for rows in (known, new))
         own, other = (x[rows] - x[rows].mean(0) for rows in (known, new))
-        error += float((other - there @ _weights(here, own)).square().sum())
-        total += float(other.square().sum())
-    return 1.0 - error / max(total, torch.finfo(x.dtype).tiny)
+        error += (other - there @ _weights(here, own)).square().sum(0)
+        total += other.square().sum(0)
+    return 1.0 - error / total.clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def oscillates(times: Times, x: Tensor) -> bool:

@@ -15,7 +15,10 @@ from pyro_vgpds.linalg import add_diagonal, cholesky, in_double
 from pyro_vgpds.team import Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 
-__all__ = ["choose_scales", "dominant_period", "evidence", "head", "longest", "main_cycle", "repeated_cycle"]
+__all__ = [
+    "choose_scales", "dominant_period", "evidence", "head", "longest", "main_cycle", "repeated_cycle",
+    "sinusoid_powers",
+]  # fmt: skip
 
 _FRAMES = 240  # frames that the search uses
 _NUMBERS = 1 << 20  # size of the arrays of covariance matrices
@@ -230,7 +233,18 @@ def _peak_at_half(frequencies: Tensor, power: Tensor, best: int, span: float) ->
 
 
 def _periodogram(times: Times, x: Tensor, step: float, span: float) -> tuple[Tensor, Tensor]:
-    """Frequencies, and the sum of squares that a sinusoid of each explains in the longest sequence."""
+    """Frequencies (F,), and the sum of squares (F,) that a sinusoid of each explains in the longest sequence."""
+    frequencies, power = sinusoid_powers(times, x, step, span)
+    return frequencies, power.sum(-1)
+
+
+def sinusoid_powers(times: Times, x: Tensor, step: float, span: float) -> tuple[Tensor, Tensor]:
+    """Frequencies (F,), and the sum of squares (F, Q) that a sinusoid of each explains in each component of the longest
+    sequence of points (N, Q).
+
+    :param step: about the time between frames, half of the shortest period.
+    :param span: of the sequence, the longest period.
+    """
     rows = times.slices()[0]
     t, y = times.t[rows] - times.t[rows][0], x[rows] - x[rows].mean(0)
     frequencies = torch.linspace(1.0 / span, 0.5 / step, max(8, min(2000, 4 * len(t))), dtype=t.dtype, device=t.device)
@@ -238,4 +252,4 @@ def _periodogram(times: Times, x: Tensor, step: float, span: float) -> tuple[Ten
     basis = torch.stack([angle.cos(), angle.sin()], -1)  # (F, n, 2)
     normal = basis.mT @ basis + 1e-6 * len(t) * torch.eye(2, dtype=t.dtype, device=t.device)
     explained = basis.mT @ y
-    return frequencies, (explained * torch.linalg.solve(normal, explained)).sum((-2, -1))
+    return frequencies, (explained * torch.linalg.solve(normal, explained)).sum(-2)

@@ -14,6 +14,7 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.partial_cycle import partial_cycle
 from pyro_vgpds.inference.pca import pca, split_pca
 from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
@@ -42,7 +43,6 @@ class Start:
     share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
     variances: Tensor  #: (D,)
     team: Team = ALONE  #: the processes that have the points together
-    is_dated: bool = False  #: whether times are seconds between dates
 
     @property
     def spread(self) -> float:
@@ -71,9 +71,14 @@ class Start:
         found = main_cycle(self.times, points)
         return repeated_cycle(self.times, points) if found is None else found
 
-    def cycle_of(self, average: Tensor) -> float | None:
-        """The period of a single sequence with a cycle in the average of its functions, (N,)."""
-        return average_cycle(self.times, average, self.is_dated) if self._is_alone else None
+    def cycle_of_some(self, data: Sequences) -> float | None:
+        """The period of a single sequence with a cycle in some of its outputs, which the points need not show."""
+        return partial_cycle(data) if self._is_alone else None
+
+    def cycle_of(self, average: Tensor, data: Sequences) -> float | None:
+        """The period of a single sequence with a cycle in the average of its functions, (N,), or in some of them."""
+        found = average_cycle(self.times, average, data.time_origin is not None) if self._is_alone else None
+        return self.cycle_of_some(data) if found is None else found
 
     @property
     def oscillates(self) -> bool:
@@ -94,7 +99,7 @@ class Start:
         return lam * (x - prior.covariance.gain(lam, lam.sqrt() * x)), lam
 
 
-def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
+def default_temporal(start: Start, data: Sequences, average: Tensor | None = None) -> Kernel:
     """The temporal kernel for data.
 
     A single sequence can be forecast by its rhythms. If it has a clear cycle, the kernel is that cycle with two
@@ -108,14 +113,18 @@ def default_temporal(start: Start, average: Tensor | None = None) -> Kernel:
 
     :param average: of the functions of discrete outputs, (N,). Default: the outputs are not discrete.
     """
-    period = start.cycle if average is None else start.cycle_of(average)
+    period = start.cycle if average is None else start.cycle_of(average, data)
     path: Kernel
     if average is not None:
         path = Matern32() if period is None else harmonics(period, is_fixed=True) + Matern32()
-    elif period is None:
-        path = oscillator() if start.oscillates else Matern32(_SMOOTH)
-    else:
+    elif period is not None:
         path = harmonics(period) + Matern32(lengthscale=period)
+    else:
+        own, oscillates = start.cycle_of_some(data), start.oscillates
+        if own is None:
+            path = oscillator() if oscillates else Matern32(_SMOOTH)
+        else:
+            path = harmonics(own) + (oscillator() if oscillates else Matern32(lengthscale=own))
     if average is None:
         path = path + slow_path(start.span)
     return path + White(1e-2) + Bias(0.1)
@@ -129,8 +138,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    variances = data.output_variances / scale.square()
-    return Start(x, data.times, share, variances, data.frame_team, data.time_origin is not None)
+    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team)
 
 
 def start_kernels(

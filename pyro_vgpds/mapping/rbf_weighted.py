@@ -167,7 +167,9 @@ def _forward(
     first = torch.addmm(b * of_y, psi1, y)
     row = (psi1 @ weight.mT).mT.contiguous() if b else weight.new_zeros(len(weight), points)
     psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
-    ctx.save_for_backward(mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row, total, of_y)
+    ctx.save_for_backward(
+        mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row, total, of_y
+    )
     return (scale + constant.reshape(scale.shape)) * total, first, psi2
 
 

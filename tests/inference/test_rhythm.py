@@ -192,7 +192,7 @@ def test_what_one_half_predicts_of_the_other_against_least_squares():
         weights = np.linalg.lstsq(penalised, np.concatenate([x[known] - x[known].mean(), np.zeros(6)]), rcond=None)[0]
         error += np.square(x[new] - x[new].mean() - b @ weights).sum()
         total += np.square(x[new] - x[new].mean()).sum()
-    found = rhythm._predicted(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
+    found = rhythm.predicted_share(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
     assert found == pytest.approx(1.0 - error / total, abs=1e-10)
     assert found > 0.5
 
