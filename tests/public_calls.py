@@ -519,6 +519,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     **{name: lambda k, name=name: (getattr(baselines, name), _BASE)
        for name in ("column_mean", "column_median", "cubic_spline", "last_value", "last_value_with_drift",
                     "linear_interpolation")},
+    "autoregression": lambda k: (baselines.autoregression, {**_BASE, "period": 0.0, "return_variance": True}),
     "damped_trend": lambda k: (baselines.damped_trend, {**_BASE, "return_variance": True}),
     "estimate_period": lambda k: (baselines.estimate_period, {
         "t": np.arange(20.0), "y": np.sin(np.arange(20.0))[:, None], "longer": False}),

@@ -11,6 +11,7 @@ without NaN. :class:`LinearDynamicalSystem` keeps what it learnt and can fill ot
 :class:`MapGPLVM` is the paper's main competitor, the same model with a point estimate of the latent path.
 """
 
+from pyro_vgpds.baselines.autoregression import autoregression
 from pyro_vgpds.baselines.count_factors import NegativeBinomialFactors
 from pyro_vgpds.baselines.cycle import estimate_period, repeat_cycle
 from pyro_vgpds.baselines.glm import GLM
@@ -30,7 +31,8 @@ from pyro_vgpds.baselines.trend import damped_trend, last_value_with_drift
 
 __all__ = [
     "GLM", "GPFA", "BaselinePosterior", "LinearDynamicalSystem", "MapGPLVM", "NegativeBinomialFactors",
-    "OutputBaseline", "column_mean", "column_median", "cubic_spline", "damped_trend", "estimate_period",
-    "gp_interpolation", "kernel_ridge", "last_value", "last_value_with_drift", "linear_dynamical_system",
-    "linear_interpolation", "nearest_neighbour", "pca", "ppca", "repeat_cycle", "ridge_regression",
+    "OutputBaseline", "autoregression", "column_mean", "column_median", "cubic_spline", "damped_trend",
+    "estimate_period", "gp_interpolation", "kernel_ridge", "last_value", "last_value_with_drift",
+    "linear_dynamical_system", "linear_interpolation", "nearest_neighbour", "pca", "ppca", "repeat_cycle",
+    "ridge_regression",
 ]  # fmt: skip

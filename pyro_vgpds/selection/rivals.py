@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
+from pyro_vgpds.baselines.autoregression import is_even
 from pyro_vgpds.baselines.pca import choose_components
 from pyro_vgpds.baselines.regression import choose_penalty
 from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
@@ -88,6 +89,10 @@ def _ridge(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
 
 def _cycle(rival: Rival, data: Sequences, *, drift: bool = False) -> tuple[Tensor, None]:
     return _join(baselines.repeat_cycle(data, period=rival.setting, drift=drift)), None
+
+
+def _autoregression(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
+    return _pair(baselines.autoregression(data, period=rival.setting, return_variance=True))
 
 
 def _long_cycle(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
@@ -170,6 +175,13 @@ RIVALS: dict[str, _Kind] = {
     "last cycle": _Kind(_cycle, ("impute", "forecast"), _repeats, find_period, is_cycle=True),
     "last cycle with drift": _Kind(partial(_cycle, drift=True), ("forecast",), _repeats, find_period, is_cycle=True),
     "last long cycle": _Kind(_long_cycle, ("impute", "forecast"), _repeats_longer, _find_longer, is_cycle=True),
+    "autoregression": _Kind(
+        _autoregression,
+        ("forecast",),
+        lambda data: data.num_base_outputs <= 2000 and is_even(data),
+        lambda data: find_period(data) or 0.0,
+        is_cycle=True,
+    ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(
         _components,

@@ -77,6 +77,7 @@ def test_a_rival_is_the_function_of_that_name():
         ("last value with drift", baselines.last_value_with_drift),
         ("damped trend", baselines.damped_trend),
         ("cubic spline", baselines.cubic_spline),
+        ("autoregression", baselines.autoregression),
         ("last cycle", baselines.repeat_cycle),
         ("last cycle with drift", lambda data: baselines.repeat_cycle(data, drift=True)),
     ):
