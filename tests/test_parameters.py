@@ -165,3 +165,11 @@ def test_options_are_not_parameters():
     assert RBF().option_names == ()
     assert (RBF() + White()).parameter_names == ()
     assert from_pyro(pyro.contrib.gp.kernels.RBF(1)).parameter_names == ()
+
+
+def test_a_parameter_with_a_prior_cannot_be_fixed():
+    kernel = RBF(lengthscale=dist.LogNormal(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"RBF\.lengthscale has a prior; give it a number first, with \.assign\("):
+        kernel.fix()
+    kernel.assign("lengthscale", 2.0)
+    assert kernel.fix("lengthscale").is_fixed("lengthscale")

@@ -103,3 +103,12 @@ def test_a_million_short_sequences_are_no_loop_over_pairs():
     assert times.starts[-1] == 2 * n - 2
     prior = TemporalGP((Matern32(1.0, 1.0) + White(0.1))(), times, 1)
     assert prior.structure == "markov" or not recursions.is_compiled(times.t)
+
+
+def test_a_prior_at_other_times_keeps_the_form_that_was_asked_for():
+    prior = TemporalGP(Matern32(1.0, 0.5)(), torch.linspace(0, 1, 4).double(), 2, structure="markov")
+    later, back = torch.tensor([2.0, 3.0]).double(), torch.tensor([3.0, 2.0]).double()
+    assert prior.at(later).structure == prior.at(Times(later, [1, 1])).structure == "markov"
+    assert prior.at(back).structure == "dense"  # a Markov form needs increasing times
+    assert prior.at(later).covariance_matrix.allclose(prior.at(back).covariance_matrix.flip(-1, -2))
+    assert TemporalGP(RBF()(), later, 2).at(back).event_shape == (2, 2)
