@@ -19,28 +19,32 @@ _FOLDS = 4  # held-out parts of the time
 _BEST = 5  # regressions whose coefficients are averaged
 _ROWS, _TOTAL = 20_000, 1_000_000  # changes to learn from: of each horizon, and of all, about
 _ORIGINS = 30  # of each horizon, at least
-_CYCLES, _LONGEST = 0.6, 0.4  # of a sequence: the most that two cycles before a forecast reach back, and one cycle
+_REACH = (
+    0.4,
+    0.6,
+)  # of a sequence: how far back one cycle and two cycles may begin, since earlier frames are not learned
 _LEAST = 0.01  # of the squared error of the last value, added to that of each part
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Coefficients (H, q) of the features, mean squared errors (H, D), and the period in frames, 0 for none."""
+    """Coefficients (H, q) of the features, mean squared errors (H, D), period in frames, and number of cycles."""
 
     coefficients: Tensor
     variance: Tensor
     period: float
+    cycles: int
 
     def forecast(self, y: Tensor, most: int) -> Tensor:
         """The next frames (most, D) of a sequence (n, D); beyond H with the coefficients of H."""
         found, origin = [], torch.tensor([len(y) - 1])
         for h in range(1, most + 1):
             own = self.coefficients[min(h, len(self.coefficients)) - 1]
-            found.append(y[-1] + _features(y, origin, h, self.period)[0] @ own)
+            found.append(y[-1] + _features(y, origin, h, self.period, self.cycles)[0] @ own)
         return torch.stack(found)
 
 
-def _features(y: Tensor, origin: Tensor, h: int, period: float) -> Tensor:
+def _features(y: Tensor, origin: Tensor, h: int, period: float, cycles: int) -> Tensor:
     """The terms of the regression (m, D, q) for forecasts of h frames from these frames (m,) of a sequence (n, D).
 
     Frames before the first one have its value.
@@ -49,10 +53,9 @@ def _features(y: Tensor, origin: Tensor, h: int, period: float) -> Tensor:
     mean = (y.cumsum(0) / torch.arange(1, len(y) + 1).unsqueeze(-1))[origin]
     terms = [y[(origin - k).clamp_min(0)] - now for k in range(1, _LAGS[-1] + 1)]
     terms += [mean - now, h * (now - y[0]) / n.clamp_min(1)]
-    if period > 0.0:
-        cycles = math.ceil(h / period)
-        back = [(origin + h - (cycles + j) * period).round().long().clamp(0, len(y) - 1) for j in (0, 1)]
-        terms += [y[frame] - now for frame in back]
+    for j in range(cycles):
+        back = (math.ceil(h / period) + j) * period
+        terms.append(y[(origin + h - back).round().long().clamp(0, len(y) - 1)] - now)
     return torch.stack(terms, -1)
 
 
@@ -63,14 +66,16 @@ def fit_regression(series: list[Tensor], horizon: int, period: float) -> Regress
     :param period: in frames, 0 for none.
     """
     longest, outputs = max(map(len, series)), series[0].shape[1]
-    back = 2.0 * math.ceil(horizon / period) * period if period >= 2.0 else math.inf
-    period = period if back <= _CYCLES * longest and period <= _LONGEST * longest else 0.0
+    cycles = 0
+    if period >= 2.0:
+        reach = math.ceil(horizon / period) * period
+        cycles = sum(n * reach <= most * longest for n, most in enumerate(_REACH, 1))
     total = sum(map(len, series))
     every = max(1, min(int(total * outputs / min(_ROWS, _TOTAL / horizon)), total // _ORIGINS))
 
     def rows(h: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        first = math.ceil((math.ceil(h / period) + 1) * period) - h if period else 0
-        found = [_rows(y, h, period, first, every) for y in series if len(y) - h > _first(y, first)]
+        first = math.ceil((math.ceil(h / period) + cycles - 1) * period) - h if cycles else 0
+        found = [_rows(y, h, period, cycles, first, every) for y in series if len(y) - h > _first(y, first)]
         return tuple(torch.cat(column) for column in zip(*found, strict=True)) if found else None  # type: ignore[return-value]
 
     products = []
@@ -80,14 +85,14 @@ def fit_regression(series: list[Tensor], horizon: int, period: float) -> Regress
         products.append(_products(*found))
     if not products:
         none = torch.zeros(1, _CYCLE, dtype=torch.float64)
-        return Regression(none, torch.ones(1, outputs, dtype=torch.float64), 0.0)
+        return Regression(none, torch.ones(1, outputs, dtype=torch.float64), 0.0, 0)
     coefficients, errors = _choose(*(torch.stack(each) for each in zip(*products, strict=True)))
     residual = torch.zeros(outputs, dtype=torch.float64)
     for h, own in enumerate(coefficients, 1):
         if (found := rows(h)) is not None:  # again, because the rows of all horizons need too much memory
             residual += (found[1] - found[0] @ own).square().mean(0)
     ratio = residual / residual.mean() if bool(residual.mean() > 0) else torch.ones_like(residual)
-    return Regression(coefficients, errors.unsqueeze(-1) * ratio, period)
+    return Regression(coefficients, errors.unsqueeze(-1) * ratio, period, cycles)
 
 
 def _first(y: Tensor, first: int) -> int:
@@ -95,12 +100,12 @@ def _first(y: Tensor, first: int) -> int:
     return max(first, min(_LAGS[-1], max(1, len(y) // 3)))
 
 
-def _rows(y: Tensor, h: int, period: float, first: int, every: int) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(y: Tensor, h: int, period: float, cycles: int, first: int, every: int) -> tuple[Tensor, Tensor, Tensor]:
     """Features (m, D, q) of origins, changes (m, D) h frames later, and the quarters of the time (m,) of the latter."""
     first = _first(y, first)
     origin = torch.arange(first, len(y) - h, every)
     part = (origin + h - first) * _FOLDS // (len(y) - first)
-    return _features(y, origin, h, period), y[origin + h] - y[origin], part.clamp_max(_FOLDS - 1)
+    return _features(y, origin, h, period, cycles), y[origin + h] - y[origin], part.clamp_max(_FOLDS - 1)
 
 
 def _products(x: Tensor, target: Tensor, part: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -17,6 +17,7 @@ _TASKS = {
     "reconstruct": "hidden columns of partly observed frames",
     "forecast": "the last frames of each sequence",
 }
+_WORTH = 0.99  # times the error of the best baseline: that of an ensemble that is worth its time
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,13 @@ class Report:
             )
         if best.is_baseline and model is not None and best.log_score is None:
             worse = f" ({_percent(best.error, model.error):.0f} % more)" if best.error > 0.0 else ""
-            has = "The ensemble contains it. " if best.weight > 0 else ""
-            advice = "No model is part of the result." if alone else f"{has}Consider using that baseline alone."
-            lines.append(
-                f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model "
-                f"{model.error:.4g}{worse}. {advice}"
-            )
+            advice = ["The ensemble contains it."] * (best.weight > 0)
+            if self.ensemble.error > _WORTH * best.error:
+                advice.append("Consider using that baseline alone.")
+            if alone:
+                advice = ["No model is part of the result."]
+            wins = f"A baseline wins: the error of {best.name} is {best.error:.4g}, that of the best model"
+            lines.append(" ".join([f"{wins} {model.error:.4g}{worse}.", *advice]))
             if self.task == "forecast" and best.name == "last cycle":
                 lines.append(
                     "If you know the period, a model that has it may be better: for a daily cycle temporal="

@@ -28,13 +28,11 @@ def hide_ends(y: list[np.ndarray], frames: int) -> tuple[list[np.ndarray], list[
     return [np.arange(float(len(part))) for part in longer], longer
 
 
-def terms(y, n, h, period, columns):
+def terms(y, n, h, period, cycles, columns):
     """The regressors of one output (n,) at frame n."""
     found = [y[max(n - k, 0)] - y[n] for k in range(1, 7)]
     found += [y[: n + 1].mean() - y[n], h * (y[n] - y[0]) / max(n, 1)]
-    if period:
-        m = math.ceil(h / period)
-        found += [y[max(n + h - (m + j) * period, 0)] - y[n] for j in (0, 1)]
+    found += [y[max(n + h - (math.ceil(h / period) + j) * period, 0)] - y[n] for j in range(cycles)]
     return np.array(found)[columns]
 
 
@@ -43,7 +41,7 @@ def ridge(x, target, penalty):
     return np.linalg.solve(gram + (penalty * np.trace(gram) / len(gram) + 1e-12) * np.eye(len(gram)), x.T @ target)
 
 
-def twin(series, horizon, period):
+def twin(series, horizon, period, cycles):
     """Forecasts (H, D) of each sequence and variances (H, D), one regression at a time."""
     scale = np.sqrt(((np.concatenate(series) - np.concatenate(series).mean(0)) ** 2).mean(0))
     series = [part / scale for part in series]
@@ -51,20 +49,22 @@ def twin(series, horizon, period):
     for h in range(1, horizon + 1):
         rows[h] = []
         for s, part in enumerate(series):
-            first = max(6, (math.ceil(h / period) + 1) * period - h if period else 0)
+            first = max(6, (math.ceil(h / period) + cycles - 1) * period - h if cycles else 0)
             for n in range(first, len(part) - h):
                 quarter = min((n + h - first) * 4 // (len(part) - first), 3)
                 rows[h] += [(s, d, n, quarter) for d in range(part.shape[1])]
     target = {h: np.array([series[s][n + h, d] - series[s][n, d] for s, d, n, _ in own]) for h, own in rows.items()}
     quarter = {h: np.array([row[3] for row in own]) for h, own in rows.items()}
     least = 0.01 * sum((v**2).sum() for v in target.values()) / sum(map(len, target.values()))
-    options = itertools.product((0, 1, 3, 6), (0, 1), (0, 1), range(3) if period else range(1))
+    options = itertools.product((0, 1, 3, 6), (0, 1), (0, 1), range(cycles + 1))
     found = []
-    for lags, level, drift, cycles in options:
-        columns = [*range(lags), *[6] * level, *[7] * drift, *range(8, 8 + cycles)]
+    for lags, level, drift, back in options:
+        columns = [*range(lags), *[6] * level, *[7] * drift, *range(8, 8 + back)]
         if not columns:
             continue
-        x = {h: np.array([terms(series[s][:, d], n, h, period, columns) for s, d, n, _ in rows[h]]) for h in rows}
+        x = {
+            h: np.array([terms(series[s][:, d], n, h, period, cycles, columns) for s, d, n, _ in rows[h]]) for h in rows
+        }
         for penalty in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0):
             errors = {h: np.empty(len(rows[h])) for h in rows}
             for h, k in itertools.product(rows, range(4)):
@@ -78,18 +78,21 @@ def twin(series, horizon, period):
             found.append((np.log(np.array(mean) + least).mean(), whole, [errors[h].mean() for h in rows]))
     found.sort(key=lambda each: each[0])
     mean, errors = np.mean([each[1] for each in found[:5]], 0), np.array(found[0][2])
-    all_columns = list(range(10 if period else 8))
+    all_columns = list(range(8 + cycles))
     means, residual = [], np.zeros(series[0].shape[1])
     for part in series:
         means.append(
             [
-                [y[-1] + terms(y, len(y) - 1, h, period, all_columns) @ mean[h - 1, all_columns] for y in part.T]
+                [
+                    y[-1] + terms(y, len(y) - 1, h, period, cycles, all_columns) @ mean[h - 1, all_columns]
+                    for y in part.T
+                ]
                 for h in rows
             ]
         )
     for h in rows:
         own = [
-            target[h][i] - terms(series[s][:, d], n, h, period, all_columns) @ mean[h - 1, all_columns]
+            target[h][i] - terms(series[s][:, d], n, h, period, cycles, all_columns) @ mean[h - 1, all_columns]
             for i, (s, d, n, _) in enumerate(rows[h])
         ]
         residual += [np.mean([e**2 for e, row in zip(own, rows[h], strict=True) if row[1] == d]) for d in range(2)]
@@ -97,11 +100,11 @@ def twin(series, horizon, period):
     return [np.array(each) * scale for each in means], variance
 
 
-@pytest.mark.parametrize("period", [0, 5])
-def test_twin(period):
+@pytest.mark.parametrize(("period", "cycles"), [(0, 0), (5, 2), (15, 1), (20, 0)])
+def test_twin(period, cycles):
     series = make_series()
     found, spread = baselines.autoregression(*hide_ends(series, 4), period=float(period), return_variance=True)
-    means, variance = twin(series, 4, period)
+    means, variance = twin(series, 4, period, cycles)
     for part, sizes, own, mean in zip(found, spread, series, means, strict=True):
         np.testing.assert_allclose(part[-4:], mean, rtol=1e-8, atol=1e-8)
         np.testing.assert_allclose(sizes[-4:], variance, rtol=1e-6)

@@ -329,6 +329,8 @@ def test_reports():
         for line in beaten.conclusions()
     )
     assert beaten.conclusions()[3].endswith("The ensemble contains it. Consider using that baseline alone.")
+    better = replace(beaten, ensemble=replace(ensemble, error=0.39))  # than the baseline
+    assert better.conclusions()[3].endswith("(25 % more). The ensemble contains it.")
 
 
 def test_a_report_of_one_chosen_baseline_compares_it_with_nothing():
