@@ -39,9 +39,10 @@ def autoregression(
     best five choices. Held-out errors of the best one are the variance of h frames ahead, which is multiplied for each
     output by its mean squared residual relative to that of all outputs.
 
-    Frames must be evenly spaced, but some may be missing, and months count as equal steps. Forecasts between two frames
-    are interpolated. Missing values up to the last frame that has any are filled by linear interpolation, with the
-    variance of one step. A sequence without observations gets the means of the columns.
+    Some frames may be missing, and months count as equal steps. If frames are not evenly spaced, they are interpolated
+    linearly on a grid with their median step; forecasts between two frames are interpolated, too. Missing values up to
+    the last frame that has any are filled by linear interpolation, with the variance of one step. A sequence without
+    observations gets the means of the columns.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
     :param y: outputs (N, D) with NaN, or a list of them.
@@ -49,8 +50,7 @@ def autoregression(
         :func:`~pyro_vgpds.baselines.estimate_period` of the data, 0 if it finds none.
     :param return_variance: also return the predictive variances, zero for observed entries.
     :returns: float64 (N, D) without NaN, or a list of them; with ``return_variance`` a pair of those.
-    :raises ValueError: as ``Sequences``; if a column was never observed, if the observed frames are not evenly spaced,
-        or if the period is negative or not finite.
+    :raises ValueError: as ``Sequences``; if a column was never observed, or if the period is negative or not finite.
 
     >>> import numpy as np
     >>> from pyro_vgpds.baselines import autoregression
@@ -95,12 +95,9 @@ def autoregression(
 
 
 def is_even(data: Sequences) -> bool:
-    """Whether the observed frames of sequences are so evenly spaced that :func:`autoregression` can be used."""
-    try:
-        _grids(Gaps(data))
-    except ValueError:
-        return False
-    return True
+    """Whether the observed frames of sequences are evenly spaced, with few gaps."""
+    times = [t[seen.any(1)] for _, t, _, seen in Gaps(data).sequences() if bool(seen.any())]
+    return _whole_steps(times, _median_step(times)) is not None
 
 
 def _find_period(gaps: Gaps) -> float:
@@ -122,33 +119,46 @@ class _Grid:
 
 
 def _grids(gaps: Gaps) -> tuple[list[_Grid], float]:
-    """The sequences that have observations, and the mean step in time.
-
-    :raises ValueError: if frames are not evenly spaced.
-    """
+    """The sequences that have observations, and the mean step in time."""
     observed = [(rows, t, part, seen.any(1)) for rows, t, part, seen in gaps.sequences() if bool(seen.any())]
-    steps = torch.cat([t[seen].diff() for _, t, _, seen in observed])
-    if not len(steps):
-        return [_Grid(rows, t, _filled(gaps, t, part)[seen], t[seen][-1]) for rows, t, part, seen in observed], 1.0
-    step = float(steps.median())
-    found, span, count = [], 0.0, 0
-    for rows, t, part, seen in observed:
-        relative = t[seen].diff() / step
-        whole = relative.round()
-        frames = torch.cat([whole.new_zeros(1), whole.cumsum(0)])
-        if bool(((relative - whole).abs() > _UNEVEN * whole).any()) or int(frames[-1]) + 1 > _SPARSE * len(frames):
-            raise ValueError(
-                f"times of observed frames must be evenly spaced, with few gaps, but there are steps of "
-                f"{float(steps.min()):.6g} and {float(steps.max()):.6g}."
-            )
+    times = [t[seen] for _, t, _, seen in observed]
+    span, step = sum(float(t[-1] - t[0]) for t in times), _median_step(times)
+    places = _whole_steps(times, step)
+    if places is None:
+        step = max(step, span / (_SPARSE * sum(map(len, times))))
+        places = [(t - t[-1]) / step + ((t[-1] - t[0]) / step).floor() for t in times]  # the last one is whole
+    elif span > 0.0:
+        step = span / sum(float(frames[-1]) for frames in places)
+    found = []
+    for (rows, t, part, seen), frames in zip(observed, places, strict=True):
         lines = _filled(gaps, t, part)[seen]
         at = torch.arange(int(frames[-1]) + 1, dtype=frames.dtype)
         right = torch.searchsorted(frames, at).clamp(min=min(1, len(frames) - 1))
         left = (right - 1).clamp_min(0)
-        share = ((at - frames[left]) / (frames[right] - frames[left]).clamp_min(1.0)).unsqueeze(-1)
+        share = ((at - frames[left]) / (frames[right] - frames[left]).clamp_min(1e-12)).unsqueeze(-1)
         found.append(_Grid(rows, t, torch.lerp(lines[left], lines[right], share), t[seen][-1]))
-        span, count = span + float(t[seen][-1] - t[seen][0]), count + int(frames[-1])
-    return found, span / count
+    return found, step
+
+
+def _median_step(times: list[Tensor]) -> float:
+    """Of the times of several sequences; 1 if all of them have a single frame."""
+    steps = torch.cat([t.diff() for t in times]) if times else torch.empty(0)
+    return float(steps.median()) if len(steps) else 1.0
+
+
+def _whole_steps(times: list[Tensor], step: float) -> list[Tensor] | None:
+    """How many steps each time is after the first one of its sequence; None if these are no whole numbers, or if more
+    than half of the steps have no time.
+    """
+    found = []
+    for t in times:
+        relative = t.diff() / step
+        whole = relative.round()
+        frames = torch.cat([whole.new_zeros(1), whole.cumsum(0)])
+        if bool(((relative - whole).abs() > _UNEVEN * whole).any()) or int(frames[-1]) + 1 > _SPARSE * len(frames):
+            return None
+        found.append(frames)
+    return found
 
 
 def _filled(gaps: Gaps, t: Tensor, y: Tensor) -> Tensor:

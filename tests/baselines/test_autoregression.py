@@ -185,15 +185,28 @@ def test_months_are_even():
     assert is_even(Sequences(months, hidden))
 
 
-def test_uneven_times():
-    t = np.cumsum(np.random.default_rng(0).uniform(0.5, 1.5, 30))
-    assert not is_even(Sequences(t, make_series((30,))[0]))
-    with pytest.raises(
-        ValueError, match="times of observed frames must be evenly spaced, with few gaps, but there are"
-    ):
-        baselines.autoregression(t, make_series((30,))[0])
-    with pytest.raises(ValueError, match="evenly spaced"):
-        baselines.autoregression([0.0, 1.0, 2.0, 1000.0, 1001.0], make_series((5,))[0])
+def test_uneven_times_are_interpolated_on_a_grid_that_ends_at_the_last_frame():
+    t = np.cumsum(np.random.default_rng(0).uniform(0.5, 1.5, 60))
+    y = np.sin(0.4 * t)[:, None] + np.arange(2)
+    assert not is_even(Sequences(t, y))
+    step = float(torch.as_tensor(t).diff().median())
+    grid = t[-1] - step * np.arange(int((t[-1] - t[0]) / step), -1, -1)
+    ahead, nothing = t[-1] + step * np.arange(1, 6), np.full((5, 2), np.nan)
+    found = baselines.autoregression(np.concatenate([t, ahead]), np.concatenate([y, nothing]), period=0.0)
+    lines = np.stack([np.interp(grid, t, column) for column in y.T], 1)
+    twin = baselines.autoregression(np.concatenate([grid, ahead]), np.concatenate([lines, nothing]), period=0.0)
+    # the two differ by the outputs' standard deviations, in units of which the penalty counts
+    torch.testing.assert_close(found[-5:], twin[-5:], atol=1e-2, rtol=0.0)
+    assert float((found[-5:, 0] - torch.as_tensor(np.sin(0.4 * ahead))).abs().max()) < 0.1
+    assert np.array_equal(found[:60], y)
+
+
+def test_few_frames_far_apart_have_a_coarse_grid():
+    t = np.array([0.0, 1.0, 2.0, 1e6, 1e6 + 1.0, 2e6])
+    found, variance = baselines.autoregression(
+        t, np.append(make_series((5,))[0], [[np.nan] * 2], 0), return_variance=True
+    )
+    assert bool(found.isfinite().all() and (variance[-1] > 0.0).all())
 
 
 @pytest.mark.parametrize("period", [-1.0, math.inf, math.nan])
