@@ -406,29 +406,26 @@ NOINLINE int NAME(run)(const chain *c, int task) {
 }
 
 #if CHAINS == 2
-// Rows of both chains side by side, of which there are `count`, and back
+// `count` rows of both chains side by side, and back
 static void NAME(join)(const quad *first, const quad *second, long count, vec *to) {
     for (long i = 0; i < count; i++) {
-        ((quad *)(to + i))[0] = first[i];
-        ((quad *)(to + i))[1] = second[i];
-    }
-}
-TARGET static void NAME(widen)(const vec *rows, long count, vec *to) {
-    for (long i = 0; i < count; i++) {
-        to[4 * i] = PICK(rows[i], 0);
-        to[4 * i + 1] = PICK(rows[i], 1);
-        to[4 * i + 2] = PICK(rows[i], 2);
-        to[4 * i + 3] = PICK(rows[i], 3);
+        ((piece *)(to + i))[0] = first[i];
+        ((piece *)(to + i))[1] = second[i];
     }
 }
 static void NAME(part)(const vec *from, long count, quad *first, quad *second) {
     for (long i = 0; i < count; i++) {
-        first[i] = ((const quad *)(from + i))[0];
-        second[i] = ((const quad *)(from + i))[1];
+        first[i] = ((const piece *)(from + i))[0];
+        second[i] = ((const piece *)(from + i))[1];
     }
 }
 static void NAME(add_half)(const vec *from, int half, long count, quad *to) {
-    for (long i = 0; i < count; i++) to[i] += ((const quad *)(from + i))[half];
+    for (long i = 0; i < count; i++) to[i] += ((const piece *)(from + i))[half];
+}
+
+// Fixed tiles from the rows of tiles
+TARGET static void NAME(widen)(const vec *rows, long count, vec *to) {
+    for (long i = 0; i < count; i++, to += 4) FOUR(lane) to[lane] = PICK(rows[i], lane);
 }
 
 // Two chains
@@ -447,15 +444,16 @@ TARGET static int NAME(run_chains)(const given *one, const given *two, int task)
     NAME(widen)(at, tiles, turned);
     if (task == SOLVE) NAME(join)(one->w, two->w, rows, w);
     if (gradients) memset(g_a, 0, 2 * tiles * sizeof(vec));
-    const chain c = {n, t, one->step, a, at, q, h, left, turned, {one->lam, two->lam}, {one->eta, two->eta}, {one->d_lam, two->d_lam},
-                     {one->weight, two->weight}, {one->v, two->v},
+    const chain c = {n, t, one->step, a, at, q, h, left, turned, {one->lam, two->lam}, {one->eta, two->eta},
+                     {one->d_lam, two->d_lam}, {one->weight, two->weight}, {one->v, two->v},
                      {{one->out[0], two->out[0]}, {one->out[1], two->out[1]}}, w, g_a, g_q, scratch};
     const int status = NAME(run)(&c, task);
     if (task == VARIANCE) NAME(part)(w, rows, one->w, two->w);
-    for (int half = 0; half < 2 && gradients; half++) {
-        const given *own = half ? two : one;
-        NAME(add_half)(g_a, half, tiles, own->g_a);
-        NAME(add_half)(g_q, half, tiles, own->g_q);
+    if (gradients) {
+        NAME(add_half)(g_a, 0, tiles, one->g_a);
+        NAME(add_half)(g_q, 0, tiles, one->g_q);
+        NAME(add_half)(g_a, 1, tiles, two->g_a);
+        NAME(add_half)(g_q, 1, tiles, two->g_q);
     }
     free(work);
     return status;
@@ -465,8 +463,9 @@ TARGET static int NAME(run_chains)(const given *one, const given *two, int task)
 TARGET static int NAME(run_chains)(const given *one, int task) {
     vec *scratch = NAME(allocate)(SCRATCH * one->t);
     if (!scratch) return 1;
-    const chain c = {one->n, one->t, one->step, one->a, one->at, one->q, one->h, one->a, one->at, {one->lam}, {one->eta}, {one->d_lam},
-                     {one->weight}, {one->v}, {{one->out[0]}, {one->out[1]}}, one->w, one->g_a, one->g_q, scratch};
+    const chain c = {one->n, one->t, one->step, one->a, one->at, one->q, one->h, one->a, one->at, {one->lam}, {one->eta},
+                     {one->d_lam}, {one->weight}, {one->v}, {{one->out[0]}, {one->out[1]}}, one->w, one->g_a, one->g_q,
+                     scratch};
     const int status = NAME(run)(&c, task);
     free(scratch);
     return status;
@@ -523,6 +522,7 @@ _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 enum { VARIANCE, SOLVE, GRADIENT, QUADRATIC };
 
 typedef double quad __attribute__((vector_size(32)));
+typedef double piece __attribute__((vector_size(32), may_alias));  // a half of a vector
 typedef long long index4 __attribute__((vector_size(32)));
 
 // A chain
