@@ -19,7 +19,8 @@ SOURCES = (
 )  # fmt: skip
 #: without code for special instruction sets
 PLAIN = ("kernels/_programs", "mapping/_bound", "mapping/_factors", "temporal/_natural", "training/_adam")
-LARGEST = ("mapping/_midpoint", "mapping/_terms", "mapping/_weighted", "likelihoods/_tangents")  # with code for AVX-512
+#: with code for AVX-512
+LARGEST = ("mapping/_midpoint", "mapping/_terms", "mapping/_weighted", "likelihoods/_tangents", "temporal/_tiles")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc on Linux"),
