@@ -215,8 +215,8 @@ def load_jsb(*, data_home: PathLike | None = None, download: bool = False) -> Ch
 def load_flu(*, data_home: PathLike | None = None, download: bool = False) -> CaseCounts:
     """Load weekly influenza cases of 140 districts of Bavaria and Baden-Württemberg, 416 weeks from 2001.
 
-    Times are weeks from the first; ``dates`` has the Monday of each week, counted from week 1 of 2001. The source
-    has 52 weeks in every year, so dates from 2005 may be one week early. ``exposure`` is each district's share of the
+    Times are weeks from the first; ``dates`` has the Monday of each week. The source has 52 weeks in every year and no
+    week 53 of 2004, so that the dates there are two weeks apart. ``exposure`` is each district's share of the
     population at the end of 2001. Columns are the official keys of the districts.
 
     Terms: from the R package surveillance (data of the Robert Koch Institute, SurvStat), GPL-2: do not redistribute the
@@ -247,9 +247,15 @@ def load_flu(*, data_home: PathLike | None = None, download: bool = False) -> Ca
         f"weekly influenza cases of {number} districts, {weeks} weeks",
         "From the R package surveillance (fluBYBW; Robert Koch Institute, SurvStat), GPL-2.",
         columns=[str(name) for name in districts],
-        dates=[_monday(int(first[0]), int(first[1])) + np.timedelta64(7, "D") * np.arange(weeks)],
+        dates=[_mondays(int(first[0]), int(first[1]), weeks)],
         exposure=share.astype(np.float64),
     )
+
+
+def _mondays(year: int, week: int, count: int) -> np.ndarray:
+    """The first days of consecutive weeks, if every year has 52."""
+    every = [divmod(number, 52) for number in range(week - 1, week - 1 + count)]
+    return np.array([_monday(year + years, 1 + weeks) for years, weeks in every])
 
 
 def _monday(year: int, week: int) -> np.datetime64:

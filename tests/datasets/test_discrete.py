@@ -111,6 +111,12 @@ def test_flu(tmp_path, first, monday):
     assert data.sequences().num_outputs == 4
 
 
+def test_years_of_flu_have_52_weeks(tmp_path):
+    flu_file(tmp_path, first_week=np.array((2004, 51)))
+    dates = datasets.load_flu(data_home=tmp_path).dates[0]
+    assert dates.astype(str).tolist()[:3] == ["2004-12-13", "2004-12-20", "2005-01-03"]  # no week 53
+
+
 @pytest.mark.parametrize(
     ("write", "load", "changes", "fault"),
     [
