@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pyro_vgpds.cli.codes import describe_codes
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
@@ -52,6 +53,8 @@ def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> N
     say(args, f"{table.path}: {data}")
     if table.zoned:
         say(args, "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC")
+    if (codes := describe_codes(table.y, table.columns)) is not None:
+        say(args, f"note: {codes}")
 
 
 def read_table(path: Path, layout: Layout) -> InputTable:

@@ -206,7 +206,7 @@ def repeated_cycle(times: Times, x: Tensor) -> float | None:
     first, points = head(times, x, _CYCLE_FRAMES)
     rows = first.slices()[0]
     thin = slice(None, None, -(-len(points[rows]) // _THIN))  # such a cycle has a third of them or more
-    t, y = first.t[rows].cpu()[thin], points[rows].cpu()[thin]
+    t, y = first.t[rows].cpu()[thin].contiguous(), points[rows].cpu()[thin]  # torch warns if times are not contiguous
     variance = y.var(0, correction=0)
     found = find_repeat([(t, y)])
     if found is None or variance.sum().square() < _DIMENSIONS * variance.square().sum():

@@ -20,6 +20,7 @@ __all__ = ["Combination", "Limits", "find_limits"]
 
 _RUNS = 5  # separate times that an output must have been at its limit: a price that rises in steps is not at one
 _PART = 0.05  # of the observed entries that must be at the limit
+_FEW_RUNS, _MOST = 3, 0.5  # the same for an output that is there for most of the time, such as rain in dry weather
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,16 @@ class Limits:
 
         :param found: the predictions.
         """
-        lower, upper = (limit.to(found.mean)[found.output] for limit in (self.lower, self.upper))
-        return replace(found, mean=found.mean.clamp(lower, upper))
+        return replace(found, mean=self.clamp_entries(found.mean, found.output))
+
+    def clamp_entries(self, numbers: Tensor, output: Tensor) -> Tensor:
+        """Numbers (n,) of single entries within the limits.
+
+        :param numbers: (n,).
+        :param output: the output of each entry, (n,).
+        """
+        lower, upper = (limit.to(numbers)[output] for limit in (self.lower, self.upper))
+        return numbers.clamp(lower, upper)
 
 
 def find_limits(data: Sequences) -> Limits | None:
@@ -103,6 +112,7 @@ def find_limits(data: Sequences) -> Limits | None:
 
     An output has a limit if at least 5 % of its observed entries are equal to its smallest (or largest) number, in five
     or more separate runs, and more of them than are equal to the next number: the largest of some counts is no limit.
+    Three runs are enough for half of its entries.
 
     :param data: the training sequences.
     """
@@ -137,5 +147,7 @@ def _lowest(y: Tensor, seen: Tensor, before: Tensor) -> Tensor:
     count, runs = at.sum(0), (at & ~follows).sum(0)
     following = value.masked_fill(at, torch.inf).amin(0)
     others = (seen & (value == following)).sum(0)
-    good = (runs >= _RUNS) & (count >= _PART * seen.sum(0)) & (count > others)
+    total = seen.sum(0)
+    often = ((runs >= _RUNS) & (count >= _PART * total)) | ((runs >= _FEW_RUNS) & (count >= _MOST * total))
+    good = often & (count > others)
     return torch.where(good, least, -torch.inf)

@@ -21,6 +21,7 @@ from pyro_vgpds.plotting.comparisons import (
     draw_errors,
     draw_panel,
 )
+from pyro_vgpds.prediction.combination import find_limits
 from pyro_vgpds.selection.combining import LEVELS
 from pyro_vgpds.selection.comparison import ENSEMBLE, Comparison
 from pyro_vgpds.selection.distributions import LEVEL
@@ -135,7 +136,10 @@ class Pictures:
         known[at] = np.nan
         split = entries.split[which].numpy()
         run = np.concatenate([[0], np.cumsum((np.diff(at) != 1) | (np.diff(split) != 0))])
-        lower, upper = (end[which].cpu().numpy() for end in comparison.interval())
+        ends = comparison.interval()
+        if not comparison.is_pool and (limits := find_limits(self.data)) is not None:  # as predictions
+            ends = limits.clamp_entries(ends[0], comparison.output), limits.clamp_entries(ends[1], comparison.output)
+        lower, upper = (end[which].cpu().numpy() for end in ends)
         columns, t = self.data.columns, times[first:last].numpy()
         name = f"output {output}" if columns is None else columns[output]
         return HeldOutPanel(

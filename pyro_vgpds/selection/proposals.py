@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from pyro_vgpds.baselines.counts import common_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
@@ -25,6 +27,7 @@ _OWN, _SHARED = 20, 10  # and of models with neighbouring frames: a noise varian
 _PLAIN = "matern32(variance=1 fixed)+white(variance=0.01)+bias(variance=0.1)"  # a path without a rhythm
 _ORIGINS, _MOST_ORIGINS = 4, 8  # of forecasts; of counts at the most
 _MANY = 50  # outputs from which three origins are enough, because each has many errors
+_SHORTEST = 1.9  # frames: two months are at least 59 days, and the median month has 31
 _WIDE = 2000  # outputs above which a noise variance for each of them takes too much time
 
 
@@ -57,9 +60,9 @@ def propose_models(data: Sequences, task: str, likelihood: LikelihoodLike = None
     ]
     period = find_period(data) if task == "forecast" else None
     if period is not None and not _is_default(period, data):
-        found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(period)))
+        found.append(Configuration("cycle, nonlinear mapping", temporal=_cycle(data, period)))
     if period is not None and (longer := find_period(data, longer=True)) is not None:
-        found.append(Configuration("two cycles, nonlinear mapping", temporal=_cycle(period, longer)))
+        found.append(Configuration("two cycles, nonlinear mapping", temporal=_cycle(data, period, longer)))
     if task == "reconstruct" and min(data.lengths) >= 10 and d <= 400:
         own = Configuration("neighbouring frames", temporal=nonlinear, latent_dim=min(_OWN, latent), lags=(-4, 4))
         # with one noise variance, outputs that are hard to predict count as much as the others
@@ -77,10 +80,16 @@ def _is_default(period: float, data: Sequences) -> bool:
     return own is not None and abs(own / period - 1.0) < 0.1
 
 
-def _cycle(period: float, longer: float | None = None) -> str:
-    """A cycle, or two, with two harmonics each that change over several periods, and what changes within a period."""
+def _cycle(data: Sequences, period: float, longer: float | None = None) -> str:
+    """A cycle, or two, with two harmonics each that change over several periods, and what changes within a period.
+
+    Harmonics of fewer than two frames look like longer periods, and are not part of it.
+    """
     cycles = [period] if longer is None else [period, longer]
-    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={p / k!r})" for p in cycles for k in (1, 2, 3))
+    steps = torch.cat([t.diff() for t in data.times.t.split(data.lengths)])
+    least = _SHORTEST * float(steps.median())
+    each = [(p / k, k) for p in cycles for k in (1, 2, 3) if k == 1 or p / k >= least]
+    waves = "+".join(f"cosine(variance={1.0 / k**2!r}, period={p!r})" for p, k in each)
     return (
         f"matern32(variance=1 fixed, lengthscale={7.0 * cycles[-1]!r})*({waves})"
         f"+matern32(lengthscale={period!r})+white(variance=0.01)+bias(variance=0.1)"

@@ -67,6 +67,17 @@ def test_pictures_show_what_can_be_predicted():
     np.testing.assert_allclose(panel.truth, y[panel.at, 7])
 
 
+def test_bands_of_pictures_do_not_pass_limits():
+    t = np.arange(96.0)
+    light = np.maximum(0.0, np.sin(2 * np.pi * t / 12)) * (1.0 + 0.3 * np.random.default_rng(0).standard_normal(96))
+    data = Sequences(t, np.stack([light, np.cos(t)], 1))
+    found = auto(data, "forecast", candidates=[], baselines=["column mean"], horizon=12, progress=False)
+    assert float(found.report.comparison.interval()[0].min()) < 0.0  # symmetric
+    lower, upper = Pictures(found.report, found.report.comparison, data)._panel(0).band
+    assert lower.min() == 0.0
+    assert upper.min() > 0.0
+
+
 def test_names_are_escaped(tmp_path):
     data = make_data(2)
     found = auto(data, "impute", candidates=[], baselines=["column mean"], progress=False)

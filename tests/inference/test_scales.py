@@ -239,3 +239,11 @@ def test_the_default_kernel_has_a_cycle_that_is_seen_twice():
     fit(model, guide, Sequences(t[:90], y[:90]), progress=False)
     ahead = Posterior(model, guide, Sequences(t[:90], y[:90])).forecast(t[90:])
     assert float((ahead.mean - y[90:]).square().mean().sqrt()) < 0.3 * float(y.std())
+
+
+def test_thinned_times_give_no_warning():
+    """Warnings are errors in tests; days without weekends are not evenly spaced."""
+    t = torch.arange(700.0).double()
+    t = t[t % 7 < 5]
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((len(t), 5)).cumsum(0))
+    assert scales.repeated_cycle(Times(t, [len(t)]), x) is None

@@ -32,7 +32,8 @@ def slow_limit(parts, sign):
         count = every.count(least)
         others = [v for v in every if v > least]
         runs = sum(v == least and (i == 0 or part[i - 1] != least) for part in values for i, v in enumerate(part))
-        enough = runs >= 5 and count >= 0.05 * len(every) and count > (others.count(others[0]) if others else 0)
+        often = (runs >= 5 and count >= 0.05 * len(every)) or (runs >= 3 and count >= 0.5 * len(every))
+        enough = often and count > (others.count(others[0]) if others else 0)
         found.append(sign * least if enough else -sign * torch.inf)
     return torch.tensor(found, dtype=torch.float64)
 
@@ -44,6 +45,14 @@ def rainy(n=40, seed=0):
     rain, humidity = (4.0 * wave + torch.randn(n)).clamp_min(0.0), (95.0 + 9.0 * wave + torch.randn(n)).clamp_max(100.0)
     price = (torch.arange(n) // 10).clamp_max(2).double()
     return Sequences(torch.arange(float(n)), torch.stack([rain, humidity, wave + 0.1 * torch.randn(n), price], 1))
+
+
+def test_dry_weather_with_few_showers_has_a_limit():
+    rain = torch.zeros(100, 1).double()
+    rain[[20, 21, 60]] = 0.5
+    assert find_limits(Sequences(torch.arange(100.0), rain)).lower.tolist() == [0.0]
+    rain[60] = 0.0  # two runs of zero
+    assert find_limits(Sequences(torch.arange(100.0), rain)) is None
 
 
 def test_limits_by_the_slow_rule():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every baseline of the automatic choice trains, predicts and can be stored."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch
 from pyro_vgpds import Sequences, baselines
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import score
+from pyro_vgpds.kernels import parse_kernel
+from pyro_vgpds.selection import proposals
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models
 from pyro_vgpds.selection.rivals import RIVALS, find_period, make_rival
@@ -195,3 +199,17 @@ def test_variances_of_all_parts_are_held_out_errors():
     scale = splits[0].train.output_scales[found.output]  # in which errors of different outputs are compared
     square = float(((found.mean - found.truth) / scale).square().mean())
     assert abs(float((found.variance / scale.square()).mean()) / square - 1.0) < 0.3
+
+
+def test_proposed_cycles_have_no_harmonics_of_less_than_two_frames(monkeypatch):
+    """Quarters of months: a third of them is a month of 30.4 days, which is below the median month, 31 days."""
+    months = np.arange("2000-01", "2012-01", dtype="datetime64[M]").astype("datetime64[D]")
+    data = Sequences(months, np.random.default_rng(0).standard_normal((144, 1)))
+    month = 86400.0 * 365.25 / 12
+    monkeypatch.setattr(proposals, "find_period", lambda data, longer=False: month * (12 if longer else 3))
+    cycles = [model.temporal for model in propose_models(data, "forecast") if "cycle" in model.name]
+    assert len(cycles) == 2
+    for text, wanted in zip(cycles, ([3], [3, 4, 6, 12]), strict=True):
+        periods = [float(found) for found in re.findall(r"cosine\(variance=[^,]*, period=([^)]*)\)", text)]
+        assert sorted(round(period / month) for period in periods) == wanted
+        parse_kernel(text)
