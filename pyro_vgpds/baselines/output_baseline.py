@@ -50,6 +50,8 @@ class OutputBaseline(BaselinePosterior):
     (tensor([[0., 1.]], dtype=torch.float64), tensor([[2., 4.]], dtype=torch.float64))
     """
 
+    fills_all = False  # forecasts have distributions that depend on the frames ahead
+
     def __init__(self, name: str, data: Sequences, likelihood: object) -> None:
         check_choice("name", name, tuple(OUTPUT_BASELINES))
         check_data(data)

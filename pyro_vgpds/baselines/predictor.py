@@ -49,6 +49,9 @@ class BaselinePosterior:
     GaussianPrediction(2 times from 2.6 to 2.7, 5 outputs)
     """
 
+    #: every prediction fills all sequences, so that forecasts of many are one call of :meth:`reconstruct` in tests
+    fills_all = True
+
     def __init__(self, imputer: Imputer, data: Sequences, variance: Tensor | None = None) -> None:
         check_callable("imputer", imputer)
         check_data(data)

@@ -71,6 +71,8 @@ class Split:
         check_parts("predictor", predictor, "a predictor, such as a Posterior", self.task)
         if self.task == "impute":
             return [predictor.impute(fill=False)]
+        if self.task == "forecast" and getattr(predictor, "fills_all", False) and self.exposure is None:
+            return [predictor.reconstruct(self.t, self.y, self.sequence)]
         if self.task == "forecast":
             found = [predictor.forecast(t, s) for t, s in zip(self.t, self.sequence, strict=True)]
             if self.exposure is None:

@@ -11,6 +11,7 @@ from pyro_vgpds.data.parts import split_outputs
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.splits import count_gaps
 from pyro_vgpds.prediction import GaussianPrediction
+from pyro_vgpds.selection.rivals import make_rival
 
 
 class Echo:
@@ -250,3 +251,19 @@ def test_data_that_are_too_few():
         hold_out(few, "reconstruct")
     with pytest.raises(ValueError, match="must leave 3 training frames, but the longest sequence has 3 frames"):
         hold_out(few, "forecast")
+
+
+@pytest.mark.parametrize("name", ["last value with drift", "damped trend", "linear dynamical system"])
+def test_baselines_forecast_all_sequences_at_once(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    lengths = (12, 20, 15)
+    data = Sequences([np.arange(float(n)) for n in lengths], [rng.standard_normal((n, 2)).cumsum(0) for n in lengths])
+    split = hold_out(data, "forecast", horizon=3)
+    baseline = make_rival(name, split.train)
+    each = [baseline.forecast(t, i) for t, i in zip(split.t, split.sequence, strict=True)]
+    wanted = split.held_out(each)
+    monkeypatch.setattr(type(baseline), "forecast", None)  # with 200 sequences it would fill 40,000
+    found = split.predict(baseline)
+    torch.testing.assert_close(found.mean, wanted.mean, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.variance, wanted.variance, rtol=1e-10, atol=1e-10)
+    assert found.ahead.tolist() == wanted.ahead.tolist()
