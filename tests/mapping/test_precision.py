@@ -54,7 +54,8 @@ def test_bound_and_gradients_are_those_of_float64(decisions):
         assert (grad - target).norm() < 1e-3 * target.norm()
 
 
-@pytest.mark.parametrize("options", [{"weight": 1e-3}, {"num_frames": 100}, {"mapping": ARDLinear}])
+# with smaller weights K_MM is so nearly singular that rounding of float64 alone changes the bound by 1e-6 of it
+@pytest.mark.parametrize("options", [{"weight": 0.1}, {"num_frames": 100}, {"mapping": ARDLinear}])
 def test_float64_where_float32_errs_too_much_or_saves_nothing(options, decisions):
     loss, _ = evaluated(*problem(**options))
     exact, _ = evaluated(*problem(torch.float64, **options))
