@@ -88,7 +88,7 @@ def main(target: Path) -> None:
     ):
         rows = list(found.report.table())[:9]
         names, kinds = ([str(row[key]) for row in rows] for key in ("candidate", "kind"))
-        draw_errors(ax, names, [float(row["error"]) for row in rows], kinds)
+        draw_errors(ax, names, [float(row["error"]) for row in rows], kinds, found.report.stopped)
         ax.set_title(title, pad=20)
         ax.set_xlabel("standard deviations of the outputs")
     fig.savefig(target, dpi=170)

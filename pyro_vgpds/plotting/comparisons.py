@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,20 @@ def choose_colors(names: Sequence[str]) -> dict[str, str]:
     return {name: CYCLE[i % len(CYCLE)] for i, name in enumerate(names)}
 
 
-def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: Sequence[str]) -> None:
-    """Horizontal bars of errors, the first on top, by their kinds: ``"ensemble"``, ``"model"`` or ``"baseline"``."""
+def draw_errors(
+    ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: Sequence[str], estimated: Collection[str] = ()
+) -> None:
+    """Horizontal bars of errors, the first on top, by their kinds: ``"ensemble"``, ``"model"`` or ``"baseline"``.
+
+    :param estimated: names of candidates whose errors are estimates; their bars are hatched.
+    """
     from matplotlib.patches import Patch
 
     values, at = np.array(errors), np.arange(len(errors))
     limit = min(float(values.max()), max(_MOST * float(values.min()), float(np.median(values)), _LONGEST))
-    ax.barh(at, np.minimum(values, limit), color=[_KINDS[kind] for kind in kinds], height=0.7)
+    hatches = ["////" if name in estimated else "" for name in names]
+    colors = [_KINDS[kind] for kind in kinds]
+    ax.barh(at, np.minimum(values, limit), color=colors, hatch=hatches, edgecolor="white", linewidth=0.0, height=0.7)
     for y, value in enumerate(values.tolist()):
         text = f" {value:.3g}" if value <= limit else f" {value:.3g} (bar is cut)"
         ax.text(min(value, limit), y, text, va="center", fontsize="small", color=TRUTH)
@@ -53,8 +60,10 @@ def draw_errors(ax: Axes, names: Sequence[str], errors: Sequence[float], kinds: 
     ax.set_xlim(0.0, 1.18 * limit)
     ax.set_xlabel("root mean squared error, in standard deviations of the outputs")
     ax.tick_params(axis="y", length=0)
-    shown = [kind for kind in _KINDS if kind in kinds]
-    legend_above(ax, {kind: Patch(color=_KINDS[kind]) for kind in shown})
+    legend = {kind: Patch(color=color) for kind, color in _KINDS.items() if kind in kinds}
+    if any(hatches):
+        legend["estimated"] = Patch(facecolor=MUTED, edgecolor="white", linewidth=0.0, hatch="////")
+    legend_above(ax, legend)
     tidy(ax)
 
 

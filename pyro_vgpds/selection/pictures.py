@@ -57,7 +57,8 @@ class Pictures:
         rows = list(self.report.table())
         figure = Figure((_WIDTH, 0.9 + 0.27 * len(rows)), layout="constrained")
         names, kinds = ([str(row[key]) for row in rows] for key in ("candidate", "kind"))
-        draw_errors(figure.subplots(), names, [float(row["error"] or 0.0) for row in rows], kinds)
+        errors = [float(row["error"] or 0.0) for row in rows]
+        draw_errors(figure.subplots(), names, errors, kinds, self.report.stopped)
         return _png(figure)
 
     def coverage(self) -> bytes:

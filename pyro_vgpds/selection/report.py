@@ -73,8 +73,8 @@ class Report:
     comparison: Comparison | None = field(default=None, repr=False, compare=False)  #: all predictions; not in files
 
     def table(self) -> Table:
-        """One row for each candidate, the best first and stopped ones last; the ensemble is the first row."""
-        ranked = sorted((c for c in self.candidates if c.failure is None), key=self._rank)
+        """One row for each candidate, the best first; the ensemble is the first row."""
+        ranked = sorted((c for c in self.candidates if c.failure is None), key=lambda c: c.loss)
         return Table(
             [_row(self.ensemble, "ensemble"), *(_row(c, "baseline" if c.is_baseline else "model") for c in ranked)]
         )
@@ -91,7 +91,7 @@ class Report:
         return min(models, key=self._rank, default=None)
 
     def _rank(self, candidate: Scored) -> tuple[bool, float]:
-        """Candidates with estimated errors come last."""
+        """Whether the error is only estimated, and the loss: an estimate does not make a candidate the best one."""
         return candidate.name in self.stopped, candidate.loss
 
     def conclusions(self) -> list[str]:

@@ -110,3 +110,10 @@ def test_only_bars_of_large_errors_are_cut(last, length):
     draw_errors(ax, ["ensemble", "a", "b"], [0.2, 0.3, last], ["ensemble", "model", "baseline"])
     assert [bar.get_width() for bar in ax.patches] == [0.2, 0.3, length]
     assert [text.get_text().endswith("(bar is cut)") for text in ax.texts] == [False, False, last > length]
+
+
+def test_bars_of_estimated_errors_are_hatched():
+    ax = Figure().subplots()
+    draw_errors(ax, ["ensemble", "a", "b"], [0.2, 0.3, 0.4], ["ensemble", "model", "baseline"], ["a"])
+    assert [bool(bar.get_hatch()) for bar in ax.patches] == [False, True, False]
+    assert "estimated" in [text.get_text() for text in ax.get_legend().get_texts()]

@@ -78,6 +78,8 @@ def test_a_stopped_candidate_is_reported_with_an_estimated_error():
         assert errors[name] == pytest.approx(every[name])
     assert report.hidden == 4 * 5 * 3
     assert set(report.comparison.found) == {"ensemble", *NAMES[1:]}
+    rows = [row["error"] for row in list(report.table())[1:]]
+    assert rows == sorted(errors.values())
 
 
 def test_a_failure_on_a_later_part_is_reported(monkeypatch):
