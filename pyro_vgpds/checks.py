@@ -18,7 +18,7 @@ __all__ = [
     "as_numbers", "check_callable", "check_choice", "check_count", "check_device", "check_dict", "check_dtype",
     "check_flags", "check_horizon", "check_kind", "check_lengths", "check_list", "check_noise", "check_not_negative",
     "check_number", "check_parts", "check_path", "check_probability", "check_rate", "check_seed", "check_tensor",
-    "check_texts", "constrained", "finite", "is_real", "is_whole", "plain", "positive", "undefined",
+    "check_texts", "constrained", "find_output", "finite", "is_real", "is_whole", "plain", "positive", "undefined",
 ]  # fmt: skip
 
 _MOST = 2**31  # more than any count that fits into memory
@@ -170,6 +170,17 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError if ``value`` is not one of some words."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, but got {value!r:.80}.")
+
+
+def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
+    """The index of one of ``count`` outputs, given by name or index in the argument of this name; else a ValueError."""
+    if isinstance(output, str):
+        if columns is None or output not in columns:
+            raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
+        return columns.index(output)
+    if not is_whole(output) or not -count <= output < count:
+        raise ValueError(f"{argument} must be from 0 to {count - 1}, but got {output!r:.80}.")
+    return int(output) % count
 
 
 def _numbers(name: str, value: object, what: str) -> Tensor:

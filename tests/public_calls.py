@@ -394,7 +394,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "Solver": lambda k: (vg.Solver, {"num_starts": 1, "num_steps": 2, "natural_rate": 0.5, "tolerance": 0.1}),
     "auto": lambda k: (vg.auto, {
         "data": k.data, "task": "forecast", "likelihood": None, "candidates": [],
-        "baselines": ["column mean", "last value"], "horizon": 2,
+        "baselines": ["column mean", "last value"], "horizon": 2, "hidden": None,
         "seconds": 100.0, "seed": 0, "processes": 1, "folder": None, "refit": False, "progress": False}),
     "join": lambda k: (lambda timeout: distributed.join(timeout).__enter__(), {"timeout": 1.0}),
     "shard": lambda k: (distributed.shard, {"data": k.data, "group": None, "columns": True}),
@@ -578,10 +578,11 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "backtest": lambda k: (evaluation.backtest, {"posterior": k.post, "horizon": 2, "num_origins": 1, "step": 1}),
     "cross_validate": lambda k: (evaluation.cross_validate, {
         "model_factory": lambda data: baselines.BaselinePosterior(impute, data), "data": k.data,
-        "task": "impute", "num_folds": 2, "share": 0.1, "horizon": None, "pattern": "entries", "seed": 0,
-        "processes": 1, "progress": False}),
+        "task": "impute", "num_folds": 2, "share": 0.1, "horizon": None, "pattern": "entries", "hidden": None,
+        "seed": 0, "processes": 1, "progress": False}),
     "hold_out": lambda k: (evaluation.hold_out, {
-        "data": k.data, "task": "forecast", "share": 0.1, "horizon": 2, "skip": 0, "pattern": None, "seed": 0}),
+        "data": k.data, "task": "forecast", "share": 0.1, "horizon": 2, "skip": 0, "pattern": None, "hidden": None,
+        "seed": 0}),
     "score": lambda k: (evaluation.score, {"held_out": k.held_out, "scale": torch.ones(5)}),
     "score_predictor": lambda k: (evaluation.score_predictor, {
         "predictor": k.post, "split": k.split, "scale": torch.ones(5)}),

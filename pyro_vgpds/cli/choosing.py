@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
-from pyro_vgpds.cli.layout import Layout
+from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.lazy import PAGES, write_comparison
 from pyro_vgpds.cli.options import read_likelihood
 from pyro_vgpds.cli.outputs import check_output
@@ -52,17 +52,22 @@ def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> Non
         _named(args.baselines, _known(likelihood), "--baselines")
         if args.baselines.strip() == _NONE and (args.candidates or "").strip() == _NONE:
             raise UsageError("--candidates and --baselines cannot both be none.")
-    if args.horizon is not None and args.task not in (None, "forecast"):
-        raise UsageError(f"--horizon requires --task forecast, but got --task {args.task}.")
+    if args.hidden is not None and args.task not in (None, "reconstruct"):
+        raise UsageError(f"--hidden requires --task reconstruct, but got --task {args.task}.")
+    if args.horizon is not None and (args.hidden is not None or args.task not in (None, "forecast")):
+        other = "--hidden" if args.task is None else f"--task {args.task}"
+        raise UsageError(f"--horizon requires --task forecast, but got {other}.")
     if args.folder is not None and args.folder.exists() and not args.folder.is_dir():
         raise UsageError(f"--folder must be a folder, but {args.folder} is a file.")
 
 
 def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likelihood: str | None = None) -> Ensemble:
     """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``."""
-    task = args.task or ("impute" if data.num_missing and args.horizon is None else "forecast")
+    hidden = None if args.hidden is None else select(args.hidden, data.base_columns, data.num_base_outputs, "--hidden")
+    default = "impute" if data.num_missing and args.horizon is None else "forecast"
+    task = args.task or (default if hidden is None else "reconstruct")
     try:
-        hold_out(data, task, horizon=args.horizon, seed=args.seed)
+        hold_out(data, task, horizon=args.horizon, hidden=hidden, seed=args.seed)
     except ValueError as error:
         raise CommandError(f"{error} Without a comparison, `pyro-vgpds fit --quick` trains one model.") from None
     candidates = None
@@ -78,6 +83,7 @@ def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likeli
             candidates=candidates,
             baselines=baselines,
             horizon=args.horizon,
+            hidden=hidden,
             seconds=math.inf if args.seconds is None else args.seconds,
             seed=args.seed,
             processes=args.processes,

@@ -126,6 +126,12 @@ def _add_choice(parser: argparse.ArgumentParser, page: bool = False) -> None:
         help="number of frames to forecast; implies --task forecast. Default: an eighth of the median sequence",
     )
     choice.add_argument(
+        "--hidden",
+        metavar="NAMES",
+        help="columns that will be hidden in new frames, separated by commas, such as those of a sensor that they do "
+        "not have; implies --task reconstruct. Default: half of the columns, at random",
+    )
+    choice.add_argument(
         "--seconds",
         type=positive,
         metavar="S",

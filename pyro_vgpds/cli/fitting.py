@@ -45,7 +45,10 @@ _SINGLE = (
     "--latent-dim", "--num-inducing", "--temporal", "--mapping", "--static-dim", "--hold", "--no-scale", "--one-noise",
     "--steps", "--method", "--restarts", "--checkpoint", "--resume", "--calibrate", "--noise-factor", "--residual",
 )  # fmt: skip
-_CHOICE = ("--task", "--horizon", "--seconds", "--candidates", "--baselines", "--processes", "--folder", "--report")
+_CHOICE = (
+    "--task", "--horizon", "--hidden", "--seconds", "--candidates", "--baselines", "--processes", "--folder",
+    "--report",
+)  # fmt: skip
 
 
 def run_fit(args: argparse.Namespace) -> int:

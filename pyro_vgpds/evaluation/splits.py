@@ -18,6 +18,7 @@ from pyro_vgpds.checks import (
     check_parts,
     check_probability,
     check_seed,
+    find_output,
 )
 from pyro_vgpds.data.parts import base_outputs, check_data, split_outputs, take_frames, with_outputs
 from pyro_vgpds.data.sequences import Sequences
@@ -33,7 +34,10 @@ from pyro_vgpds.evaluation.gaps import (
 from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
 from pyro_vgpds.formatting import counted
 
-__all__ = ["TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_task", "count_gaps", "gap_length", "hold_out"]
+__all__ = [
+    "TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_hidden", "check_task", "count_gaps", "gap_length",
+    "hold_out",
+]  # fmt: skip
 
 TASKS = ("impute", "reconstruct", "forecast")
 
@@ -124,6 +128,23 @@ def check_task(task: str) -> None:
     check_choice("task", task, TASKS)
 
 
+def check_hidden(hidden: Sequence[int | str] | None, data: Sequences, task: str) -> list[int] | None:
+    """The indices of columns that are given by name or index.
+
+    :raises ValueError: if the task is not ``"reconstruct"``, a column does not exist, or none or all are given.
+    """
+    if hidden is None:
+        return None
+    check_list("hidden", hidden, "a list of columns", optional=True)
+    if task != "reconstruct":
+        raise ValueError(f"hidden requires the task 'reconstruct', but the task is {task!r}.")
+    count = data.num_base_outputs
+    found = sorted({find_output("hidden", column, data.base_columns, count) for column in hidden})
+    if not 0 < len(found) < count:
+        raise ValueError(f"hidden must be some of the {counted(count, 'column')}, but not all, and got {len(found)}.")
+    return found
+
+
 def count_gaps(split: Split) -> float:
     """About how many separate gaps are hidden, of the kind (lost frames, lost columns) that has fewer of them.
 
@@ -154,12 +175,13 @@ def hold_out(
     horizon: int | None = None,
     skip: int = 0,
     pattern: str | None = None,
+    hidden: Sequence[int | str] | None = None,
     seed: int = 0,
 ) -> Split:
     """Hide a part of the data.
 
     ``"impute"`` hides observed entries: gaps like those that the data have, or random entries if nothing is missing.
-    ``"reconstruct"`` holds out whole sequences, or spans of frames of a single one, and hides half of their columns.
+    ``"reconstruct"`` holds out whole sequences, or spans of frames of a single one, and hides some of their columns.
     ``"forecast"`` removes the last frames of every sequence.
 
     :param data: the sequences.
@@ -170,6 +192,8 @@ def hold_out(
     :param pattern: ``"entries"``, ``"blocks"`` (some frames by half of the columns), ``"spans"`` (some whole frames) or
         ``"missing"`` (like the gaps of the data), for ``"impute"``. Default: ``"missing"`` if something is missing,
         else ``"entries"``.
+    :param hidden: names or indices of the columns that ``"reconstruct"`` hides, such as those of a sensor that new
+        recordings do not have. Default: a random half of the columns.
     :param seed: of the random choice.
     :raises ValueError: if an argument is out of its range, or there are too few frames.
 
@@ -186,10 +210,10 @@ def hold_out(
         check_horizon(horizon)
     if pattern is not None:
         check_choice("pattern", pattern, ("entries", "blocks", "spans", "missing"))
-    rng = np.random.default_rng(seed)
+    columns, rng = check_hidden(hidden, data, task), np.random.default_rng(seed)
     if task == "forecast":
         return _ends(data, horizon, skip)
-    return _sequences(data, share, rng) if task == "reconstruct" else _entries(data, share, pattern, rng)
+    return _sequences(data, share, columns, rng) if task == "reconstruct" else _entries(data, share, pattern, rng)
 
 
 def _entries(data: Sequences, share: float, pattern: str | None, rng: np.random.Generator) -> Split:
@@ -236,7 +260,7 @@ def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     return Split("forecast", train, times, hidden, truth, list(belongs), everything, exposure)
 
 
-def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split:
+def _sequences(data: Sequences, share: float, columns: list[int] | None, rng: np.random.Generator) -> Split:
     t, y = split_outputs(data)
     count = data.num_sequences
     if count >= 2:
@@ -258,7 +282,9 @@ def _sequences(data: Sequences, share: float, rng: np.random.Generator) -> Split
         # a sensor that fails on the way, or one that was never there
         first = len(part) // 2 if count >= 2 and k % 2 else 0
         known = part[first:].isfinite().any(0).nonzero().squeeze(-1)
-        if len(known):
+        if columns is not None:
+            hidden[first:, columns] = True
+        elif len(known):
             hidden[first:, known[torch.from_numpy(choose_columns(len(known), rng)).to(known.device)]] = True
         seen.append(part.masked_fill(hidden, torch.nan))
         truth.append(part.masked_fill(~hidden, torch.nan))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -28,6 +28,7 @@ def cross_validate(
     share: float = 0.1,
     horizon: int | None = None,
     pattern: str | None = None,
+    hidden: Sequence[int | str] | None = None,
     seed: int = 0,
     processes: int = 1,
     progress: bool | None = None,
@@ -42,6 +43,7 @@ def cross_validate(
     :param share: as in :func:`hold_out`.
     :param horizon: as in :func:`hold_out`.
     :param pattern: as in :func:`hold_out`.
+    :param hidden: as in :func:`hold_out`.
     :param seed: of the random parts.
     :param processes: number of folds that are run at the same time, each in a process of its own with one thread
         (Linux; on other systems they are run one after the other). ``model_factory`` may be any function, but what it
@@ -66,11 +68,12 @@ def cross_validate(
     check_seed(seed)
     check_count("processes", processes)
     scale = data.output_scales[: data.num_base_outputs]
-    first = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed)
+    part = partial(hold_out, data, task, share=share, horizon=horizon, pattern=pattern, hidden=hidden)
+    first = part(seed=seed)
     step = max(len(t) for t in first.t) if task == "forecast" else 0
 
     def run(fold: int) -> dict[str, Value]:
-        split = hold_out(data, task, share=share, horizon=horizon, pattern=pattern, seed=seed + fold, skip=fold * step)
+        split = part(seed=seed + fold, skip=fold * step)
         start = perf_counter()
         predictor = model_factory(split.train)
         seconds = perf_counter() - start

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_list, check_parts, check_probability
+from pyro_vgpds.checks import as_numbers, check_list, check_parts, check_probability, find_output
 from pyro_vgpds.data.dates import read_dates, to_dates
 from pyro_vgpds.plotting.discrete import Drawing
 from pyro_vgpds.plotting.style import (
@@ -18,7 +18,6 @@ from pyro_vgpds.plotting.style import (
     HIDDEN,
     LEARNED,
     array,
-    find_output,
     grid_lines,
     labelled,
     legend_above,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pyro_vgpds.checks import as_numbers, check_list, check_number
+from pyro_vgpds.checks import as_numbers, check_list, check_number, find_output
 from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, find_output, read_axes, time_axis
+from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, read_axes, time_axis
 from pyro_vgpds.types import ArrayLike
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINE", "CYCLE", "HIDDEN", "LEARNED", "MUTED", "TRUTH", "Labels", "array", "check_axes", "check_labels",
-    "choose_frames", "color", "find_output", "grid_lines", "labelled", "legend_above", "new_axes", "read_axes",
+    "choose_frames", "color", "grid_lines", "labelled", "legend_above", "new_axes", "read_axes",
     "read_whole_numbers", "tidy", "time_axis", "tint",
 ]  # fmt: skip
 
@@ -58,17 +58,6 @@ def read_axes(axes: object) -> list[Axes]:
         return [ax for part in axes for ax in read_axes(part)]
     check_axes("axes", axes)
     return [cast("Axes", axes)]
-
-
-def find_output(argument: str, output: int | str, columns: Sequence[str] | None, count: int) -> int:
-    """The index of one of ``count`` outputs, given by name or index in the argument of this name; else a ValueError."""
-    if isinstance(output, str):
-        if columns is None or output not in columns:
-            raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
-        return columns.index(output)
-    if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"{argument} must be from 0 to {count - 1}, but got {output!r:.80}.")
-    return int(output) % count
 
 
 def check_labels(labels: Labels | None, count: int, name: str = "labels", of: str = "frames") -> None:

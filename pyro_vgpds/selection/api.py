@@ -26,7 +26,7 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
-from pyro_vgpds.evaluation.splits import HeldOut, check_task
+from pyro_vgpds.evaluation.splits import HeldOut, check_hidden, check_task
 from pyro_vgpds.prediction.combination import find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.member import Member
@@ -61,6 +61,7 @@ def auto(
     candidates: Sequence[Configuration] | None = None,
     baselines: Sequence[str] | None = None,
     horizon: int | None = None,
+    hidden: Sequence[int | str] | None = None,
     seconds: float = math.inf,
     seed: int = 0,
     processes: int | None = None,
@@ -87,14 +88,16 @@ def auto(
 
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
-        columns of new or partly observed frames) or ``"forecast"``. Default: ``"impute"`` if something is missing, else
-        ``"forecast"``.
+        columns of new or partly observed frames) or ``"forecast"``. Default: ``"reconstruct"`` if ``hidden`` is given,
+        ``"impute"`` if something is missing, else ``"forecast"``.
     :param likelihood: of the outputs, if they are not Gaussian: a name, a likelihood, or a dictionary from these to
         columns, as in :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`. It stays as it is.
     :param candidates: models to try. Default: a short list that suits the data and the task.
     :param baselines: names of baselines to try. Default: all that suit the data and the task; ``[]`` for none.
     :param horizon: number of frames to forecast. Default: an eighth of the median sequence. With more than half of the
         longest sequence there is a warning, and candidates are compared with that half.
+    :param hidden: names or indices of the columns that will be hidden, for ``"reconstruct"``: the comparison hides
+        these. Default: half of the columns, others in each held-out sequence.
     :param seconds: time budget: no further candidate is started after it. If it ends before all candidates were tried
         on the first held-out part, that part alone decides. The training on all data is not counted.
     :param seed: of the held-out part and of the initial values.
@@ -128,12 +131,13 @@ def auto(
     check_texts("baselines", baselines, optional=True)
     check_list("candidates", candidates, "a list of Configuration", optional=True)
     if task is None:
-        task = "impute" if data.num_missing else "forecast"
+        task = "reconstruct" if hidden is not None else "impute" if data.num_missing else "forecast"
     check_task(task)
     if not isinstance(seconds, float) or seconds != math.inf:
         check_number("seconds", seconds, "positive", lambda value: value > 0.0)
     if processes is not None:
         check_count("processes", processes)
+    columns = check_hidden(hidden, data, task)
     outputs = meet_likelihood(likelihood, data, task)
     names = propose_baselines(data, task, outputs) if baselines is None else list(baselines)
     models = (
@@ -151,7 +155,7 @@ def auto(
         check_horizon(horizon)
         horizon = tested_horizon(data, horizon) if task == "forecast" else horizon
     origins, own = propose_origins(data, horizon, outputs), None if outputs is None else likelihood
-    problem = Problem(data, task, horizon, seed, origins, own)
+    problem = Problem(data, task, horizon, seed, origins, own, columns)
     entries = Entries.of(problem.splits, data)
     scale = data.output_scales[: data.num_base_outputs]
     deadline = monotonic() + seconds

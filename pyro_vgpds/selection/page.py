@@ -26,7 +26,7 @@ __all__ = ["write_page"]
 
 _KEPT = {
     "impute": "Entries that are known were hidden in the way in which entries are missing, or at random.",
-    "reconstruct": "Half of the columns were hidden in frames that no candidate was trained on.",
+    "reconstruct": "Columns were hidden in frames that no candidate was trained on.",
     "forecast": "The last frames of each sequence were hidden, and predicted from what comes before them.",
 }
 

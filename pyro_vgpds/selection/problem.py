@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyro_vgpds.checks import check_count, check_horizon, check_seed
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import Split, check_task, count_gaps, hold_out
+from pyro_vgpds.evaluation.splits import Split, check_hidden, check_task, count_gaps, hold_out
 from pyro_vgpds.files.container import FileFormatError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT
@@ -48,6 +48,7 @@ class Problem:
     seed: int
     origins: int = _ORIGINS  #: of forecasts, at the most
     likelihood: LikelihoodLike = None  #: of the outputs. Default: Gaussian outputs
+    hidden: list[int] | None = None  #: columns to hide in frames to reconstruct. Default: half of them
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -110,7 +111,7 @@ class Problem:
 
     def _part(self, number: int) -> Split:
         seed = self.seed + 1000 * number
-        return hold_out(self.data, self.task, horizon=self.horizon, share=self.share, seed=seed)
+        return hold_out(self.data, self.task, horizon=self.horizon, share=self.share, hidden=self.hidden, seed=seed)
 
     @property
     def share(self) -> float:
@@ -131,7 +132,7 @@ class Problem:
 
     def _about(self) -> dict[str, object]:
         """All except the data, as JSON."""
-        plain = {name: getattr(self, name) for name in ("task", "horizon", "seed", "origins")}
+        plain = {name: getattr(self, name) for name in ("task", "horizon", "seed", "origins", "hidden")}
         return {**plain, "likelihood": pack_outputs(self.likelihood)}
 
     def write(self, path: Path) -> None:
@@ -147,14 +148,16 @@ class Problem:
         """
         header, tensors = read_file(path, "comparison")
         try:
-            task, horizon, seed, origins, outputs = (
-                header["comparison"][name] for name in ("task", "horizon", "seed", "origins", "likelihood")
+            task, horizon, seed, origins, hidden, outputs = (
+                header["comparison"][name] for name in ("task", "horizon", "seed", "origins", "hidden", "likelihood")
             )
             check_task(task)
             if horizon is not None:
                 check_horizon(horizon)
             check_seed(seed)
             check_count("origins", origins)
-            return cls(build_data(header, tensors), task, horizon, seed, origins, unpack_outputs(outputs))
+            data = build_data(header, tensors)
+            hidden = check_hidden(hidden, data, task)
+            return cls(data, task, horizon, seed, origins, unpack_outputs(outputs), hidden)
         except BAD_CONTENT as error:
             raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None

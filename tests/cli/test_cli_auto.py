@@ -146,6 +146,9 @@ def test_old_flags_are_accepted(days, tmp_path, capsys):
         (["--seconds", "0"], "--seconds: must be a positive number"),
         (["--processes", "0"], "--processes: must be a whole number of at least 1"),
         (["--task", "impute", "--horizon", "3"], "--horizon requires --task forecast, but got --task impute"),
+        (["--hidden", "a", "--horizon", "3"], "--horizon requires --task forecast, but got --hidden"),
+        (["--hidden", "a", "--task", "impute"], "--hidden requires --task reconstruct, but got --task impute"),
+        (["--hidden", "a", "--quick"], "--hidden cannot be combined with --quick, which trains a single model"),
         (["--quick", "--task", "impute"], "--task cannot be combined with --quick, which trains a single model"),
         (["--steps", "3", "--seconds", "9"], "--seconds cannot be combined with --steps, which trains a single model"),
         (["--baselines", "magic"], "--baselines: 'magic' is unknown; known: column mean; column median; "),
@@ -162,6 +165,13 @@ def test_usage_of_fit(days, tmp_path, arguments, message, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_hidden_columns_that_do_not_exist(gaps, tmp_path, capsys):
+    assert main(["evaluate", gaps.csv, "-o", str(tmp_path / "a.html"), "-q", "--hidden", "a,hip"]) == 1
+    assert "--hidden: unknown column 'hip'; the columns are a, b, c." in capsys.readouterr().err
+    assert main(["evaluate", gaps.csv, "-o", str(tmp_path / "a.html"), "-q", "--hidden", "a,b,c"]) == 1
+    assert "hidden must be some of the 3 columns, but not all, and got 3." in capsys.readouterr().err
+
+
 def test_names_may_contain_commas():
     known = ["a", "b", "a, b"]
     assert choosing._named("a, b,a", known, "--x") == ["a, b", "a"]
@@ -174,7 +184,7 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
 
     def fake(
         data, task, *, candidates=None, baselines=None, horizon=None, seconds=None, seed=0, progress=None,
-        processes=None, folder=None, refit=True, likelihood=None,
+        processes=None, folder=None, refit=True, likelihood=None, hidden=None,
     ):  # fmt: skip
         given.update(locals())
         raise ValueError("stop")
@@ -187,9 +197,15 @@ def test_arguments_of_the_choice_are_passed_on(days, gaps, tmp_path, monkeypatch
     expected = {"task": "forecast", "horizon": 3, "seconds": 9.0, "seed": 3, "processes": 2, "progress": False,
                 "folder": tmp_path / "kept"}  # fmt: skip
     assert {name: given[name] for name in expected} == expected
-    for more, task in (([], "impute"), (["--horizon", "2"], "forecast"), (["--task", "reconstruct"], "reconstruct")):
+    for more, task, hidden in (
+        ([], "impute", None),
+        (["--horizon", "2"], "forecast", None),
+        (["--task", "reconstruct"], "reconstruct", None),
+        (["--hidden", "c,a"], "reconstruct", [2, 0]),
+    ):
         assert main(["evaluate", gaps.csv, "-o", str(tmp_path / "a.html"), "-q", *more]) == 1
         assert given["task"] == task
+        assert given["hidden"] == hidden
         assert not given["refit"]  # only the comparison is needed
 
 

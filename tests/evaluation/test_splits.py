@@ -149,6 +149,20 @@ def test_some_held_out_sequences_lose_their_columns_on_the_way():
     assert first == [0, 10, 0, 10]
 
 
+def test_given_columns_are_hidden():
+    data = make_data((20,) * 8)
+    names = Sequences(*split_outputs(data), columns=list("abcde"))
+    for given, known in (([3, -4], data), (["b", "d"], names)):
+        split = hold_out(known, "reconstruct", share=0.25, hidden=given)
+        assert_complete(split, data)
+        for number, (seen, truth) in enumerate(zip(split.y, split.truth, strict=True)):
+            first = 10 * (number % 2)  # in every second sequence from its middle on
+            assert truth[first:, [1, 3]].isfinite().all()
+            assert truth[:first].isnan().all()
+            assert truth[:, [0, 2, 4]].isnan().all()
+            assert seen[:, [0, 2, 4]].isfinite().all()
+
+
 def test_only_columns_that_were_observed_are_hidden():
     t = np.arange(12.0)
     y = [np.random.default_rng(i).standard_normal((12, 4)) for i in range(5)]
@@ -229,6 +243,11 @@ def test_lags_names_and_dates_are_kept():
         ),
         ({"task": "forecast", "horizon": 0}, "horizon must be a number of frames, a whole number of at least 1, but"),
         ({"task": "forecast", "horizon": "24h"}, "horizon must be a number of frames, a whole .* but got '24h'"),
+        ({"task": "impute", "hidden": [0]}, "hidden requires the task 'reconstruct', but the task is 'impute'"),
+        ({"task": "reconstruct", "hidden": [5]}, "hidden must be from 0 to 4, but got 5"),
+        ({"task": "reconstruct", "hidden": ["hip"]}, "hidden must be one of 0 to 4, but got 'hip'"),
+        ({"task": "reconstruct", "hidden": []}, "hidden must be some of the 5 columns, but not all, and got 0"),
+        ({"task": "reconstruct", "hidden": range(5)}, "hidden must be some of the 5 columns, but not all, and got 5"),
         ({"task": "forecast", "skip": -1}, "skip must be a whole number of at least 0, but got -1"),
         (
             {"task": "forecast", "horizon": 6, "skip": 2},

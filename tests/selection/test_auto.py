@@ -72,6 +72,13 @@ def test_each_task(task, sequences, missing):
         assert (prediction.variance >= 0).all()
 
 
+def test_given_columns_are_hidden_in_the_comparison():
+    data = make_data(sequences=5)
+    found = auto(data, hidden=[0, 3], candidates=[], baselines=["column mean", "ridge regression"])
+    assert found.report.task == "reconstruct"
+    assert set(found.report.comparison.found["ensemble"].output.tolist()) == {0, 3}
+
+
 def test_default_task_is_that_of_the_data():
     for missing, task in ((0.2, "impute"), (0.0, "forecast")):
         found = auto(make_data(missing), candidates=[], baselines=["column mean"])
@@ -256,6 +263,11 @@ def test_a_horizon_of_more_than_half_of_the_frames_is_tested_with_half_of_them()
             {"candidates": [SMALL, SMALL]},
             ValueError,
             "needs a name of its own, but 'small' occurs twice",
+        ),
+        (
+            {"task": "forecast", "hidden": [0]},
+            ValueError,
+            "hidden requires the task 'reconstruct', but the task is 'fo",
         ),
         ({"task": "forecast", "horizon": 40}, ValueError, "horizon=40 must leave 3 training frames"),
         ({"task": "forecast", "horizon": 0}, ValueError, "horizon must be a number of frames, .* but got 0"),

@@ -203,3 +203,14 @@ def test_parts_of_whole_sequences_differ_in_them():
     parts = Problem(data, "reconstruct", None, 0).splits
     assert len(parts) == 4
     assert all(a.kept != b.kept for a, b in itertools.combinations(parts, 2))
+
+
+def test_given_columns_are_hidden_in_all_parts(tmp_path):
+    data = make_sequences(num_sequences=5, num_outputs=6, length=(20, 24), seed=3).sequences()
+    problem = Problem(data, "reconstruct", None, 0, hidden=[1, 4])
+    for split in problem.splits:
+        for truth in split.truth:
+            assert truth.isfinite().any(0).nonzero().flatten().tolist() == [1, 4]
+    problem.write(tmp_path / "p.safetensors")
+    assert Problem.read(tmp_path / "p.safetensors").hidden == [1, 4]
+    assert len({Problem(data, "reconstruct", None, 0, hidden=hidden).digest for hidden in (None, [1], [1, 4])}) == 3
