@@ -17,6 +17,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_callable, check_flags, check_noise, check_number, finite, positive
+from pyro_vgpds.communication import collective
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
@@ -52,7 +53,6 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior, modules_of
-from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -211,7 +211,7 @@ class VGPDS(ParameterModule):
         self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
-    @announced
+    @collective
     def from_data(
         cls,
         data: Sequences,
@@ -280,10 +280,10 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
-        if likelihood is not None and data.column_team.size > 1:
+        if likelihood is not None and data.column_communicator.size > 1:
             raise ValueError(
                 f"a model with {likelihood} needs all columns in each process, but they are divided between "
-                f"{data.team.size}. Divide the sequences: distributed.shard(data)."
+                f"{data.communicator.size}. Divide the sequences: distributed.shard(data)."
             )
         with torch.no_grad():
             if likelihood is None:
@@ -313,8 +313,8 @@ class VGPDS(ParameterModule):
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
                 num_inducing = min(sizes_of(data)[0], latent_dim + 1)
-            centres = kmeans(start.x, num_inducing, team=data.frame_team)
-            model.inducing = PyroParam(data.column_team.broadcast(centres), event_dim=2)
+            centres = kmeans(start.x, num_inducing, communicator=data.frame_communicator)
+            model.inducing = PyroParam(data.column_communicator.broadcast(centres), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, is_default, static_dim)
@@ -423,7 +423,7 @@ class VGPDS(ParameterModule):
         noise = self.output_mean.new_ones(1) if self.output_likelihood is not None else self._noise()
         return InducingPrior(
             kernel, self.inducing, noise, len(self.output_mean), jitter=self.jitter, scale=batch.scale,
-            rows=batch.rows, team=batch.team,
+            rows=batch.rows, communicator=batch.communicator,
         )  # fmt: skip
 
     def outputs_on(
@@ -501,7 +501,7 @@ class VGPDS(ParameterModule):
             return None
         noise = self._noise()
         groups = data.groups(self.output_mean, self.output_scale, columns=noise.shape[-1] > 1).in_double
-        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_team)
+        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_communicator)
 
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""
@@ -542,8 +542,8 @@ class VGPDS(ParameterModule):
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
             q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
-            centre = data.frame_team.total(q.mean.sum(0)) / n
-            spread = data.frame_team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            centre = data.frame_communicator.all_reduce(q.mean.sum(0)) / n
+            spread = data.frame_communicator.all_reduce(((q.mean - centre).square() + q.variance).sum(0)) / n
             return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:

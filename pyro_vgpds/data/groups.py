@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.team import ALONE, Team
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 
 __all__ = ["ColumnGroups", "Patterns", "Summary", "make_groups", "summarise"]
 
@@ -138,24 +138,26 @@ class Patterns:
 
     masks: np.ndarray  #: (P, N) of bool, the rows of each pattern
     of_column: np.ndarray  #: (D,), the pattern of each column
-    team: Team = ALONE  #: the processes that have the rows together; all have the same patterns
+    communicator: Communicator = (
+        SINGLE_PROCESS  #: the processes that have the rows together; all have the same patterns
+    )
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """(P,), the number of rows of each pattern in all processes."""
-        return self.team.total(torch.from_numpy(self.masks.sum(1))).numpy()
+        return self.communicator.all_reduce(torch.from_numpy(self.masks.sum(1))).numpy()
 
     @functools.cached_property
     def num_rows(self) -> int:
         """The number of rows in all processes."""
-        return int(self.team.total(torch.tensor([self.masks.shape[1]])))
+        return int(self.communicator.all_reduce(torch.tensor([self.masks.shape[1]])))
 
-    def joint(self, team: Team) -> Patterns:
+    def joint(self, communicator: Communicator) -> Patterns:
         """The patterns of rows that several processes have together: those of columns that are alike in all of them."""
         of_column = torch.from_numpy(self.of_column).to(torch.long)
-        every = team.rows(of_column.unsqueeze(0))  # (K, D)
+        every = communicator.all_gather_rows(of_column.unsqueeze(0))  # (K, D)
         different, which = every.unique(dim=1, return_inverse=True)  # (K, P), (D,)
-        return Patterns(self.masks[different[team.rank].numpy()], which.numpy(), team)
+        return Patterns(self.masks[different[communicator.rank].numpy()], which.numpy(), communicator)
 
 
 class Summary(NamedTuple):
@@ -203,7 +205,7 @@ def make_groups(
     :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
     """
     masks, pattern_of = patterns.masks, patterns.of_column
-    num_frames, device, team = masks.shape[1], mean.device, patterns.team
+    num_frames, device, communicator = masks.shape[1], mean.device, patterns.communicator
     rows_of, columns_of = patterns.rows, np.bincount(pattern_of, minlength=len(masks))
     used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
     widths = columns_of if columns else np.minimum(columns_of, rows_of)
@@ -221,7 +223,7 @@ def make_groups(
         pattern = pattern_of[where]
         for c in np.intersect1d(pattern, wide):
             part = scaled[:, torch.from_numpy(pattern == c).to(device)]
-            part = team.rows(part if masks[c].all() else part[row_index[c]])
+            part = communicator.all_gather_rows(part if masks[c].all() else part[row_index[c]])
             grams[c].addmm_(part, part.mT)
         narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
         if len(narrow):
@@ -232,15 +234,15 @@ def make_groups(
                 order[at_index] = narrow_index + where.start
     for c in wide:
         values, vectors = torch.linalg.eigh(grams[c])
-        root = team.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn the vectors
-        first = sum(team.gather(len(row_index[c]))[: team.rank])
+        root = communicator.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn the vectors
+        first = sum(communicator.all_gather(len(row_index[c]))[: communicator.rank])
         own = root[first : first + len(row_index[c])]
         factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = own
     complete = len(used) == 1 and rows_of[used[0]] == patterns.num_rows
-    if complete and not columns and team.size == 1 and factor.dtype == torch.float64:
+    if complete and not columns and communicator.size == 1 and factor.dtype == torch.float64:
         factor = _triangle(factor)
     of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
-    squares = team.total(factor.double().square().sum(0)).to(factor)
+    squares = communicator.all_reduce(factor.double().square().sum(0)).to(factor)
     group = np.full(len(masks), -1)
     group[used] = np.arange(len(used))
     return ColumnGroups(
@@ -253,7 +255,7 @@ def make_groups(
         of_column=torch.from_numpy(group[pattern_of]).to(device),
         log_scale=(torch.from_numpy(rows_of[pattern_of]).to(device) * scale.log()).sum(),
         order=order,
-        joint_squares=squares if team.size > 1 else None,
+        joint_squares=squares if communicator.size > 1 else None,
     )
 
 

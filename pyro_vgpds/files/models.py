@@ -8,6 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype, check_kind
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
@@ -22,7 +23,6 @@ from pyro_vgpds.inference.partial import PartialGuide, remembered_by
 from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
-from pyro_vgpds.team import ALONE
 from pyro_vgpds.types import PathLike
 
 __all__ = [
@@ -62,12 +62,12 @@ def save(
     >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
     """
     whole = gathered(guide, data)
-    team = data.team if isinstance(data, Sequences) else ALONE
-    with team.together():
+    communicator = data.communicator if isinstance(data, Sequences) else SINGLE_PROCESS
+    with communicator.sharing_errors():
         if whole is not None:
             own = model if whole[0] is guide else whole[0].model  # a copy has the factors of all outputs
             _write(path, own, *whole, metadata)
-    team.check()  # the file is complete
+    communicator.check()  # the file is complete
 
 
 def _write(

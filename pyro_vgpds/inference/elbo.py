@@ -17,11 +17,11 @@ from pyro.poutine.trace_struct import Trace
 from pyro_vgpds.checks import check_callable
 from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
 from pyro_vgpds.inference.joint import (
-    column_team_of,
+    column_communicator_of,
+    communicator_of,
     joint_gradients,
     joint_loss,
     refuse_wrapped,
-    team_of,
     warn_if_alone,
 )  # fmt: skip
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
@@ -217,7 +217,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
-        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
             if not direct:
@@ -225,7 +225,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             with torch.no_grad():
                 return float(direct_loss(model, guide, *args))
 
-        return evaluate() if team.size == 1 else joint_loss(team, guide, evaluate)
+        return evaluate() if communicator.size == 1 else joint_loss(communicator, guide, evaluate)
 
     def loss_and_grads(
         self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
@@ -236,16 +236,16 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._met = ()
-        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
             if not direct:
                 return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
             return direct_gradients(model, guide, args[0], bool(self.retain_graph))
 
-        if team.size > 1:
-            options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}
-            loss = joint_gradients(team, model, guide, evaluate, **options)
+        if communicator.size > 1:
+            options = {"traced": not direct, "same_frames": column_communicator_of(args, kwargs).size > 1}
+            loss = joint_gradients(communicator, model, guide, evaluate, **options)
         else:
             warn_if_alone()
             loss = evaluate()
@@ -267,7 +267,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :raises ValueError: if several processes have the data together.
         """
         self._met = ()
-        if team_of(args, kwargs).size > 1:
+        if communicator_of(args, kwargs).size > 1:
             raise ValueError(
                 "differentiable_loss would have the gradients of this process only. Use loss_and_grads, which sums "
                 "them over the processes."
@@ -279,7 +279,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     ) -> tuple[Trace, Trace]:
         check_callable("model", model)
         check_callable("guide", guide)
-        share, paths = 1.0 / team_of(args, kwargs).size, column_team_of(args, kwargs).size > 1
+        share, paths = 1.0 / communicator_of(args, kwargs).size, column_communicator_of(args, kwargs).size > 1
         with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
             model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         messenger.check()

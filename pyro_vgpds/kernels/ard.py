@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.exponents import viewed
 from pyro_vgpds.kernels.base import Kernel
@@ -18,7 +19,6 @@ from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
 from pyro_vgpds.parameters import ParameterLike
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
@@ -84,9 +84,9 @@ class ARDRBFValue(MappingValue):
         noise: Tensor,
         groups: ColumnGroups,
         jitter: float | None,
-        team: Team = ALONE,
+        communicator: Communicator = SINGLE_PROCESS,
     ) -> Known | None:
-        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, team)
+        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, communicator)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

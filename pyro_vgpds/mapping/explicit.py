@@ -145,9 +145,9 @@ class ExpectedGP(Expandable):
             raise NotImplementedError("ExplicitGP has no gradient in y under Collapsed_ELBO: its data are constants.")
         gp, prior = self.likelihood.gp, self.likelihood.prior
         own = frame_sums(gp, self.x_mean, self.x_variance, prior.factor, gp.groups(value, columns=True))
-        sums = sum_frames(own, prior.team)
+        sums = sum_frames(own, prior.communicator)
         density = expected_log_density(sums, gp.noise, self.inducing.given(sums))
-        return density if prior.team.size == 1 else density / prior.team.size
+        return density if prior.communicator.size == 1 else density / prior.communicator.size
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("ExpectedGP is for the bound; sample the model itself.")

@@ -14,12 +14,12 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.linalg import followed
-from pyro_vgpds.team import ALONE
 
 __all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "sites_of", "told_moments"]
 
@@ -95,13 +95,13 @@ class OutputSites(PyroModule):
         own = data.y is value
         if own and self._known() is data:
             return y, self.state
-        mark, team = _hash(y), data.team if own else ALONE
+        mark, communicator = _hash(y), data.communicator if own else SINGLE_PROCESS
         found = self.state.shape[1] and mark == int(self.mark) and self.state.shape[1] == len(y)
-        if not team.any(not found):
+        if not communicator.any(not found):
             state = self.state
         else:
             with torch.no_grad():
-                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, team))
+                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, communicator))
             for _ in range(_FIRST_UPDATES):
                 state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
         if own:

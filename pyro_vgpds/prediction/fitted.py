@@ -86,7 +86,7 @@ class FittedModel:
                 f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
             )
         check_data(data)
-        if data.team.size > 1:
+        if data.communicator.size > 1:
             raise ValueError(
                 "predictions need the sequences of all processes in one: see pyro_vgpds.distributed.gather(guide, data)"
             )

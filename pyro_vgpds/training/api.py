@@ -11,6 +11,7 @@ import torch
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_callable, check_choice, check_count, check_path
+from pyro_vgpds.communication import collective
 from pyro_vgpds.data.batches import DatasetLike
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
@@ -22,7 +23,6 @@ from pyro_vgpds.inference.partial import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
-from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.batch_fit import BatchOptions
 from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
@@ -40,7 +40,7 @@ _ALIKE = "Call fit in the same way in all processes."
 
 
 @one_at_a_time
-@announced
+@collective
 def fit(
     model: PyroModule | Subsampled,
     guide: OpperArchambeauGuide,
@@ -147,12 +147,12 @@ def fit(
     _check_checkpoint(checkpoint, checkpoint_steps, checkpoint_seconds)
     if options.check(num_steps, method, num_restarts, processes):
         plan = options.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
-        team = plan.data.team
-        team.agree("whether there is a checkpoint", checkpoint is not None, _ALIKE)
+        communicator = plan.data.communicator
+        communicator.check_equal("whether there is a checkpoint", checkpoint is not None, _ALIKE)
         checkpoints = None
         if checkpoint is not None:
             checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, plan.data)
-        progress = progress if team.rank == 0 else False
+        progress = progress if communicator.rank == 0 else False
         result = plan.train(Watch("batches", progress, callback, checkpoints), resume)
         if not plan.full_steps or result.stopped == "interrupted":
             return result
@@ -185,10 +185,10 @@ def fit(
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
-    team = data.team
-    if team.size > 1:
+    communicator = data.communicator
+    if communicator.size > 1:
         _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
-        progress = progress if team.rank == 0 else False
+        progress = progress if communicator.rank == 0 else False
     checkpoints = None
     if checkpoint is not None:
         checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
@@ -214,7 +214,7 @@ def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -
                 Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
             except NumericalError as error:
                 raise NumericalError(f"{NO_START} {error}") from error
-        check_same(data.team, model, guide, data.column_team.size > 1)
+        check_same(data.communicator, model, guide, data.column_communicator.size > 1)
         with threads_for(_work(guide, data)):
             yield
 
@@ -257,15 +257,15 @@ def _check_together(
     checkpoint: PathLike | None,
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
-    team, hint = data.team, _ALIKE
-    team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
-    team.agree("num_restarts and processes", list(runs), hint)
-    team.agree("whether there is a checkpoint", checkpoint is not None, hint)
+    communicator, hint = data.communicator, _ALIKE
+    communicator.check_equal("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
+    communicator.check_equal("num_restarts and processes", list(runs), hint)
+    communicator.check_equal("whether there is a checkpoint", checkpoint is not None, hint)
     if settings.method == "lbfgs":
         raise ValueError("method='lbfgs' needs data in one process. Several processes can use 'natural' or 'adam'.")
     if runs[1] > 1:
         raise ValueError(f"data of several processes need processes=1, but got processes={runs[1]}.")
-    frames = guide.frame_parameters if data.frame_team.size > 1 else []
+    frames = guide.frame_parameters if data.frame_communicator.size > 1 else []
     if checkpoint is not None and settings.method == "adam" and frames:
         raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 

@@ -87,7 +87,7 @@ class BatchOptions:
         settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
         hint = "Call fit in the same way in all processes."
         every = [num_steps, full_steps, *settings.stored(), *batches.stored(num_steps)]
-        dataset.team.agree("the settings of fit", every, hint)
+        dataset.communicator.check_equal("the settings of fit", every, hint)
         return BatchFit(guide, dataset, settings, batches, full_steps)
 
     def _full_steps(self, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None) -> int:
@@ -125,7 +125,7 @@ class BatchFit:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):
             explicit = self._explicit()
-            check_same(self.data.team, model_of(explicit), explicit)
+            check_same(self.data.communicator, model_of(explicit), explicit)
             several = self.data.total_sequences > 1
             problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:

@@ -11,10 +11,10 @@ from typing import Any, TypedDict, cast
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.team import ALONE
 from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
 from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
@@ -56,9 +56,9 @@ class Checkpoints:
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
-        self.team = ALONE if data is None else data.team
+        self.communicator = SINGLE_PROCESS if data is None else data.communicator
         self.frames = None if data is None else data.num_frames
-        self._divided = data is not None and data.frame_team.size > 1
+        self._divided = data is not None and data.frame_communicator.size > 1
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -67,7 +67,7 @@ class Checkpoints:
         """Write ``snapshot()`` if it is due after this step."""
         due = self.steps is not None and step - (self._written or 0) >= self.steps
         due = due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
-        if self.team.any(due):
+        if self.communicator.any(due):
             self._write(step, snapshot())
 
     def finish(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -79,25 +79,28 @@ class Checkpoints:
         if self._divided:
             self._write_together(step, snapshot)
         else:
-            with self.team.together():
-                if self.team.rank == 0:
+            with self.communicator.sharing_errors():
+                if self.communicator.rank == 0:
                     write_checkpoint(self.path, snapshot)
-            self.team.check()
+            self.communicator.check()
         self._written, self._time = step, time.monotonic()
 
     def _write_together(self, step: int, snapshot: Snapshot) -> None:
-        team, path = self.team, self.path
+        communicator, path = self.communicator, self.path
         rest, rows = split_rows(dict(snapshot))
-        names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.frames)
-        with team.together():
-            write_checkpoint(path.absolute().parent / names[team.rank], rows)
-        team.check()  # all parts are complete
-        with team.together():
-            if team.rank == 0:
+        names, frames = (
+            [part_name(path, step, rank) for rank in range(communicator.size)],
+            communicator.all_gather(self.frames),
+        )
+        with communicator.sharing_errors():
+            write_checkpoint(path.absolute().parent / names[communicator.rank], rows)
+        communicator.check()  # all parts are complete
+        with communicator.sharing_errors():
+            if communicator.rank == 0:
                 check_parts(path, names)
                 write_checkpoint(path, {**rest, "parts": names, "frames": frames})
                 remove_old_parts(path, names)
-        team.check()
+        communicator.check()
 
 
 def write_checkpoint(path: PathLike, content: object) -> None:

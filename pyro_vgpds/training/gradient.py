@@ -87,9 +87,9 @@ class GradientSteps:
             point, bound = self._evaluate()
         except NumericalError:
             bound = math.nan
-        team = self.problem.data.team
+        communicator = self.problem.data.communicator
         # with another number of processes, sums have other rounding errors
-        close = 0.0 if loop.get("processes", 1) == team.size else _SAME * self.problem.small_change(bound, 1.0)
+        close = 0.0 if loop.get("processes", 1) == communicator.size else _SAME * self.problem.small_change(bound, 1.0)
         if not abs(bound - loop["last"]) <= close:
             raise ResumeError(
                 f"Cannot resume: the checkpoint's bound was {loop['last']!r}, but the same step now gives {bound!r}. "
@@ -126,7 +126,7 @@ class GradientSteps:
             "last": state.bound,
             "adam": None if self.adam is None else self.adam.state_dict(),
             "generator": state.point.generator,
-            "processes": self.problem.data.team.size,
+            "processes": self.problem.data.communicator.size,
         }
 
     def _evaluate(self) -> tuple[Point, float]:

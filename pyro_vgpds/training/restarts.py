@@ -80,8 +80,8 @@ class Runs:
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
         for _ in range(count - 1):
-            centres = kmeans(self.model.start.x, self.model.num_inducing, team=self.data.frame_team)
-            starts.append(self.data.column_team.broadcast(centres))
+            centres = kmeans(self.model.start.x, self.model.num_inducing, communicator=self.data.frame_communicator)
+            starts.append(self.data.column_communicator.broadcast(centres))
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)

@@ -112,15 +112,15 @@ class Run(Generic[S]):
                 stopped = self.steps.stopped(state)
             if snapshot is None:
                 self.record(state, update)
-            team = problem.team
-            asked = team.any(interrupted())
+            communicator = problem.communicator
+            asked = communicator.any(interrupted())
             while stopped is None and not asked:
                 with guard:  # the first step uses all that was resumed
                     state = self.steps.step(state)
                     stopped = self.steps.stopped(state)
                 guard = nullcontext()
                 self.record(state, update)
-                asked = team.any(interrupted())
+                asked = communicator.any(interrupted())
             if stopped is None or (stopped == "steps" and asked):
                 stopped = "interrupted"
             if watch.checkpoints is not None:
