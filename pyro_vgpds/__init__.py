@@ -18,7 +18,7 @@ Sequences(2 sequences, 48 frames, 5 outputs)
 torch.Size([3, 5])
 """
 
-import pyro_vgpds.loading  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
+import pyro_vgpds.interrupts  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
 
 from pyro_vgpds import kernels
 from pyro_vgpds.data.batches import SequenceDataset

@@ -23,8 +23,8 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.inference.gathering import same
-from pyro_vgpds.inference.meeting import check_time_scales, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.data_checks import check_time_scales, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.exchange import same
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
     check_exposure,

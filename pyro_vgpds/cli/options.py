@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_vgpds.cli.arguments import given, positive
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.model_file import ModelFile
-from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue

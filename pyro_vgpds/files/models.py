@@ -17,9 +17,9 @@ from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
 from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
-from pyro_vgpds.inference.gathering import gathered
+from pyro_vgpds.inference.exchange import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import PartialGuide, remembered_by
+from pyro_vgpds.inference.partial_guide import PartialGuide, remembered_by
 from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store

@@ -21,13 +21,13 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.exponents import add_to_parameter
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.parameter_gradients import add_to_parameter
 from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance

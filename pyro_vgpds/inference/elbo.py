@@ -16,11 +16,11 @@ from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.checks import check_callable
 from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
-from pyro_vgpds.inference.joint import (
+from pyro_vgpds.inference.distributed_elbo import (
     column_communicator_of,
     communicator_of,
-    joint_gradients,
-    joint_loss,
+    distributed_gradients,
+    distributed_loss,
     refuse_wrapped,
     warn_if_alone,
 )  # fmt: skip
@@ -225,7 +225,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             with torch.no_grad():
                 return float(direct_loss(model, guide, *args))
 
-        return evaluate() if communicator.size == 1 else joint_loss(communicator, guide, evaluate)
+        return evaluate() if communicator.size == 1 else distributed_loss(communicator, guide, evaluate)
 
     def loss_and_grads(
         self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
@@ -245,7 +245,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
         if communicator.size > 1:
             options = {"traced": not direct, "same_frames": column_communicator_of(args, kwargs).size > 1}
-            loss = joint_gradients(communicator, model, guide, evaluate, **options)
+            loss = distributed_gradients(communicator, model, guide, evaluate, **options)
         else:
             warn_if_alone()
             loss = evaluate()

@@ -18,7 +18,7 @@ from pyro_vgpds.checks import check_flags, check_kind, check_path
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
+from pyro_vgpds.inference.partial_guide import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import (
     BatchFactors,

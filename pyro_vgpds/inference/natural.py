@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_rate
+from pyro_vgpds.inference.distributed_elbo import column_communicator_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.inference.joint import column_communicator_of
 from pyro_vgpds.linalg import followed
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP

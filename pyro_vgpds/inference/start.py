@@ -15,9 +15,9 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.oscillations import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.partial_cycle import partial_cycle
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.temporal.distributions import TemporalGP

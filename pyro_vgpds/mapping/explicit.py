@@ -21,7 +21,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
@@ -57,7 +57,7 @@ def conditional_root(kernel: MappingValue, x: Tensor, k: Tensor) -> Tensor:
     return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
 
 
-class ExplicitGP(Expandable):
+class ExplicitGP(MatrixDistribution):
     r"""p(y given x, u), event shape (N, D): outputs of a sparse GP whose inducing variables are known.
 
     ``log_prob`` is a lower bound in which the function values given u are integrated out,
@@ -124,7 +124,7 @@ class ExplicitGP(Expandable):
         return ExpectedGP(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedGP(Expandable):
+class ExpectedGP(MatrixDistribution):
     """``log_prob`` is the expectation of that of :class:`ExplicitGP` under q(x), with moments (N, Q), and q(u).
 
     :raises ValueError: for several draws of hyperparameters at a time.

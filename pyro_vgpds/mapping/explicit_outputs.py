@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
@@ -57,7 +57,7 @@ def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, site
     return FrameSums(a, v, slack.clamp_min(0.0), which, zeros.detach(), zeros.detach(), -terms)
 
 
-class ExplicitOutputs(Expandable):
+class ExplicitOutputs(MatrixDistribution):
     r"""p(y given x, u), event shape (N, D): outputs of a likelihood whose functions are those of a sparse GP.
 
     ``log_prob`` is a lower bound in which the function values given u are integrated by Gauss–Hermite quadrature,
@@ -123,7 +123,7 @@ class ExplicitOutputs(Expandable):
         return ExpectedOutputs(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedOutputs(Expandable):
+class ExpectedOutputs(MatrixDistribution):
     """``log_prob`` is the bound on the expected log density under q(x) and q(u), with Gaussian factors of the outputs.
 
     The factors are those that q(u) brings along (``outputs`` of :class:`~pyro_vgpds.mapping.InducingGaussian`), which

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
@@ -18,7 +18,7 @@ from pyro_vgpds.types import Shape
 __all__ = ["InducingGaussian", "InducingPrior"]
 
 
-class InducingPrior(Expandable):
+class InducingPrior(MatrixDistribution):
     """p(U) = N(0, I) of whitened inducing variables, event shape (M, D); u_d times L has the covariance K_MM = L Lᵀ.
 
     A guide is handed this prior, which has what q(U) may depend on.
@@ -68,7 +68,7 @@ class InducingPrior(Expandable):
         return Normal(torch.zeros_like(value), 1.0, validate_args=False).log_prob(value).sum((-2, -1))
 
 
-class InducingGaussian(Expandable):
+class InducingGaussian(MatrixDistribution):
     r"""q(U) = Π_d N(m_d, C_d) of whitened inducing variables, event shape (M, D).
 
     Outputs are in G groups. The covariance of an output of group g is :math:`C_d = R_g \mathrm{diag}(s_d) R_g^\top`:

@@ -12,15 +12,15 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
+from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.drawn import GivenOptimum, correction
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.known_sites import known_site_bound
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
@@ -30,7 +30,7 @@ from pyro_vgpds.types import Shape
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP", "mean_terms", "scaled_sites"]
 
 
-class LatentGP(Expandable):
+class LatentGP(MatrixDistribution):
     r"""p(f given x): F functions :math:`f_d(x_n) = m_d + s_d g_d(x_n)`, event shape (N, F), without noise.
 
     ``log_prob`` and ``sample`` are those of the exact GP, with an N × N covariance. Under
@@ -182,7 +182,7 @@ def mean_terms(sites: Sites, mean: Tensor) -> Tensor:
     return (mean * (sites.linear - 0.5 * sites.weight * mean)).sum()
 
 
-class GivenLatent(Expandable):
+class GivenLatent(MatrixDistribution):
     """p(y given f): independent outputs (N, D), NaN for those that were not observed.
 
     :param f: function values (..., N, F).
@@ -212,7 +212,7 @@ class GivenLatent(Expandable):
         return CollapsedOutputs(self, latent)
 
 
-class CollapsedOutputs(Expandable):
+class CollapsedOutputs(MatrixDistribution):
     """``log_prob`` is the bound of the outputs with f and x integrated out.
 
     :param outputs: p(y given f); its f is not read.

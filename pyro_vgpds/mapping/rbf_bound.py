@@ -14,8 +14,8 @@ from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
+from pyro_vgpds.mapping.distributed_psi import total_parts
 from pyro_vgpds.mapping.group_terms import Known, need_gradients
-from pyro_vgpds.mapping.joint import total_parts
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi

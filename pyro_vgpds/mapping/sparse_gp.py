@@ -12,12 +12,12 @@ from pyro_vgpds.checks import check_kind, check_not_negative, check_parts, check
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.native import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
@@ -42,7 +42,7 @@ class PathMarginals(Protocol):
         """Of the distribution."""
 
 
-class SparseGP(Expandable):
+class SparseGP(MatrixDistribution):
     r"""p(y given x): D outputs :math:`y_{nd} = m_d + s_d (f_d(x_n) + \epsilon_{nd})`, event shape (N, D).
 
     ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood,
@@ -231,7 +231,7 @@ class SparseGP(Expandable):
         return CollapsedGP(self, posterior)
 
 
-class CollapsedGP(Expandable):
+class CollapsedGP(MatrixDistribution):
     r"""``log_prob`` is :math:`\hat F`: the bound of :class:`~pyro_vgpds.SparseGP` with x integrated over q(x).
 
     It optimises q(U) after the integration over x, so it is a lower bound on E_q[SparseGP.log_prob], equal for a

@@ -12,8 +12,8 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import check_slack
+from pyro_vgpds.mapping.distributed_psi import sum_parts
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.joint import sum_parts
 from pyro_vgpds.mapping.psi import expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 

@@ -20,10 +20,10 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
+from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
-from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.inference.partial import remembered_by
+from pyro_vgpds.inference.partial_guide import remembered_by
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue

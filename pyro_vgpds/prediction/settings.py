@@ -29,12 +29,7 @@ from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = [
-    "TRAINED",
-    "Settings",
-    "apply_settings",
-    "calibrated",
-    "choose_settings",
-    "hidden_variance",
+    "TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings", "hidden_variance",
     "residual_variance",
 ]  # fmt: skip
 

@@ -8,9 +8,7 @@ import torch
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import BAD_CONTENT, check_place, convert_names, convert_scale, pack_metadata
-from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
-from pyro_vgpds.prediction.parts_of_files import (
+from pyro_vgpds.prediction.descriptions import (
     build_ensemble,
     build_mixture,
     build_posterior,
@@ -18,6 +16,8 @@ from pyro_vgpds.prediction.parts_of_files import (
     describe_mixture,
     describe_posterior,
 )
+from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.types import PathLike
 

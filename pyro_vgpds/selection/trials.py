@@ -17,7 +17,7 @@ from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
-from pyro_vgpds.inference.meeting import TimeScaleWarning
+from pyro_vgpds.inference.data_checks import TimeScaleWarning
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.conditioning import continue_training

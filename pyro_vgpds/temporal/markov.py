@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, stacked
 from pyro_vgpds.linalg import broadcast_shapes, default_jitter
+from pyro_vgpds.parameter_gradients import log_parameter_of
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
@@ -168,10 +168,10 @@ class MarkovCovariance(TemporalCovariance):
         if self._fast is None:
             return None
         frames, tensors = self._fast
-        exponents = [exponent_of(x) for x in tensors]
-        if any(x.requires_grad and exponent is None for x, exponent in zip(tensors, exponents, strict=True)):
+        log_parameters = [log_parameter_of(x) for x in tensors]
+        if any(x.requires_grad and log is None for x, log in zip(tensors, log_parameters, strict=True)):
             return None
-        return known_path(frames, eta, lam, stacked(tensors).detach(), exponents)
+        return known_path(frames, eta, lam, stacked(tensors).detach(), log_parameters)
 
     def path_reader(self, kernel: nn.Module) -> PathReader | None:
         return None if self._fast is None else path_reader(kernel, *self._fast)

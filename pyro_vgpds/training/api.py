@@ -16,10 +16,10 @@ from pyro_vgpds.data.batches import DatasetLike
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.inference.distributed_elbo import check_same
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import check_same
-from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.pyro_state import one_at_a_time, own_store

@@ -11,10 +11,10 @@ from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import sizes_of
 from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.inference.distributed_elbo import check_same
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import check_same
-from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for

@@ -15,7 +15,7 @@ from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
+from pyro_vgpds.training.checkpoint_parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
 from pyro_vgpds.training.settings import METHODS
 from pyro_vgpds.types import PathLike
 
@@ -40,7 +40,7 @@ class Checkpoints:
     """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
     :param data: the sequences of this process. Several processes each write a part, see
-        :mod:`pyro_vgpds.training.parts`. Default: one process writes everything.
+        :mod:`pyro_vgpds.training.checkpoint_parts`. Default: one process writes everything.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 

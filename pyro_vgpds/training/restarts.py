@@ -18,8 +18,8 @@ from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
+from pyro_vgpds.training.forking import can_fork, run_forked
 from pyro_vgpds.training.problem import Problem, put_back
-from pyro_vgpds.training.processes import can_fork, in_processes
 from pyro_vgpds.training.progress import counting_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
 from pyro_vgpds.training.run import Watch, run
@@ -90,7 +90,7 @@ class Runs:
             return self.run(f"run {i + 1}")
 
         if processes > 1 and can_fork():
-            found = self._in_processes(run, count, processes)
+            found = self._run_forked(run, count, processes)
         else:
             found = []
             for i in range(count):
@@ -99,7 +99,7 @@ class Runs:
                     break
         return self.kept(found)
 
-    def _in_processes(
+    def _run_forked(
         self, run: Callable[[int], tuple[FitResult, list[Tensor]]], count: int, processes: int
     ) -> list[tuple[FitResult, list[Tensor]]]:
         def job(i: int) -> list[Any]:
@@ -109,7 +109,7 @@ class Runs:
         shown, self.progress = self.progress, False  # one bar for all of them
         found: dict[int, tuple[FitResult, list[Tensor]]] = {}
         with counting_bar(count, "runs", shown) as bar:
-            for i, row in in_processes([partial(job, i) for i in range(count)], processes):
+            for i, row in run_forked([partial(job, i) for i in range(count)], processes):
                 bound, history, stopped, num_undone, reached = row
                 found[i] = FitResult(bound, unpack_records(history), stopped, num_undone, self.settings.method), reached
                 bar.update()

@@ -24,7 +24,7 @@ from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.communication.sums import CAPACITY
 from pyro_vgpds.data.shards import Shard
-from pyro_vgpds.distributed.processes import release_group
+from pyro_vgpds.distributed.api import release_group
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ from problems import make_data
 
 from pyro_vgpds import SequenceDataset
 from pyro_vgpds.communication import Communicator
-from pyro_vgpds.training.parts import regrouped
+from pyro_vgpds.training.checkpoint_parts import regrouped
 
 LENGTHS, FRAMES = (3, 2, 4, 1, 5), [5, 10]  # two processes, with two and three sequences
 

@@ -30,16 +30,8 @@ from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.parameters import parameters_of
 
 __all__ = [
-    "IndependentWarning",
-    "check_same",
-    "column_communicator_of",
-    "communicator_of",
-    "independent",
-    "joint_gradients",
-    "joint_loss",
-    "refuse_wrapped",
-    "shared_tensors",
-    "warn_if_alone",
+    "IndependentWarning", "check_same", "column_communicator_of", "communicator_of", "distributed_gradients",
+    "distributed_loss", "independent", "refuse_wrapped", "shared_tensors", "warn_if_alone",
 ]  # fmt: skip
 
 _independent = ContextVar("_independent", default=False)
@@ -114,7 +106,7 @@ def warn_if_alone() -> None:
     )
 
 
-def joint_loss(communicator: Communicator, guide: object, evaluate: Callable[[], float]) -> float:
+def distributed_loss(communicator: Communicator, guide: object, evaluate: Callable[[], float]) -> float:
     """The loss of all processes, of which ``evaluate`` computes the part of this one.
 
     :raises NumericalError: if one of the processes has one.
@@ -125,7 +117,7 @@ def joint_loss(communicator: Communicator, guide: object, evaluate: Callable[[],
     return float(communicator.all_reduce(torch.tensor([loss], dtype=torch.float64)))
 
 
-def joint_gradients(
+def distributed_gradients(
     communicator: Communicator,
     model: object,
     guide: object,

@@ -13,8 +13,8 @@ from pyro_vgpds.data.column_shards import ColumnShard, whole_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, whole_of
+from pyro_vgpds.inference.distributed_elbo import shared_tensors
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import shared_tensors
 from pyro_vgpds.mapping.output_sites import sites_of
 
 __all__ = ["gather", "gathered", "same"]
