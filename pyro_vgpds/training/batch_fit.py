@@ -23,7 +23,7 @@ from pyro_vgpds.training.checkpoints import read_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
 from pyro_vgpds.training.run import Run, Watch
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.settings import SAME_CALL, Settings
 from pyro_vgpds.types import PathLike
 
 __all__ = ["BatchFit", "BatchOptions"]
@@ -44,17 +44,20 @@ class BatchOptions:
     inducing_rate: float | None
     full_steps: int | None = None
 
-    def check(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> bool:
-        """Whether there are batches; a ValueError if arguments contradict each other."""
+    def __post_init__(self) -> None:
         check_choice("schedule", self.schedule, SCHEDULES)
-        if self.batch_size is None:
-            given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
-            for name, value in given.items():
-                if value is not None:
-                    raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
-            if self.schedule != "cosine":
-                raise ValueError(f"schedule needs batch_size, but got schedule={self.schedule!r} without it.")
-            return False
+
+    def check_unused(self) -> None:
+        """Raise a ValueError if an argument is given, although there are no batches."""
+        given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
+        if self.schedule != "cosine":
+            raise ValueError(f"schedule needs batch_size, but got schedule={self.schedule!r} without it.")
+
+    def check_others(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> None:
+        """Raise a ValueError if another argument contradicts batches."""
         if self.epochs is not None and num_steps is not None:
             raise ValueError(
                 f"give epochs or num_steps, which counts batches, but got epochs={self.epochs!r} and "
@@ -66,7 +69,6 @@ class BatchOptions:
             raise ValueError(
                 f"batch_size needs num_restarts=0 and processes=1, but got {num_restarts!r} and {processes!r}."
             )
-        return True
 
     def plan(
         self, model: object, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None,
@@ -85,9 +87,8 @@ class BatchOptions:
             num_steps = epochs * batches.num_batches
         rate, natural_rate, warmup, tolerance = numbers
         settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
-        hint = "Call fit in the same way in all processes."
         every = [num_steps, full_steps, *settings.stored(), *batches.stored(num_steps)]
-        dataset.communicator.check_equal("the settings of fit", every, hint)
+        dataset.communicator.check_equal("the settings of fit", every, SAME_CALL)
         return BatchFit(guide, dataset, settings, batches, full_steps)
 
     def _full_steps(self, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None) -> int:

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.checks import check_count, check_not_negative, check_path
 from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
 from pyro_vgpds.training.checkpoint_parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
-from pyro_vgpds.training.settings import METHODS
+from pyro_vgpds.training.settings import METHODS, SAME_CALL
 from pyro_vgpds.types import PathLike
 
-__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
+__all__ = ["CheckpointOptions", "Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
 
 
 class Snapshot(TypedDict):
@@ -34,6 +35,34 @@ class Snapshot(TypedDict):
     num_undone: int
     loop: dict[str, Any]  #: the optimiser's state, as it stores it; "own" is that of the sequences of this process
     frame_tensors: list[int]  #: which tensors of ``state`` and ``best`` have a row for each frame
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """The arguments of :func:`~pyro_vgpds.fit` for checkpoints.
+
+    :raises ValueError: if there are settings without a file.
+    """
+
+    path: PathLike | None
+    steps: int | None
+    seconds: float | None
+
+    def __post_init__(self) -> None:
+        check_path("checkpoint", self.path, optional=True)
+        if self.path is None and (self.steps is not None or self.seconds is not None):
+            raise ValueError(
+                "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
+                f"checkpoint=None, checkpoint_steps={self.steps}, checkpoint_seconds={self.seconds}."
+            )
+
+    def open(self, data: Sequences | SequenceDataset) -> Checkpoints | None:
+        """The checkpoints of a run on data; None without a file. All processes that have the data call this.
+
+        :raises ProcessError: if only some of them have a file.
+        """
+        data.communicator.check_equal("whether there is a checkpoint", self.path is not None, SAME_CALL)
+        return None if self.path is None else Checkpoints(self.path, self.steps, self.seconds, data)
 
 
 class Checkpoints:
