@@ -21,7 +21,7 @@ from pyro_vgpds.communication import collective
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.data_checks import check_time_scales, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.exchange import same
@@ -312,7 +312,7 @@ class VGPDS(ParameterModule):
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
-                num_inducing = min(sizes_of(data)[0], latent_dim + 1)
+                num_inducing = min(total_sizes(data)[0], latent_dim + 1)
             centres = kmeans(start.x, num_inducing, communicator=data.frame_communicator)
             model.inducing = PyroParam(data.column_communicator.broadcast(centres), event_dim=2)
             if likelihood is None:
@@ -541,7 +541,7 @@ class VGPDS(ParameterModule):
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
-            q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
+            q, (n, _) = read_point(self, guide, data).q, total_sizes(data)
             centre = data.frame_communicator.all_reduce(q.mean.sum(0)) / n
             spread = data.frame_communicator.all_reduce(((q.mean - centre).square() + q.variance).sum(0)) / n
             return Relevance.of(weights * spread)

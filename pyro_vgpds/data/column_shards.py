@@ -17,7 +17,7 @@ from pyro_vgpds.data.reading import to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 
-__all__ = ["ColumnShard", "share_columns", "whole_columns"]
+__all__ = ["ColumnShard", "gather_columns", "share_columns"]
 
 _HINT = "Give every process columns of the same sequences."
 
@@ -163,7 +163,7 @@ def share_columns(data: Sequences, communicator: Communicator) -> ColumnShard:
     return ColumnShard(data, communicator, cuts[communicator.rank], cuts[communicator.rank + 1])
 
 
-def whole_columns(data: ColumnShard) -> Sequences | None:
+def gather_columns(data: ColumnShard) -> Sequences | None:
     """The outputs of all processes in the first process; None in the others."""
     rows = data.communicator.gather_rows(data.read(data.own.start, data.own.stop).mT.contiguous())
     if rows is None:

@@ -15,7 +15,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
 
-__all__ = ["Shard", "share_of", "sizes_of", "whole_of"]
+__all__ = ["Shard", "gather_sequences", "share_of", "total_sizes"]
 
 _HINT = "Give every process sequences of the same outputs."
 
@@ -105,7 +105,7 @@ class Shard(Sequences):
         return f"{super().__repr__()[:-1]}; process {self.communicator.rank} of {self.communicator.size})"
 
 
-def sizes_of(data: Sequences) -> tuple[int, int]:
+def total_sizes(data: Sequences) -> tuple[int, int]:
     """The numbers of frames and of sequences in all processes that have the data together."""
     if isinstance(data, Shard):
         return data.total_frames, data.total_sequences
@@ -135,7 +135,7 @@ def share_of(data: Sequences, communicator: Communicator) -> Shard:
     return Shard(data, communicator, cuts[communicator.rank], cuts[communicator.rank + 1])
 
 
-def whole_of(data: Shard) -> Sequences | None:
+def gather_sequences(data: Shard) -> Sequences | None:
     """The sequences of all processes in the first process, in the order of the processes; None in the others."""
     communicator, base = data.communicator, data.num_base_outputs
     lengths = [n for part in communicator.all_gather(list(data.lengths)) for n in part]

@@ -26,8 +26,8 @@ from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_model", "check_place", "convert_names", "convert_scale", "describe_model",
-    "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_model", "check_device_and_dtype", "convert_names", "convert_scale",
+    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 #: what reading a header or tensors of unexpected content raises
@@ -117,7 +117,7 @@ def load(
     >>> Posterior(again, its_guide, its_data).bound == post.bound
     True
     """
-    check_place(device, dtype)
+    check_device_and_dtype(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     if header["kind"] != "model":
         what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
@@ -133,7 +133,7 @@ def load(
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
 
 
-def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+def check_device_and_dtype(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
     """Check the arguments of :func:`load`, so that the file is not blamed for them."""
     check_device(device)
     if dtype is not None:

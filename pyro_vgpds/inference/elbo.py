@@ -63,7 +63,7 @@ class IntegrateMessenger(Messenger):
         self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0, shares_paths: bool = False
     ) -> None:
         super().__init__()
-        self._meet, self._share, self._shares_paths = meet, share, shares_paths
+        self._collect_sites, self._share, self._shares_paths = meet, share, shares_paths
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
@@ -116,7 +116,7 @@ class IntegrateMessenger(Messenger):
         if msg["is_observed"]:
             if isinstance(outputs := msg["fn"], (CollapsedOutputs, ExpectedOutputs)):
                 outputs.share = _share(msg)
-                self._meet(outputs)
+                self._collect_sites(outputs)
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
         posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
@@ -204,7 +204,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     True
     """
 
-    _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
+    _sites: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
     def _is_direct(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         refuse_wrapped()
@@ -216,7 +216,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param model: the model.
         :param guide: its guide.
         """
-        self._met = ()
+        self._sites = ()
         communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
@@ -235,7 +235,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param model: the model.
         :param guide: its guide.
         """
-        self._met = ()
+        self._sites = ()
         communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
@@ -253,7 +253,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         return loss
 
     def _step(self) -> None:
-        for sites in self._met:
+        for sites in self._sites:
             if not sites.is_held:
                 sites.step()
 
@@ -266,7 +266,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         :raises ValueError: if several processes have the data together.
         """
-        self._met = ()
+        self._sites = ()
         if communicator_of(args, kwargs).size > 1:
             raise ValueError(
                 "differentiable_loss would have the gradients of this process only. Use loss_and_grads, which sums "
@@ -280,17 +280,17 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         check_callable("model", model)
         check_callable("guide", guide)
         share, paths = 1.0 / communicator_of(args, kwargs).size, column_communicator_of(args, kwargs).size > 1
-        with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
+        with pyro_lock(), IntegrateMessenger(self._collect_sites, share, paths) as messenger:
             model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         _check_sites(model_trace, guide_trace)
         return model_trace, guide_trace
 
-    def _meet(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
+    def _collect_sites(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
         sites = outputs.sites
-        if all(sites is not other for other in self._met):
+        if all(sites is not other for other in self._sites):
             sites.clear()  # evaluations before this one whose gradients were not used
-            self._met += (sites,)
+            self._sites += (sites,)
 
 
 def _share(site: Message) -> float:

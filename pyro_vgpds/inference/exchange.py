@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_kind
-from pyro_vgpds.data.column_shards import ColumnShard, whole_columns
+from pyro_vgpds.data.column_shards import ColumnShard, gather_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import Shard, whole_of
+from pyro_vgpds.data.shards import Shard, gather_sequences
 from pyro_vgpds.inference.distributed_elbo import shared_tensors
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.mapping.output_sites import sites_of
@@ -47,7 +47,7 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
     """:func:`gather` without checks of the arguments."""
     if isinstance(data, ColumnShard):
         with data.communicator.sharing_errors():
-            every = whole_columns(data)
+            every = gather_columns(data)
         return None if every is None else (guide, every)
     if not isinstance(data, Shard):
         return guide, data
@@ -63,7 +63,7 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
         outputs, factors = sites_of(guide.model), None
         if outputs is not None:
             factors = data.communicator.gather_rows(outputs.state.movedim(1, 0))  # (N, 2, F)
-        whole = whole_of(data)
+        whole = gather_sequences(data)
     if whole is None:
         return None
     if factors is not None:

@@ -285,7 +285,7 @@ class AutoExplicit(OpperArchambeauGuide):
         :param model: the model.
         """
         own = type(self).get_posterior is AutoExplicit.get_posterior
-        return own and self.model is model and not self.is_free and self.is_as_made()
+        return own and self.model is model and not self.is_free and self.is_unmodified()
 
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U). :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.distributed_elbo import column_communicator_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.linalg import followed
+from pyro_vgpds.linalg import with_own_gradient
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
@@ -180,8 +180,8 @@ class Tracked(OpperArchambeau):
 
     def _track(self) -> None:
         if self.tracked_mean is None:
-            moments = self.moments
-            self.tracked_mean, self.tracked_variance = followed(moments.mu), followed(moments.s.clamp_min(0.0))
+            self.tracked_mean = with_own_gradient(self.moments.mu)
+            self.tracked_variance = with_own_gradient(self.moments.s.clamp_min(0.0))
 
     def take_gradients(self, mean: Tensor, variance: Tensor, d_mean: Tensor, d_variance: Tensor) -> None:
         self.tracked_mean, self.tracked_variance = mean, variance

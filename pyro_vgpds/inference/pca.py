@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.filling import patterns, regress_windows
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.data.times import Times
 
 __all__ = ["components", "kmeans", "pca", "split_pca", "wide_components"]
@@ -51,7 +51,7 @@ def _whiten(u: Tensor, s: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
     sign = biggest.gather(0, biggest.abs().argmax(0, keepdim=True)).sign()
     u = u * sign  # the sign of a component is free: make it reproducible
     share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
-    return (u * math.sqrt(sizes_of(data)[0])).contiguous(), share
+    return (u * math.sqrt(total_sizes(data)[0])).contiguous(), share
 
 
 def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,7 +116,7 @@ def components(matrix: Tensor, data: Sequences, columns: Communicator = SINGLE_P
     if communicator.size == 1:
         u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
         return u, s
-    if matrix.shape[1] > sizes_of(data)[0]:
+    if matrix.shape[1] > total_sizes(data)[0]:
         return wide_components(matrix.split(_WIDE, 1), data)
     e, v = torch.linalg.eigh(communicator.all_reduce(matrix.mT @ matrix))
     both = communicator.broadcast(torch.cat([e.unsqueeze(0), v]))  # other machines might turn them
@@ -128,7 +128,7 @@ def wide_components(
     blocks: Iterable[Tensor], data: Sequences, columns: Communicator = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
     """The same for blocks of columns (n, block) of a matrix with more columns than all processes have rows."""
-    communicator, n = data.frame_communicator, sizes_of(data)[0]
+    communicator, n = data.frame_communicator, total_sizes(data)[0]
     gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
     for block in blocks:
         every = communicator.all_gather_rows(block)
@@ -140,7 +140,7 @@ def wide_components(
 
 def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Tensor:
     """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the scaled data."""
-    n, communicator, columns = sizes_of(data)[0], data.frame_communicator, data.column_communicator
+    n, communicator, columns = total_sizes(data)[0], data.frame_communicator, data.column_communicator
     ridge = 0.05 * float((data.output_variances / scale.square()).mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
 

@@ -13,7 +13,7 @@ from pyro_vgpds.checks import check_count, is_whole
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.oscillations import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.partial_cycle import partial_cycle
@@ -207,7 +207,7 @@ class Sizes:
         The weights of the mapping switch latent dimensions off, and too many cost time only; inducing inputs that are
         too many can fit noise.
         """
-        n, sequences = sizes_of(data)
+        n, sequences = total_sizes(data)
         latent = min(_LATENT, data.num_base_outputs, max(1, n // 3)) if self.latent_dim is None else self.latent_dim
         inducing = min(n, 100, max(50, round(2.0 * math.sqrt(n)))) if self.num_inducing is None else self.num_inducing
         static = min(latent // 5, (sequences - 1) // 3) if self.static_dim is None else self.static_dim
@@ -217,7 +217,7 @@ class Sizes:
 def check_start(data: Sequences, sizes: Sizes) -> None:
     """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
     check_data(data)
-    (n, sequences), d = sizes_of(data), data.num_outputs
+    (n, sequences), d = total_sizes(data), data.num_outputs
     latent_dim, num_inducing, static_dim = sizes.latent_dim, sizes.num_inducing, sizes.static_dim
     if latent_dim is not None:
         check_count("latent_dim", latent_dim)

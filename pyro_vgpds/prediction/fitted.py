@@ -195,9 +195,7 @@ class FittedModel:
     def _likelihood_at(self, t: Tensor) -> LikelihoodValue | None:
         """The likelihood of frames: those of training have their exposures, others 1, or one for each output."""
         outputs = self.likelihood
-        if outputs is None or outputs.offset is None or outputs.offset.dim() == 1 or t is self.data.times.t:
-            return outputs
-        return outputs.exposed(None)
+        return outputs if outputs is None or t is self.data.times.t else outputs.elsewhere
 
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,

@@ -22,7 +22,7 @@ from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.combination import Combination, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.member import Trained
+from pyro_vgpds.prediction.member import TrainedMember
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver, check_solver
 from pyro_vgpds.training.progress import check_progress, counting_bar
@@ -38,7 +38,7 @@ _LEAST = 0.1  # autocorrelation below which residuals count as white
 _SMOOTH_SHARE, _SMOOTH_STEPS = 0.8, 2.0  # share and lengthscale, in frames, of smooth residuals
 _MOST = 4e10  # multiplications that the correlation of residuals may take
 _QUICK = Solver(num_starts=1, num_steps=60)
-P = TypeVar("P", bound=Trained)
+P = TypeVar("P", bound=TrainedMember)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
 class _Quick:
     """A model that reconstructs with fewer steps, which is enough to compare settings."""
 
-    def __init__(self, posterior: Trained) -> None:
+    def __init__(self, posterior: TrainedMember) -> None:
         self.impute, self.forecast, self._reconstruct = posterior.impute, posterior.forecast, posterior.reconstruct
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs:
@@ -122,7 +122,7 @@ def apply_settings(posterior: P, settings: Settings) -> P:
     )  # fmt: skip
 
 
-def residual_variance(posterior: Trained) -> Tensor:
+def residual_variance(posterior: TrainedMember) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
     data = posterior.data
     fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
@@ -134,7 +134,7 @@ def residual_variance(posterior: Trained) -> Tensor:
 
 
 def hidden_variance(
-    posterior: Trained,
+    posterior: TrainedMember,
     share: float = 0.5,
     num_sequences: int = 8,
     num_frames: int = 250,
@@ -175,7 +175,7 @@ def hidden_variance(
     return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
 
 
-def _proposals(posterior: Trained, split: Split) -> list[Settings]:
+def _proposals(posterior: TrainedMember, split: Split) -> list[Settings]:
     found = [TRAINED]
     cheap = _is_cheap(posterior.data)
     correlated = _residual(posterior) if cheap else None
@@ -197,7 +197,7 @@ def _is_cheap(data: Sequences) -> bool:
     return patterns * sum(n**3 for n in data.lengths) <= _MOST
 
 
-def _residual(posterior: Trained) -> tuple[float, float] | None:
+def _residual(posterior: TrainedMember) -> tuple[float, float] | None:
     """The correlated share of the training residuals and its lengthscale; None if they are white."""
     data = posterior.data
     left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean

@@ -7,7 +7,7 @@ import torch
 
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
-from pyro_vgpds.files.models import BAD_CONTENT, check_place, convert_names, convert_scale, pack_metadata
+from pyro_vgpds.files.models import BAD_CONTENT, check_device_and_dtype, convert_names, convert_scale, pack_metadata
 from pyro_vgpds.prediction.descriptions import (
     build_ensemble,
     build_mixture,
@@ -83,7 +83,7 @@ def load_posterior(
     >>> abs(load_posterior("model.safetensors").bound - post.bound) < 1e-6
     True
     """
-    check_place(device, dtype)
+    check_device_and_dtype(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
         convert_names(header, tensors)

@@ -30,7 +30,7 @@ from pyro_vgpds.training.problem import NO_START
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record, joined_results, later_record
-from pyro_vgpds.training.run import Watch
+from pyro_vgpds.training.run import Observers
 from pyro_vgpds.training.settings import METHODS, SAME_CALL, Settings
 from pyro_vgpds.types import PathLike
 
@@ -147,7 +147,7 @@ def fit(
     if batch_size is not None:
         batches.check_others(num_steps, method, num_restarts, processes)
         plan = batches.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
-        result = plan.train(Watch("batches", progress, callback, files.open(plan.data)), resume)
+        result = plan.train(Observers("batches", progress, callback, files.open(plan.data)), resume)
         if not plan.full_steps or result.stopped == "interrupted":
             return result
         assert isinstance(data, Sequences)

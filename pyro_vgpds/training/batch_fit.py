@@ -9,7 +9,7 @@ from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.distributed_elbo import check_same
 from pyro_vgpds.inference.explicit import AutoExplicit
@@ -22,7 +22,7 @@ from pyro_vgpds.training.batch_problem import BatchProblem
 from pyro_vgpds.training.checkpoints import read_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
-from pyro_vgpds.training.run import Run, Watch
+from pyro_vgpds.training.run import Observers, Run
 from pyro_vgpds.training.settings import SAME_CALL, Settings
 from pyro_vgpds.types import PathLike
 
@@ -105,7 +105,7 @@ class BatchOptions:
         if not possible or self.epochs is not None or num_steps is not None:
             return 0
         assert isinstance(data, Sequences)
-        frames, sequences = sizes_of(data)
+        frames, sequences = total_sizes(data)
         return _FULL_STEPS if sequences > 1 and frames * data.num_outputs <= _MEMORY else 0
 
 
@@ -119,7 +119,7 @@ class BatchFit:
     batches: BatchSettings
     full_steps: int  #: with all sequences, which follow this run
 
-    def train(self, watch: Watch, resume: PathLike | None) -> FitResult:
+    def train(self, observers: Observers, resume: PathLike | None) -> FitResult:
         """Train. The bound of the result is that of all sequences at the last parameters."""
         snapshot, settings = None if resume is None else read_snapshot(resume, self.data), self.settings
         if snapshot is not None:
@@ -130,7 +130,7 @@ class BatchFit:
             several = self.data.total_sequences > 1
             problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:
-                result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)
+                result = Run(BatchSteps(problem, settings, self.batches), problem, settings, observers).result(snapshot)
             except FileFormatError as error:
                 raise FileFormatError(f"{resume}: {error}") from None
             for parameter in problem.parameters:

@@ -23,7 +23,7 @@ from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
 from pyro_vgpds.training.bundle import Bundle, are_finite
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Trained", "Values", "noise_parameters", "put_back"]
+__all__ = ["NO_START", "Problem", "Trainable", "Values", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
@@ -42,7 +42,7 @@ class Values(NamedTuple):
     sites: Sequence[Tensor]  #: η and λ with natural steps, the state of the outputs' factors; never changed in place
 
 
-class Trained(Protocol):
+class Trainable(Protocol):
     """What is trained, as the loop sees it."""
 
     model: PyroModule

@@ -22,7 +22,7 @@ from pyro_vgpds.training.forking import can_fork, run_forked
 from pyro_vgpds.training.problem import Problem, put_back
 from pyro_vgpds.training.progress import counting_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
-from pyro_vgpds.training.run import Watch, run
+from pyro_vgpds.training.run import Observers, run
 from pyro_vgpds.training.settings import Settings
 
 __all__ = ["Runs"]
@@ -61,7 +61,7 @@ class Runs:
     ) -> tuple[FitResult, list[Tensor]]:
         """The result of a run, and the values that it reached."""
         problem = Problem(self.model, self.guide, self.data, natural=self.settings.method == "natural")
-        result = run(problem, self.settings, Watch(label, self.progress, self.callback, checkpoints), snapshot)
+        result = run(problem, self.settings, Observers(label, self.progress, self.callback, checkpoints), snapshot)
         return result, self.values()
 
     def kept(self, found: Sequence[tuple[FitResult, list[Tensor]]]) -> FitResult:
