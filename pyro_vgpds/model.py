@@ -176,14 +176,13 @@ class VGPDS(ParameterModule):
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
         self.least_noise, self.output_likelihood = least_noise, likelihood
-        if likelihood is None:
+        if likelihood is not None and likelihood.learns_scale:
+            self.assign("output_scale", output_scale.to(output_mean))
+        else:
             self.register_buffer("output_scale", output_scale.to(output_mean))
+        if likelihood is None:
             self.set_noise(noise)
         else:
-            if likelihood.learns_scale:
-                self.assign("output_scale", output_scale.to(output_mean))
-            else:
-                self.register_buffer("output_scale", output_scale.to(output_mean))
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
@@ -240,14 +239,10 @@ class VGPDS(ParameterModule):
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames. A linear mapping
             (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + Matern12(1, s) + Matern32(1, s) + White(1e-2) +
-            Bias(0.1)`` with the longest span s of a sequence; the second and the third, with fixed lengthscales, are a
-            level and a trend from which forecasts continue. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence
-            has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
-            parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
-            With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``, and the three cosines
-            with fixed periods, for a single sequence in which one half of the average of all outputs predicts the other
-            by its cycle.
+            Bias(0.1)`` with the longest span s of a sequence: an oscillation, and a level and a trend from which
+            forecasts continue. For a single sequence the oscillation is its cycle with two harmonics and a
+            ``Matern32()``, or a ``Matern32()`` alone if nothing oscillates. Discrete outputs have ``Matern32() +
+            White(1e-2) + Bias(0.1)`` and a cycle with fixed periods if their average has one. See :doc:`/mathematics`.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a

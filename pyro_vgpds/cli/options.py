@@ -20,8 +20,8 @@ from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 
 __all__ = [
     "add_options", "likelihood_facts", "likelihood_text", "numbers_text", "read_kernel", "read_likelihood",

@@ -138,9 +138,7 @@ class Patterns:
 
     masks: np.ndarray  #: (P, N) of bool, the rows of each pattern
     of_column: np.ndarray  #: (D,), the pattern of each column
-    communicator: Communicator = (
-        SINGLE_PROCESS  #: the processes that have the rows together; all have the same patterns
-    )
+    communicator: Communicator = SINGLE_PROCESS  #: the processes that have the rows together, and the same patterns
 
     @functools.cached_property
     def rows(self) -> np.ndarray:

@@ -17,8 +17,8 @@ from pyro_vgpds.prediction.descriptions import (
     describe_posterior,
 )
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_posterior", "save_posterior"]

@@ -29,7 +29,7 @@ from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = [
-    "TRAINED", "Settings", "apply_settings", "calibrated", "choose_settings", "hidden_variance",
+    "TRAINED", "NoiseSettings", "apply_settings", "calibrated", "choose_settings", "hidden_variance",
     "residual_variance",
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ P = TypeVar("P", bound=TrainedMember)
 
 
 @dataclass(frozen=True)
-class Settings:
+class NoiseSettings:
     """How a trained model predicts."""
 
     noise: float | None = None  #: factor of the variance of noise and residuals together. None: the noise as trained
@@ -59,7 +59,7 @@ class Settings:
         return (Matern32 if self.smooth else Matern12)(share, lengthscale) + White(1.0 - share)
 
 
-TRAINED = Settings()
+TRAINED = NoiseSettings()
 
 
 def calibrated(posterior: P, split: Split) -> Ensemble:
@@ -77,10 +77,10 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     return Ensemble([member], {split.task: combination})
 
 
-def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
+def choose_settings(posterior: P, split: Split) -> tuple[NoiseSettings, HeldOut]:
     """The settings of a model of the training part with the smallest held-out error, and their predictions."""
     scale = posterior.data.output_scales[: posterior.num_outputs]
-    best: tuple[float, Settings, HeldOut] | None = None
+    best: tuple[float, NoiseSettings, HeldOut] | None = None
     for settings in _proposals(posterior, split):
         try:
             ready = apply_settings(posterior, settings)
@@ -108,7 +108,7 @@ class _Quick:
         return self._reconstruct(t, y, sequence, solver=_QUICK)
 
 
-def apply_settings(posterior: P, settings: Settings) -> P:
+def apply_settings(posterior: P, settings: NoiseSettings) -> P:
     """The same trained model with other settings of its predictions."""
     if settings == TRAINED:
         return posterior
@@ -175,18 +175,18 @@ def hidden_variance(
     return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
 
 
-def _proposals(posterior: TrainedMember, split: Split) -> list[Settings]:
+def _proposals(posterior: TrainedMember, split: Split) -> list[NoiseSettings]:
     found = [TRAINED]
     cheap = _is_cheap(posterior.data)
     correlated = _residual(posterior) if cheap else None
     if correlated is not None:
-        found.append(Settings(residual=correlated))
+        found.append(NoiseSettings(residual=correlated))
     if cheap and split.task == "impute":
         # training residuals do not show a smooth part of each output, because the latent path has fitted it there
-        found.append(Settings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
+        found.append(NoiseSettings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
     if split.task == "reconstruct":
-        wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
-        found += [Settings(noise=2.0), wide]
+        wide = NoiseSettings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
+        found += [NoiseSettings(noise=2.0), wide]
     return found
 
 
