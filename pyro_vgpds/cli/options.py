@@ -20,6 +20,7 @@ from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 
@@ -95,10 +96,7 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
     try:
         if residual is not None:
             check_dated(residual, posterior.data, "residual")
-        return Posterior(
-            origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
-            residual=origin.residual if residual is None else residual,
-        )  # fmt: skip
+        return predict_with(posterior, noise_variance=noise, residual=origin.residual if residual is None else residual)
     except (ValueError, TypeError) as error:
         raise CommandError(f"--residual: {error}" if residual is not None else f"--noise-factor: {error}") from None
 

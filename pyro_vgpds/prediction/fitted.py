@@ -41,7 +41,7 @@ from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["FittedModel", "Origin"]
+__all__ = ["FittedModel", "Origin", "predict_with"]
 
 F = TypeVar("F", bound="FittedModel")
 
@@ -248,6 +248,13 @@ class FittedModel:
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+
+
+def predict_with(posterior: F, **options: Tensor | Kernel | None) -> F:
+    """The same trained model with another ``noise_variance``, ``output_scale`` or ``residual``; the others stay."""
+    origin = posterior.origin
+    own = {name: getattr(origin, name) for name in ("noise_variance", "output_scale", "residual")}
+    return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})
 
 
 def _check_plain(mapping: PseudoGP, **options: object) -> None:

@@ -21,6 +21,7 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.combination import Combination, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.member import TrainedMember
 from pyro_vgpds.prediction.outputs import Outputs
@@ -112,14 +113,10 @@ def apply_settings(posterior: P, settings: NoiseSettings) -> P:
     """The same trained model with other settings of its predictions."""
     if settings == TRAINED:
         return posterior
-    origin = posterior.origin
-    noise = origin.noise_variance
+    noise = posterior.origin.noise_variance
     if settings.noise is not None:
         noise = settings.noise * (posterior.noise_variance + posterior.residual_variance())
-    return type(posterior)(  # type: ignore[call-arg]
-        origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
-        residual=settings.kernel(),
-    )  # fmt: skip
+    return predict_with(posterior, noise_variance=noise, residual=settings.kernel())  # type: ignore[type-var]
 
 
 def residual_variance(posterior: TrainedMember) -> Tensor:
